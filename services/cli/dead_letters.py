@@ -11,8 +11,8 @@ from nats.js.errors import NotFoundError
 
 from services.cli import connection, parameters
 from services.cli.terminal import Terminal
-from services.console.log_entry import Entry, filters
-from services.console.log_reader import read
+from services.console.log_entry import Entry, entry_filters
+from services.console.log_reader import read_entries
 from services.console.text.event_lines import (
     encode_dead_letter,
     format_dead_letter,
@@ -65,7 +65,9 @@ def run(args: argparse.Namespace) -> int:
 async def list_all(bus: Bus, args: argparse.Namespace) -> int:
     console, found = Terminal(highlight=False, soft_wrap=True), 0
     since_s = None if args.since is None else time.time() - args.since
-    async for entry in read(bus, [StreamQuery(DEAD, filters(DEAD), since_s=since_s)], follow=False):
+    async for entry in read_entries(
+        bus, [StreamQuery(DEAD, entry_filters(DEAD), since_s=since_s)], follow=False
+    ):
         found += 1
         if args.json:
             print(encode_dead_letter(entry), flush=True)

@@ -228,7 +228,7 @@ def _last_report(watched: Trial) -> float:
 
 def _report(console: Console, watched: Trial, png: Path) -> int:
     elastic, static = watched.as_run("elastic", EPOCHS), _static(watched)
-    runs.draw([static, elastic], png, "digits: elastic (measured) against static (predicted)")
+    runs.draw_runs([static, elastic], png, "digits: elastic (measured) against static (predicted)")
     console.print(_table(watched, elastic, static))
     console.print(f"the picture: {png}")
     result = _result(watched)

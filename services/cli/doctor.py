@@ -28,7 +28,7 @@ from services.cli import program_file
 from services.cli.parameters import duration
 from services.cli.terminal import Terminal
 from services.console import job_file as job_file_module
-from services.console.dry_run import rules_here
+from services.console.dry_run import rules_from_environment
 from services.console.job_file import example, text_in
 from services.console.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.trainer.doctor.findings import (
@@ -150,7 +150,7 @@ def _asked_for(file: Path, program: Path, body: bytes) -> JobRequested | Wrong:
         job_file_module.encode_fields(
             job_file_module.complete_fields(_fields(file), named, "-"), file.name
         ),
-        rules_here(),
+        rules_from_environment(),
     )
 
 

@@ -15,11 +15,11 @@ from rich.rule import Rule
 from services.cli import connection, parameters
 from services.cli.parameters import kinds
 from services.cli.terminal import Terminal
-from services.console.job_view_reader import snapshots
-from services.console.log_entry import Entry, filters
-from services.console.log_reader import read
+from services.console.job_view_reader import follow_views
+from services.console.log_entry import Entry, entry_filters
+from services.console.log_reader import read_entries
 from services.console.text.event_lines import brief, document, line, when
-from services.console.text.sentences import absent
+from services.console.text.sentences import describe_missing_log
 from services.console.trouble import DONE, WRONG_USE, Trouble
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery
@@ -69,7 +69,7 @@ async def show(bus: Bus, args: argparse.Namespace) -> int:
         if not args.follow:
             raise Trouble(said)
         print(f"weir events: {said}; waits for one", file=sys.stderr)
-    async with aclosing(read(bus, chosen, args.follow)) as entries:
+    async with aclosing(read_entries(bus, chosen, args.follow)) as entries:
         async for entry in entries:
             if entry.stored_s > until_s:
                 break
@@ -82,21 +82,27 @@ async def unknown(bus: Bus, args: argparse.Namespace) -> str:
     does.
     """
     named = [
-        StreamQuery(stream, filters(stream, args.job, args.namespace)) for stream in streams(args)
+        StreamQuery(stream, entry_filters(stream, args.job, args.namespace))
+        for stream in streams(args)
     ]
-    async with aclosing(read(bus, named, follow=False)) as entries:
+    async with aclosing(read_entries(bus, named, follow=False)) as entries:
         async for _ in entries:
             return ""
-    async with aclosing(snapshots(bus, args.namespace)) as changes:
+    async with aclosing(follow_views(bus, args.namespace)) as changes:
         views = await anext(changes)
     name = f"{args.namespace}.{args.job}" if args.namespace else args.job
-    return "" if any(view.job == args.job for view in views.values()) else absent(name, views)
+    return (
+        ""
+        if any(view.job == args.job for view in views.values())
+        else describe_missing_log(name, views)
+    )
 
 
 def wanted_streams(args: argparse.Namespace, now: float) -> list[StreamQuery]:
     since_s = None if args.since is None else args.since(now)
     chosen = {
-        stream: filters(stream, args.job, args.namespace, args.kind) for stream in streams(args)
+        stream: entry_filters(stream, args.job, args.namespace, args.kind)
+        for stream in streams(args)
     }
     found = [
         StreamQuery(stream, subjects, since_s=since_s)

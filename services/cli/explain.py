@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from services.cli import connection, parameters
 from services.cli.parameters import SAID, allow_ages, moment
-from services.console.dry_run import rules_here
-from services.console.job_view_reader import snapshots
-from services.console.log_history import past, with_event
+from services.console.dry_run import rules_from_environment
+from services.console.job_view_reader import follow_views
+from services.console.log_history import read_past, with_event
 from services.console.trouble import DONE, WRONG_USE, Trouble
 from services.console.why.explanation import format_explanation, no_job_to_explain
 from services.whatif.explain.explain import explain_job
@@ -51,10 +51,10 @@ async def explain(bus: Bus, args: argparse.Namespace) -> int:
     now = time.time()
     key = f"{args.namespace}.{args.job}"
     at_s = args.at(now)
-    rules = rules_here(connection.here(args).limits)
+    rules = rules_from_environment(connection.here(args).limits)
     if at_s > now:
         raise Trouble("that moment has not come yet: give one that has passed", WRONG_USE)
-    there, notes = await past(bus, key, at_s, rules)
+    there, notes = await read_past(bus, key, at_s, rules)
     found = explain_job(there, key, rules)
     if found is None:
         later = await bus.last_message(JobAccepted, key)
@@ -74,5 +74,5 @@ async def explain(bus: Bus, args: argparse.Namespace) -> int:
 
 async def _last_word(bus: Bus, namespace: str, uid: int) -> str:
     """The allocator's own, of why a job is as it is now; empty where it has none."""
-    async with aclosing(snapshots(bus, namespace)) as changes:
+    async with aclosing(follow_views(bus, namespace)) as changes:
         return next((view.why for view in (await anext(changes)).values() if view.uid == uid), "")

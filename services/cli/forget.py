@@ -14,7 +14,7 @@ from pathlib import Path
 
 from services.cli import connection, parameters
 from services.cli.cancel import standing_of
-from services.console.log_reader import read
+from services.console.log_reader import read_entries
 from services.console.trouble import DONE, Trouble
 from shared import checkpoints
 from shared.bus.bus import Bus
@@ -120,7 +120,9 @@ async def _job_that_continues(bus: Bus, place: str, namespace: str) -> str:
     Only jobs of the same namespace can: their requests are refused otherwise.
     """
     accepted = pattern(JobAccepted, f"{namespace}.*")
-    async with aclosing(read(bus, [StreamQuery(ORDERS, [accepted])], follow=False)) as entries:
+    async with aclosing(
+        read_entries(bus, [StreamQuery(ORDERS, [accepted])], follow=False)
+    ) as entries:
         async for entry in entries:
             if isinstance(entry.said, JobAccepted):
                 earlier = entry.said.request.checkpoint.continue_from or ""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Literal, TypeVar
 
-from services.console.log_reader import read
+from services.console.log_reader import read_entries
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery
 from shared.bus.subjects import pattern, stream_holding
@@ -49,7 +49,10 @@ async def first(
         stream_holding(pattern(kinds[0])), [pattern(kind, key) for kind in kinds], after=after
     )
     try:
-        async with asyncio.timeout(within_s), aclosing(read(bus, [wanted], follow=True)) as entries:
+        async with (
+            asyncio.timeout(within_s),
+            aclosing(read_entries(bus, [wanted], follow=True)) as entries,
+        ):
             async for entry in entries:
                 if isinstance(entry.said, kinds) and is_it(entry.said):
                     return entry.said

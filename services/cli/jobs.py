@@ -18,7 +18,7 @@ from services.allocator.job_views import JobView
 from services.cli import connection, parameters
 from services.cli.terminal import of_tables
 from services.console.job_view_reader import Views, stored_views, views_with_starts
-from services.console.top.job_tables import table
+from services.console.top.job_tables import jobs_table
 from services.console.trouble import DONE
 from shared.bus.bus import Bus
 from shared.messages import JobAccepted
@@ -75,7 +75,7 @@ def _tables(bus: Bus, watch: bool, screen: ExitStack) -> Show:
         for view in views.values():
             if view.uid not in epochs:
                 epochs[view.uid] = await _epochs(bus, view)
-        drawn = table(views.values(), epochs, console.width)
+        drawn = jobs_table(views.values(), epochs, console.width)
         if live:
             live.update(drawn, refresh=True)
         elif views:

@@ -10,8 +10,8 @@ from contextlib import aclosing, suppress
 from itertools import pairwise
 
 from services.cli import connection
-from services.console.board.figures import over
-from services.console.job_view_reader import snapshots
+from services.console.board.figures import is_ended
+from services.console.job_view_reader import follow_views
 from services.console.trouble import DONE, Trouble
 from shared.bus.bus import Bus
 from shared.bus.subjects import is_name
@@ -52,8 +52,10 @@ def namespace(
 
 
 async def _names(bus: Bus, args: argparse.Namespace) -> int:
-    async with aclosing(snapshots(bus, args.namespace)) as changes:
-        views = [view for view in (await anext(changes)).values() if not (args.live and over(view))]
+    async with aclosing(follow_views(bus, args.namespace)) as changes:
+        views = [
+            view for view in (await anext(changes)).values() if not (args.live and is_ended(view))
+        ]
     names = {view.job if args.what == "jobs" else view.namespace for view in views}
     print("\n".join(sorted(filter(is_name, names))))  # a shell looks closely at what it is told
     return DONE

@@ -25,9 +25,9 @@ from kubernetes import client, config
 
 from services.cli import connection, parameters
 from services.cli.terminal import Terminal
-from services.console.job_view_reader import snapshots
+from services.console.job_view_reader import follow_views
 from services.console.text.log_lines import lines, once, routine
-from services.console.text.sentences import absent
+from services.console.text.sentences import describe_missing_log
 from services.console.trouble import DONE, Trouble
 from services.local.kubelet.kubelet import PODS
 from shared.bus.bus import Bus
@@ -129,8 +129,8 @@ def _readable(task: str) -> Callable[[bytes], None]:
 
 async def _absent(bus: Bus, args: argparse.Namespace) -> int:
     """There are no pods: why, knows the view that the allocator keeps."""
-    async with aclosing(snapshots(bus, None)) as changes:
-        raise Trouble(absent(f"{args.namespace}.{args.job}", await anext(changes)))
+    async with aclosing(follow_views(bus, None)) as changes:
+        raise Trouble(describe_missing_log(f"{args.namespace}.{args.job}", await anext(changes)))
 
 
 def _configuration(url: str | None, here: connection.Connection) -> Any:

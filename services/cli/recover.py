@@ -23,7 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.cli import connection, job_status, program_file
-from services.console.log_reader import read
+from services.console.log_reader import read_entries
 from services.console.trouble import DONE, FAILED, WRONG_USE, Trouble
 from shared import checkpoints
 from shared.bus.bus import Bus
@@ -116,7 +116,9 @@ async def known_folders(bus: Bus) -> set[str]:
     with.
     """
     folders: set[str] = set()
-    async for entry in read(bus, [StreamQuery(ORDERS, [pattern(JobAccepted)])], follow=False):
+    async for entry in read_entries(
+        bus, [StreamQuery(ORDERS, [pattern(JobAccepted)])], follow=False
+    ):
         if isinstance(entry.said, JobAccepted):
             folders |= {
                 entry.said.checkpoint_folder,

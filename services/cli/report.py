@@ -13,12 +13,12 @@ from contextlib import aclosing
 from pathlib import Path
 
 from services.cli import connection, parameters
-from services.console.board.board import Board, apply, begun
-from services.console.log_entry import filters
+from services.console.board.board import Board, apply, initial_board
+from services.console.log_entry import entry_filters
 from services.console.log_history import beginning
-from services.console.log_reader import read
+from services.console.log_reader import read_entries
 from services.console.report.account import Passes, fold_epochs
-from services.console.report.page import contents, page
+from services.console.report.page import contents, report_page
 from services.console.trouble import DONE, WRONG_USE, Trouble
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery
@@ -58,7 +58,8 @@ async def report(bus: Bus, args: argparse.Namespace) -> int:
     notes = [said for stream in (ORDERS, FACTS) if (said := await beginning(bus, stream))]
     epochs = passes.seconds if passes.uid == story.uid else []
     write(
-        page(contents(board, story, epochs, time.time(), notes)), args.output or f"{args.job}.html"
+        report_page(contents(board, story, epochs, time.time(), notes)),
+        args.output or f"{args.job}.html",
     )
     return DONE
 
@@ -67,11 +68,11 @@ async def fold_log(bus: Bus, namespace: str, job: str) -> tuple[Board, Passes]:
     """All that the log tells of the job and of nodes."""
     of_nodes = pattern(CapacityChanged)
     wanted = [
-        StreamQuery(ORDERS, filters(ORDERS, job, namespace)),
-        StreamQuery(FACTS, [*filters(FACTS, job, namespace), of_nodes]),
+        StreamQuery(ORDERS, entry_filters(ORDERS, job, namespace)),
+        StreamQuery(FACTS, [*entry_filters(FACTS, job, namespace), of_nodes]),
     ]
-    board, passes = begun(), Passes()
-    async with aclosing(read(bus, wanted, follow=False)) as entries:
+    board, passes = initial_board(), Passes()
+    async with aclosing(read_entries(bus, wanted, follow=False)) as entries:
         async for entry in entries:
             if told := entry.as_log_entry:
                 board, passes = apply(board, told), fold_epochs(passes, told)

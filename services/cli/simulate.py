@@ -26,7 +26,7 @@ from services.cli.parameters import policies
 from services.cli.parsing import above_zero, apart, at_least_zero
 from services.cli.terminal import Terminal
 from services.console.report import runs as runs_module
-from services.console.report.runs import differing, table
+from services.console.report.runs import describe_different_jobs, runs_table
 from services.console.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.whatif import event_log
 from services.whatif.invalid_file import InvalidFile
@@ -113,8 +113,8 @@ def run(args: argparse.Namespace) -> int:
     runs = [*before, *simulations(world, args.policies, args.seed, args.reserve_after)]
     width = Terminal().width if sys.stdout.isatty() else WIDTH
     console = Terminal(width=width)
-    console.print(table(runs, width))
-    if said := differing(runs):
+    console.print(runs_table(runs, width))
+    if said := describe_different_jobs(runs):
         console.print(f"\n{said}", highlight=False)
     if args.json:
         _write(args.json, msgspec.json.format(msgspec.json.encode(document(runs, args.timeline))))

@@ -32,11 +32,11 @@ from services.cli import build_request, connection, job_status, parameters, prog
 from services.cli.build_request import Asked, asked
 from services.cli.events import printer
 from services.console import job_file
-from services.console.dry_run import dry_run, rules_here
+from services.console.dry_run import dry_run, rules_from_environment
 from services.console.job_file import Fields, example
-from services.console.job_view_reader import snapshots
-from services.console.log_entry import Entry, filters
-from services.console.log_reader import OUR_CLOCK_S, read
+from services.console.job_view_reader import follow_views
+from services.console.log_entry import Entry, entry_filters
+from services.console.log_reader import OUR_CLOCK_S, read_entries
 from services.console.trouble import DONE, FAILED, Trouble
 from shared.auth.permissions import API
 from shared.bus.bus import Bus
@@ -146,7 +146,7 @@ def _next(accepted: JobAccepted, program: Path | None, args: argparse.Namespace)
 
 async def rehearse(request: Asked, bus: Bus, args: argparse.Namespace) -> int:
     lines = await dry_run(
-        bus, request.body, str(request.file), rules_here(connection.here(args).limits)
+        bus, request.body, str(request.file), rules_from_environment(connection.here(args).limits)
     )
     await program_file.require_bucket(bus, str(request.fields.get("namespace", DEFAULT_NAMESPACE)))
     for line in lines:
@@ -188,7 +188,7 @@ def _answered_on(bus: Bus, fields: Fields) -> str:
 async def follow(bus: Bus, accepted: JobAccepted) -> int:
     """Show the job's events until it is finished. A traceback is shown whole."""
     show = printer(as_json=False)
-    async with aclosing(read(bus, _about(accepted, time.time()), follow=True)) as entries:
+    async with aclosing(read_entries(bus, _about(accepted, time.time()), follow=True)) as entries:
         async for entry in entries:
             if _is_of(entry, accepted.uid):
                 show(entry)
@@ -200,8 +200,8 @@ async def follow(bus: Bus, accepted: JobAccepted) -> int:
 def _about(accepted: JobAccepted, now: float) -> list[StreamQuery]:
     job, namespace = accepted.job, accepted.namespace
     return [
-        StreamQuery(ORDERS, filters(ORDERS, job, namespace), after=accepted.uid),
-        StreamQuery(FACTS, filters(FACTS, job, namespace), since_s=now - OUR_CLOCK_S),
+        StreamQuery(ORDERS, entry_filters(ORDERS, job, namespace), after=accepted.uid),
+        StreamQuery(FACTS, entry_filters(FACTS, job, namespace), since_s=now - OUR_CLOCK_S),
     ]
 
 
@@ -230,7 +230,7 @@ async def too_large(bus: Bus, accepted: JobAccepted) -> str:
 
 
 async def _first_word(bus: Bus, accepted: JobAccepted) -> JobView:
-    async with aclosing(snapshots(bus, accepted.namespace, accepted.job)) as changes:
+    async with aclosing(follow_views(bus, accepted.namespace, accepted.job)) as changes:
         async for views in changes:
             for view in views.values():
                 if view.uid == accepted.uid and (view.why or view.phase != "Pending"):

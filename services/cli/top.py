@@ -17,10 +17,10 @@ from rich.live import Live
 from services.cli import connection, parameters
 from services.cli.terminal import Terminal, of_tables
 from services.console.board.board import Board
-from services.console.board.figures import over
+from services.console.board.figures import is_ended
 from services.console.page.watch import Watch
 from services.console.text.cells import letters
-from services.console.top.screen import Look, whole
+from services.console.top.screen import ScreenOptions, draw_screen
 from services.console.trouble import DONE
 from shared.bus.bus import Bus
 from shared.runtime.process import cancel_tasks
@@ -56,7 +56,7 @@ async def top(bus: Bus, args: argparse.Namespace) -> int:
     try:
         console = of_tables()
         if args.once or not console.is_terminal:
-            await _unless_over(watching, watch.caught())
+            await _unless_over(watching, watch.wait_until_caught_up())
             await _words(watch)
             console.put(Picture(where).of(watch, console.width, None))
         else:
@@ -74,13 +74,13 @@ class Picture:
 
     def of(self, watch: Watch, width: int, height: int | None) -> Group:
         self.known = letters(self.known, _holding(watch.board))
-        look = Look(time.time(), self.where, watch.cut_s, reading=not watch.caught_up)
-        return whole(watch.board, look, self.known, width, height)
+        look = ScreenOptions(time.time(), self.where, watch.cut_s, reading=not watch.caught_up)
+        return draw_screen(watch.board, look, self.known, width, height)
 
 
 def _holding(board: Board) -> list[str]:
     """Jobs that need a letter: all that are not over, or still hold cores; oldest first."""
-    shown = [job for job in board.jobs.values() if not over(job.view) or job.held_cpu]
+    shown = [job for job in board.jobs.values() if not is_ended(job.view) or job.held_cpu]
     return [job.key for job in sorted(shown, key=lambda job: job.uid)]
 
 

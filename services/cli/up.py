@@ -29,7 +29,7 @@ from nats.errors import Error as NatsError
 from services.allocator.job_views import ENDED, JobView
 from services.cli.page import PORT as PAGE_PORT
 from services.console.job_file import example, text_in
-from services.console.job_view_reader import snapshots
+from services.console.job_view_reader import follow_views
 from services.console.trouble import WRONG_USE, Trouble
 from services.local.cluster_spec import ClusterSpec, InvalidClusterFile, NodeSpec, parse_cluster
 from services.local.kubelet.container import KubeletSettings
@@ -215,7 +215,7 @@ Left = Mapping[str, tuple[JobView, CheckpointSaved | None]]
 
 
 async def read_left_behind(bus: Bus) -> Left:
-    async with aclosing(snapshots(bus, None)) as changes:
+    async with aclosing(follow_views(bus, None)) as changes:
         views = await anext(changes)
     under_way = {key: view for key, view in views.items() if view.phase not in ENDED.values()}
     return {

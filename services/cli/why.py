@@ -13,11 +13,20 @@ import msgspec
 
 from services.cli import connection, parameters
 from services.cli.terminal import Terminal
-from services.console.log_entry import Entry, event_name, filters, parse_event_name
-from services.console.log_reader import THEIR_CLOCKS_S, read
+from services.console.log_entry import Entry, entry_filters, event_name, parse_event_name
+from services.console.log_reader import THEIR_CLOCKS_S, read_entries
 from services.console.text.event_lines import parts
 from services.console.trouble import DONE, Trouble
-from services.console.why.chain import Chain, Lack, Step, causes, chain, lacks, reasons, table
+from services.console.why.chain import (
+    Chain,
+    Lack,
+    Step,
+    build_chain,
+    causes,
+    chain_table,
+    lacks,
+    reasons,
+)
 from services.console.why.rules import Known
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery
@@ -66,7 +75,7 @@ async def why(bus: Bus, args: argparse.Namespace) -> int:
         return DONE
     console = Terminal(highlight=False, soft_wrap=True)
     width = console.width if console.is_terminal else None
-    for line in table(found, None, width, None if args.all else ROWS):
+    for line in chain_table(found, None, width, None if args.all else ROWS):
         console.print(line)
     return DONE
 
@@ -84,7 +93,7 @@ async def event(bus: Bus, text: str, namespace: str | None) -> Entry:
     """Raises `Trouble` where there is none of this name or id."""
     place = parse_event_name(text)
     wanted = _at(*place, namespace) if place else _with_id(text, namespace)
-    async with aclosing(read(bus, [wanted], follow=False)) as entries:
+    async with aclosing(read_entries(bus, [wanted], follow=False)) as entries:
         async for entry in entries:
             if place is None and isinstance(entry.said, Message) and entry.said.id() == text:
                 return entry
@@ -99,7 +108,7 @@ async def event(bus: Bus, text: str, namespace: str | None) -> Entry:
 
 
 def _at(stream: str, sequence: int, namespace: str | None) -> StreamQuery:
-    return StreamQuery(stream, filters(stream, None, namespace), after=sequence - 1)
+    return StreamQuery(stream, entry_filters(stream, None, namespace), after=sequence - 1)
 
 
 def _with_id(text: str, namespace: str | None) -> StreamQuery:
@@ -108,7 +117,7 @@ def _with_id(text: str, namespace: str | None) -> StreamQuery:
     if tag is None:
         return StreamQuery(FACTS, [pattern(CapacityChanged)])
     stream = stream_holding(pattern(BY_TAG[tag]))
-    return StreamQuery(stream, filters(stream, None, namespace, [tag]))
+    return StreamQuery(stream, entry_filters(stream, None, namespace, [tag]))
 
 
 # ---------------------------------------------------------------- the log, as far as it is needed
@@ -118,20 +127,23 @@ async def read_chain(bus: Bus, event: Entry, namespace: str | None) -> Chain:
     """Reads what lacks, until nothing does. `namespace`: nothing outside of it is read, nor about
     nodes.
     """
-    entries = [event, *await _read(bus, StreamQuery(ORDERS, filters(ORDERS, None, namespace)))]
+    entries = [
+        event,
+        *await _read(bus, StreamQuery(ORDERS, entry_filters(ORDERS, None, namespace))),
+    ]
     known, asked = Known(entries), set[Lack]()
     while lacking := _next(event, known, asked, namespace):
         asked |= lacking
         for lack in lacking:
             entries += await _lacking(bus, lack)
         known = Known(entries)
-    return chain(event, known)
+    return build_chain(event, known)
 
 
 def _next(event: Entry, known: Known, asked: set[Lack], namespace: str | None) -> set[Lack]:
     """Of the causes, and of the jobs for which the event itself was the cause of a decision."""
     back = [step.entry for step in causes(event, known).values()]
-    on = [step.entry for step in chain(event, known).after]
+    on = [step.entry for step in build_chain(event, known).after]
     found = lacks(back, known) | {lack for lack in lacks(on, known) if lack.of == "job"}
     allowed = {lack for lack in found if namespace is None or _is_in(lack, namespace)}
     return set(sorted(allowed - asked, key=msgspec.json.encode)[: READS_MOST - len(asked)])
@@ -149,7 +161,7 @@ async def _lacking(bus: Bus, lack: Lack) -> list[Entry]:
 def _wanted_streams(lack: Lack) -> StreamQuery:
     if lack.of == "job":
         namespace, _, job = lack.whose.partition(".")
-        return StreamQuery(FACTS, filters(FACTS, job, namespace))
+        return StreamQuery(FACTS, entry_filters(FACTS, job, namespace))
     if lack.of == "node":
         return StreamQuery(FACTS, [pattern(CapacityChanged, lack.whose)])
     return StreamQuery(FACTS, [pattern(CapacityChanged)], since_s=lack.at_s - AROUND_S)
@@ -157,7 +169,7 @@ def _wanted_streams(lack: Lack) -> StreamQuery:
 
 async def _read(bus: Bus, wanted: StreamQuery, until_s: float = float("inf")) -> list[Entry]:
     found: list[Entry] = []
-    async with aclosing(read(bus, [wanted], follow=False)) as entries:
+    async with aclosing(read_entries(bus, [wanted], follow=False)) as entries:
         async for entry in entries:
             if entry.stored_s > until_s:
                 break

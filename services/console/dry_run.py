@@ -22,8 +22,8 @@ from services.allocator.placement.shortage import describe_resources as amount
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, apply, with_last_fact
-from services.console.log_entry import filters
-from services.console.log_reader import read
+from services.console.log_entry import entry_filters
+from services.console.log_reader import read_entries
 from services.console.trouble import WRONG_USE, Trouble
 from services.whatif.proposal import Effect, Outlook, outlook
 from shared.bus.bus import Bus
@@ -57,7 +57,7 @@ def _refusal(whose: str, reasons: tuple[str, ...]) -> Trouble:
     )
 
 
-def rules_here(limits: Mapping[str, str] | None = None) -> Rules:
+def rules_from_environment(limits: Mapping[str, str] | None = None) -> Rules:
     """As the allocator reads them, policies of one's own included. Which images and folders of its
     nodes a cluster gives to jobs, only the allocator may know. `limits`: what `weir up` wrote; the
     environment says otherwise.
@@ -78,10 +78,10 @@ async def _state(bus: Bus) -> State:
     state = await snapshot.load_snapshot(bus)
     node_facts = LastNodeFacts(await read_last_node_facts(bus), state.sequences.get(FACTS, 0))
     wanted = [
-        StreamQuery(stream, filters(stream), after=state.sequences.get(stream, 0))
+        StreamQuery(stream, entry_filters(stream), after=state.sequences.get(stream, 0))
         for stream in (ORDERS, FACTS)
     ]
-    async with aclosing(read(bus, wanted, follow=False)) as entries:
+    async with aclosing(read_entries(bus, wanted, follow=False)) as entries:
         async for entry in entries:
             if not isinstance(entry.said, DeadLetter):
                 node_facts.note_fact(entry.said)

@@ -16,13 +16,13 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from services.allocator.job_views import JobView
 from services.console.board.job_history import (
-    OF_BEGINNING,
-    Beginning,
+    START_FOLDS,
+    StartProgress,
     fold_start,
     view_while_starting,
 )
-from services.console.log_entry import Entry, filters
-from services.console.log_reader import OUR_CLOCK_S, either, read
+from services.console.log_entry import Entry, entry_filters
+from services.console.log_reader import OUR_CLOCK_S, merge_sources, read_entries
 from shared.auth.permissions import bucket_subject, stream_of
 from shared.bus.bus import Bus
 from shared.bus.consumer import ConsumerGone, PullConsumer
@@ -37,7 +37,7 @@ Views = dict[str, JobView]
 
 async def stored_views(bus: Bus, namespace: str | None, watch: bool) -> AsyncGenerator[Views, None]:
     """As the allocator keeps them: once, or again after each change."""
-    async with aclosing(snapshots(bus, namespace)) as changes:
+    async with aclosing(follow_views(bus, namespace)) as changes:
         async for views in changes:
             yield views
             if not watch:
@@ -48,22 +48,24 @@ async def views_with_starts(
     bus: Bus, namespace: str | None, watch: bool
 ) -> AsyncGenerator[Views, None]:
     """With what those that start wait for, which the allocator does not hear."""
-    starts = Starts(bus, namespace)
-    async with aclosing(snapshots(bus, namespace)) as changes:
+    starts = StartReader(bus, namespace)
+    async with aclosing(follow_views(bus, namespace)) as changes:
         views = await anext(changes)
         await starts.catch_up(views)
         yield starts.views_with_waits(views)
         if watch:
             async with (
                 aclosing(starts.follow_starts(views, follow=True)) as entries,
-                aclosing(either(changes, entries)) as news,
+                aclosing(merge_sources(changes, entries)) as news,
             ):
                 async for new in news:
                     views = views if isinstance(new, Entry) else new
                     yield starts.views_with_waits(views)
 
 
-async def snapshots(bus: Bus, namespace: str | None, job: str = "*") -> AsyncGenerator[Views, None]:
+async def follow_views(
+    bus: Bus, namespace: str | None, job: str = "*"
+) -> AsyncGenerator[Views, None]:
     """All jobs, by key; then all of them again after each change. What is no job's view is left
     out.
     """
@@ -112,16 +114,16 @@ def _view(value: bytes) -> JobView | None:
         return None
 
 
-KINDS = tuple(tag_of(kind) for kind in OF_BEGINNING)
+KINDS = tuple(tag_of(kind) for kind in START_FOLDS)
 
 
-class Starts:
+class StartReader:
     """Of one namespace, or of all (None)."""
 
     def __init__(self, bus: Bus, namespace: str | None) -> None:
         self.bus = bus
         self.namespace = namespace
-        self._known = dict[tuple[str, int], Beginning]()
+        self._known = dict[tuple[str, int], StartProgress]()
 
     async def catch_up(self, views: Mapping[str, JobView]) -> None:
         """Read what is stored, where a job starts."""
@@ -137,10 +139,11 @@ class Starts:
         submitted_s = (view.submitted_s for view in views.values() if view.phase == "Starting")
         since_s = min(submitted_s, default=time.time() - OUR_CLOCK_S)
         streams = {
-            stream: filters(stream, "*", self.namespace or "*", KINDS) for stream in (ORDERS, FACTS)
+            stream: entry_filters(stream, "*", self.namespace or "*", KINDS)
+            for stream in (ORDERS, FACTS)
         }
         wanted = [StreamQuery(stream, kinds, since_s=since_s) for stream, kinds in streams.items()]
-        async with aclosing(read(self.bus, wanted, follow)) as entries:
+        async with aclosing(read_entries(self.bus, wanted, follow)) as entries:
             async for entry in entries:
                 self._hear(entry)
                 yield entry
@@ -148,7 +151,7 @@ class Starts:
     def _hear(self, entry: Entry) -> None:
         if isinstance(said := entry.said, JobMessage):
             whose = said.key(), said.uid
-            self._known[whose] = fold_start(self._known.get(whose, Beginning()), said)
+            self._known[whose] = fold_start(self._known.get(whose, StartProgress()), said)
 
     def views_with_waits(self, views: Mapping[str, JobView]) -> dict[str, JobView]:
         return {

@@ -39,12 +39,12 @@ class Entry:
 
 
 LETTERS = {"o": ORDERS, "f": FACTS, "d": DEAD}
-OF_STREAM = {stream: letter for letter, stream in LETTERS.items()}
+LETTER_OF_STREAM = {stream: letter for letter, stream in LETTERS.items()}
 LONGEST_NUMBER = 18  # digits: what fits into the server's number
 
 
 def event_name(entry: Entry) -> str:
-    return f"{OF_STREAM[entry.stream]}{entry.sequence}"
+    return f"{LETTER_OF_STREAM[entry.stream]}{entry.sequence}"
 
 
 def parse_event_name(text: str) -> tuple[str, int] | None:
@@ -63,7 +63,7 @@ REQUESTS = ("job.requested", "job.cancel", "job.change", "job.suspend", "job.res
 """May be said without a namespace: then it is the default one."""
 
 
-def filters(
+def entry_filters(
     stream: str, job: str | None = None, namespace: str | None = None, kinds: Sequence[str] = ()
 ) -> list[str]:
     """A consumer's filters on one stream: all of it, or what is about one job, or about a

@@ -16,8 +16,8 @@ from nats.js.errors import NotFoundError
 from services.allocator import snapshot
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, with_last_fact
-from services.console.log_entry import filters
-from services.console.log_reader import THEIR_CLOCKS_S, read
+from services.console.log_entry import entry_filters
+from services.console.log_reader import THEIR_CLOCKS_S, read_entries
 from services.whatif.event_log import History, LogEntry, Moment, is_cause
 from services.whatif.explain.explanation import DecisionRecord
 from shared.bus.bus import Bus
@@ -35,7 +35,9 @@ RECENT_S = 600.0
 STORED = "earlier facts are known by the allocator's own stored state alone"
 
 
-async def past(bus: Bus, key: str, at_s: float, rules: Rules) -> tuple[Moment, tuple[str, ...]]:
+async def read_past(
+    bus: Bus, key: str, at_s: float, rules: Rules
+) -> tuple[Moment, tuple[str, ...]]:
     """All that the log tells up to then, and what it does not tell any more."""
     history, since_s = History(key, rules), None
     notes = tuple([said for stream in (ORDERS, FACTS) if (said := await beginning(bus, stream))])
@@ -46,8 +48,8 @@ async def past(bus: Bus, key: str, at_s: float, rules: Rules) -> tuple[Moment, t
     if notes or many:
         history.before = await _with_unread_nodes(bus, history.before, since_s or 0.0, at_s)
     wanted = [
-        StreamQuery(ORDERS, filters(ORDERS)),
-        StreamQuery(FACTS, filters(FACTS), since_s=since_s),
+        StreamQuery(ORDERS, entry_filters(ORDERS)),
+        StreamQuery(FACTS, entry_filters(FACTS), since_s=since_s),
     ]
     async with aclosing(_read_log(bus, wanted, at_s)) as messages:
         async for told in messages:
@@ -72,7 +74,7 @@ async def with_event(bus: Bus, ground: DecisionRecord | None) -> DecisionRecord 
     """With the fact that led to the decision, if it was too long ago to have been read."""
     if ground is None or ground.event is not None or ground.cause == "-":
         return ground
-    wanted = [StreamQuery(FACTS, filters(FACTS), since_s=ground.decided_s - RECENT_S)]
+    wanted = [StreamQuery(FACTS, entry_filters(FACTS), since_s=ground.decided_s - RECENT_S)]
     async with aclosing(_read_log(bus, wanted, ground.decided_s + THEIR_CLOCKS_S)) as messages:
         async for told in messages:
             if is_cause(told.message, ground.cause):
@@ -83,7 +85,7 @@ async def with_event(bus: Bus, ground: DecisionRecord | None) -> DecisionRecord 
 async def _read_log(
     bus: Bus, wanted: list[StreamQuery], until_s: float
 ) -> AsyncGenerator[LogEntry, None]:
-    async with aclosing(read(bus, wanted, follow=False)) as entries:
+    async with aclosing(read_entries(bus, wanted, follow=False)) as entries:
         async for entry in entries:
             if entry.stored_s > until_s:
                 return

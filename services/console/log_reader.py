@@ -25,7 +25,9 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-def read(bus: Bus, queries: Sequence[StreamQuery], follow: bool) -> AsyncGenerator[Entry, None]:
+def read_entries(
+    bus: Bus, queries: Sequence[StreamQuery], follow: bool
+) -> AsyncGenerator[Entry, None]:
     """Yield the stored entries, then new ones if `follow`. Close it (`aclosing`) when leaving early.
 
     A query without filters yields nothing: its stream has no message of the kinds that were named.
@@ -52,7 +54,9 @@ def _decode(raw: Msg, stream: str) -> Message | DeadLetter | None:
         return None
 
 
-async def either(one: AsyncIterator[A], other: AsyncIterator[B]) -> AsyncGenerator[A | B, None]:
+async def merge_sources(
+    one: AsyncIterator[A], other: AsyncIterator[B]
+) -> AsyncGenerator[A | B, None]:
     """Yield what comes from two endless sources, as it comes. Raise what one of them raises."""
     coming: dict[asyncio.Future[Any], AsyncIterator[Any]] = {
         _next(source): source for source in (one, other)

@@ -18,7 +18,7 @@ from services.allocator.job_views import (
 )
 from services.allocator.state.job import Job
 from services.allocator.state.state import ClosedJob
-from services.console.board.figures import left_s
+from services.console.board.figures import time_left_s
 from shared.messages import JobFinished
 from tests.allocator.builders import (
     Story,
@@ -94,7 +94,7 @@ def test_the_remaining_time_is_smoothed() -> None:
     view = job_view(story.state.jobs["default.mnist"])
 
     assert (view.samples_per_second, view.mean_samples_per_second) == (20.0, 30.0)
-    assert left_s(view) == (400 - 60) / 30.0
+    assert time_left_s(view) == (400 - 60) / 30.0
 
 
 LIMIT_S = 10.0

@@ -19,7 +19,7 @@ from services.allocator.policies.contract import JobSnapshot, Target, start_targ
 from services.allocator.policies.registry import POLICIES
 from services.allocator.service import Settings, start
 from services.cli.cancel import cancel
-from services.console.job_view_reader import snapshots
+from services.console.job_view_reader import follow_views
 from shared.auth.permissions import ALLOCATOR, JOB, MONITOR, OPERATOR, SUBMITTER
 from shared.bus import bus as wire
 from shared.bus import programs, subjects
@@ -207,7 +207,7 @@ async def test_a_policy_failing_with_one_job_decides_the_others_also_after_a_res
 async def reason_shown(operator: Bus, key: str) -> str:
     """Why a job was set aside, as `weir jobs` shows it."""
     namespace, _, job = key.partition(".")
-    async with asyncio.timeout(60), aclosing(snapshots(operator, namespace)) as changes:
+    async with asyncio.timeout(60), aclosing(follow_views(operator, namespace)) as changes:
         async for views in changes:
             found = [
                 view.why

@@ -97,7 +97,7 @@ async def main() -> dict[str, Any]:
         say(f"{number + 1}/{REPETITIONS} static  {_line(static[-1])}")
         elastic.append(await once("config-manager", static[-1].run.total_s * LEAVE_AT))
         say(f"{number + 1}/{REPETITIONS} elastic {_line(elastic[-1])}")
-    runs_module.draw(
+    runs_module.draw_runs(
         [static[-1].run, elastic[-1].run], PICTURE, "digits: static and elastic, both measured"
     )
     say(f"the picture: {PICTURE}")

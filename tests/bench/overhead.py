@@ -129,7 +129,7 @@ async def _alone(side: Side, speed: Any) -> float:
 
 
 def _speed(watched: Trial, from_s: float, to_s: float) -> float:
-    return runs.speed(watched.of(ProgressReported), from_s, to_s)
+    return runs.mean_speed(watched.of(ProgressReported), from_s, to_s)
 
 
 def _points(progress: Path) -> list[tuple[float, float]]:

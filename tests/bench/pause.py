@@ -96,8 +96,8 @@ async def _hand_over(player: Player, mode: str, number: int) -> HandOver:
     watched = player.watched
     resumed: TrainingResumed = watched.of(TrainingResumed)[-1]
     reports = watched.of(ProgressReported)
-    before = runs.speed(reports, decided_s - BEFORE_S, decided_s)
-    after = runs.speed(reports, resumed_s + AFTER_S - STEADY_S, resumed_s + AFTER_S)
+    before = runs.mean_speed(reports, decided_s - BEFORE_S, decided_s)
+    after = runs.mean_speed(reports, resumed_s + AFTER_S - STEADY_S, resumed_s + AFTER_S)
     did = runs.samples_at(reports, resumed_s + AFTER_S) - runs.samples_at(reports, decided_s)
     could = before * (resumed_s - decided_s) + after * AFTER_S
     prepared = [

@@ -14,8 +14,8 @@ import pytest
 from services.allocator.job_views import JobView
 from services.cli.events import by_day
 from services.cli.terminal import Terminal
-from services.console.log_entry import Entry, filters
-from services.console.log_reader import read
+from services.console.log_entry import Entry, entry_filters
+from services.console.log_reader import read_entries
 from shared.auth.permissions import bucket_subject
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
@@ -32,7 +32,7 @@ from tests.cli.conftest import Prompt, closed
 from tests.conftest import NatsServer, connected
 from tests.shared.sample_messages import JOB, one_of_each
 
-BOTH = [StreamQuery(stream, filters(stream)) for stream in (ORDERS, FACTS)]
+BOTH = [StreamQuery(stream, entry_filters(stream)) for stream in (ORDERS, FACTS)]
 
 
 def saved(step: int) -> CheckpointSaved:
@@ -187,7 +187,7 @@ async def test_a_batch_that_nobody_can_read_does_not_hide_what_comes_after_it(bu
         await bus.js.publish("weir.training.saved.default.digits", b"%d" % number)
     await told(bus, saved(1))
 
-    assert [e.said async for e in read(bus, BOTH, follow=False)] == [saved(1)]
+    assert [e.said async for e in read_entries(bus, BOTH, follow=False)] == [saved(1)]
 
 
 @pytest.mark.usefixtures("brief_heartbeat")
@@ -195,7 +195,7 @@ async def test_following_goes_on_with_what_comes_while_the_server_is_killed_and_
     bus: Bus, nats_server: NatsServer
 ) -> None:
     await told(bus, saved(1))
-    async with asyncio.timeout(60), aclosing(read(bus, BOTH, follow=True)) as entries:
+    async with asyncio.timeout(60), aclosing(read_entries(bus, BOTH, follow=True)) as entries:
         seen = [(await anext(entries)).said]
         coming = asyncio.ensure_future(anext(entries))
         await told(bus, saved(2))
@@ -217,7 +217,7 @@ async def test_what_was_stored_while_the_server_was_away_is_told_in_order_across
     monkeypatch.setattr(wire, "RETRY_S", 2.0)  # so who reads is back when all has been said
     late = await connected(nats_server.url, "late")
     await told(bus, saved(1))
-    async with asyncio.timeout(60), aclosing(read(late, BOTH, follow=True)) as entries:
+    async with asyncio.timeout(60), aclosing(read_entries(late, BOTH, follow=True)) as entries:
         assert (await anext(entries)).said == saved(1)
         coming = asyncio.ensure_future(anext(entries))
         await nats_server.kill()

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from services.allocator.job_views import JobView
-from services.console.job_view_reader import Views, snapshots, views_with_starts
+from services.console.job_view_reader import Views, follow_views, views_with_starts
 from services.console.top.job_tables import HEADINGS
 from shared.bus.bus import Bus
 from shared.bus.subjects import JOBS
@@ -121,7 +121,7 @@ async def bus_tells(changes: AsyncGenerator[Views, None], why: str) -> None:
 
 async def test_watching_shows_what_changes_and_forgets_what_goes(bus: Bus) -> None:
     bucket = await bus.bucket(JOBS)
-    async with asyncio.timeout(60), aclosing(snapshots(bus, None)) as changes:
+    async with asyncio.timeout(60), aclosing(follow_views(bus, None)) as changes:
         seen = [set(await anext(changes))]
         await shown(bus, "digits")
         seen.append(set(await anext(changes)))

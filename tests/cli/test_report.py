@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.console.report.account import account
+from services.console.report.account import account_job
 from services.console.report.drawing import whole as count
 from shared.bus.bus import Bus
 from tests.cli.conftest import Prompt
@@ -34,7 +34,7 @@ async def test_a_page_of_the_job_is_written(
     text, log = (here / "digits.html").read_text(), whole()
     assert text.startswith("<!doctype html>") and text.endswith("</html>\n")
     assert f"{count(of_digits(log.board).applied)} of 12,000 applied" in text
-    assert f"({account(log.board, of_digits(log.board)).lost} examples lost)" in text
+    assert f"({account_job(log.board, of_digits(log.board)).lost} examples lost)" in text
     assert text.count('id="decision-') == 4
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.console.log_entry import AREAS, Entry, event_name, filters, parse_event_name
+from services.console.log_entry import AREAS, Entry, entry_filters, event_name, parse_event_name
 from shared.bus.streams import stream_configs
 from shared.bus.subjects import BY_TAG, DEAD, FACTS, NODES, ORDERS, subject_of, tag_of
 from shared.messages import JobRequested
@@ -41,7 +41,7 @@ def seen(subject: str, job: str | None = None, namespace: str | None = None, *ki
     return sum(
         matches(f, subject)
         for stream in (ORDERS, FACTS)
-        for f in filters(stream, job, namespace, kinds)
+        for f in entry_filters(stream, job, namespace, kinds)
     )
 
 
@@ -80,8 +80,8 @@ def test_a_kind_filter_matches_only_its_kind(kind: str) -> None:
 
 def test_a_stream_without_the_kind_has_no_filters() -> None:
     assert (
-        filters(FACTS, kinds=["job.finished"])
-        == filters(FACTS, "digits", kinds=["capacity.changed"])
+        entry_filters(FACTS, kinds=["job.finished"])
+        == entry_filters(FACTS, "digits", kinds=["capacity.changed"])
         == []
     )
 
@@ -95,12 +95,16 @@ def test_a_request_without_a_namespace_is_in_the_default_one() -> None:
 
 def test_dead_letters_are_found_by_their_job() -> None:
     dead = "weir-dead.weir.job.requested.default.digits"
-    assert matches(filters(DEAD, kinds=["job.requested"])[0], dead)
-    assert not matches(filters(DEAD, "digits", None, ["job.cancel"])[0], dead)
+    assert matches(entry_filters(DEAD, kinds=["job.requested"])[0], dead)
+    assert not matches(entry_filters(DEAD, "digits", None, ["job.cancel"])[0], dead)
 
     assert [
         matches(f, dead)
-        for f in (*filters(DEAD), *filters(DEAD, "digits"), *filters(DEAD, "clicks"))
+        for f in (
+            *entry_filters(DEAD),
+            *entry_filters(DEAD, "digits"),
+            *entry_filters(DEAD, "clicks"),
+        )
     ] == [
         True,
         True,

@@ -12,8 +12,8 @@ from services.cli import demo, report
 from services.cli.trial import trial
 from services.console.board.board import Board
 from services.console.board.figures import core_seconds
-from services.console.report.account import Passes, account
-from services.console.report.page import contents, page
+from services.console.report.account import Passes, account_job
+from services.console.report.page import contents, report_page
 from services.console.top import demo_screen
 from services.local.stack import Stack
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
@@ -65,8 +65,10 @@ def told_of(board: Board, passes: Passes, resumed: list[TrainingResumed], folder
     one folder.
     """
     story = board.jobs["default.digits"]
-    spent = account(board, story)
-    (folder / "digits.html").write_text(page(contents(board, story, passes.seconds, 0.0, ())))
+    spent = account_job(board, story)
+    (folder / "digits.html").write_text(
+        report_page(contents(board, story, passes.seconds, 0.0, ()))
+    )
     assert len(passes.seconds) == 60 and sum(passes.seconds) <= spent.completion_s
     assert spent.parts.held_total == pytest.approx(core_seconds(story, board.at_s), rel=1e-6)
     assert spent.paused_s == sum(fact.pause_s or 0.0 for fact in resumed) > 0 and spent.lost == 0

@@ -74,7 +74,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sequences: dict[str, int] = {}
 
 
-def begun(state: State | None = None, since_s: float = 0.0) -> Board:
+def initial_board(state: State | None = None, since_s: float = 0.0) -> Board:
     """Before any message was heard.
 
     `state`: what the allocator has stored, where the log does not tell it from its beginning any
@@ -104,9 +104,9 @@ def apply(board: Board, told: LogEntry) -> Board:
         state=state,
         at_s=max(board.at_s, told.at_s),
         sequences=board.sequences | {told.stream: told.sequence},
-        recent=cluster_module.newest(board.recent, told, RECENT_KEPT),
+        recent=cluster_module.append_newest(board.recent, told, RECENT_KEPT),
         events=board.events
-        if isinstance(told.message, SEEN_OTHERWISE)
+        if isinstance(told.message, HIGH_VOLUME)
         else _newest(board.events, told),
     )
     if isinstance(told.message, CapacityChanged):
@@ -120,12 +120,12 @@ def with_last_fact(board: Board, fact: CapacityFact, at_s: float) -> Board:
     return _capacity(board, fact, at_s) if isinstance(fact, CapacityChanged) else board
 
 
-SEEN_OTHERWISE = (CapacityChanged, ClaimsChanged, ProgressReported, QuotaChanged)
+HIGH_VOLUME = (CapacityChanged, ClaimsChanged, ProgressReported, QuotaChanged)
 """Too many to be read one by one: they are seen as load and as curves."""
 
 
 def _newest(events: tuple[LogEntry, ...], told: LogEntry) -> tuple[LogEntry, ...]:
-    return cluster_module.newest(events, told, EVENTS_KEPT)
+    return cluster_module.append_newest(events, told, EVENTS_KEPT)
 
 
 def _event(board: Board, said: Message) -> LogEntry | None:
@@ -137,7 +137,7 @@ def _event(board: Board, said: Message) -> LogEntry | None:
     )
 
 
-def why(board: Board, key: str, said: str, silent: bool = False) -> Board:
+def with_reason(board: Board, key: str, said: str, silent: bool = False) -> Board:
     """The board with the allocator's word of why a job is, or is not, growing, and whether it is
     silent.
     """
@@ -184,8 +184,8 @@ def _with_held_cores(
     for key in (gone.load if gone else {}).keys() | (come.load if come else {}).keys():
         had, has = _load(gone, key), _load(come, key)
         if had != has and (known := jobs.get(key)):
-            held = round_resources(subtract(add(known.holding, has), had))
-            jobs = jobs | {key: job_history.holds(known, held, at_s)}
+            held = round_resources(subtract(add(known.held_resources, has), had))
+            jobs = jobs | {key: job_history.with_held_resources(known, held, at_s)}
     return jobs
 
 
@@ -206,10 +206,10 @@ def _of_job(board: Board, told: LogEntry, event: LogEntry | None) -> Board:
         return replace(board, early=add_early_fact(board.early, told, lambda each: each.message))
     if before is None or before.uid != known.uid:
         known, board = _what_came_early(known, board)
-    after = job_history.fold_story(known, told, event)
+    after = job_history.fold_history(known, told, event)
     after = replace(after, view=_view(board, after))
     board = replace(board, jobs=board.jobs | {key: after})
-    return OF_BOARD.get(type(said), _as_it_is)(board, before, after)
+    return BOARD_FOLDS.get(type(said), _as_it_is)(board, before, after)
 
 
 def _job_of_message(board: Board, said: JobMessage, at_s: float) -> Story | None:
@@ -230,7 +230,7 @@ def _job_of_message(board: Board, said: JobMessage, at_s: float) -> Story | None
         job=said.job, namespace=said.namespace, uid=said.uid, phase="Pending", submitted_s=asked_s
     )
     begins = Story(uid=said.uid, request=request, asked_s=asked_s, view=view)
-    return job_history.holds(
+    return job_history.with_held_resources(
         begins, round_resources(total_of(_load(node, key) for node in board.nodes.values())), at_s
     )
 
@@ -244,7 +244,7 @@ def _what_came_early(begins: Story, board: Board) -> tuple[Story, Board]:
     state = board.state
     for told in own:
         begins, state = (
-            job_history.fold_story(begins, told),
+            job_history.fold_history(begins, told),
             apply_late(state, told.message, told.at_s),
         )
     left = tuple(told for told in board.early if told not in own)
@@ -274,7 +274,10 @@ def _fold_decision(board: Board, before: Story | None, after: Story) -> Board:
     ):
         return board
     return replace(
-        board, decisions=cluster_module.newest(board.decisions, after.decisions[-1], DECISIONS_KEPT)
+        board,
+        decisions=cluster_module.append_newest(
+            board.decisions, after.decisions[-1], DECISIONS_KEPT
+        ),
     )
 
 
@@ -305,7 +308,7 @@ def _fold_abandoned(board: Board, before: Story | None, after: Story) -> Board:
     return replace(board, decisions=marked)
 
 
-OF_BOARD: dict[type[Message], Callable[[Board, Any, Story], Board]] = {
+BOARD_FOLDS: dict[type[Message], Callable[[Board, Any, Story], Board]] = {
     AllocationDecided: _fold_decision,
     GenerationAbandoned: _fold_abandoned,
     ProgressReported: _fold_report,

@@ -123,7 +123,7 @@ def _parts(node: Node) -> dict[str, float]:
     }
 
 
-MOST = 512
+MAX_POINTS = 512
 """Points of a series."""
 
 
@@ -136,7 +136,7 @@ P = TypeVar("P", bound=Timed)
 T = TypeVar("T")
 
 
-def append_point(points: tuple[P, ...], point: P, most: int = MOST) -> tuple[P, ...]:
+def append_point(points: tuple[P, ...], point: P, most: int = MAX_POINTS) -> tuple[P, ...]:
     """With one more at its end; where that is too many, thinned to at most `most / 2 + 2`."""
     longer = (*points, point)
     return longer if len(longer) <= most else thin_points(longer, most)
@@ -154,12 +154,12 @@ def thin_points(points: tuple[P, ...], most: int) -> tuple[P, ...]:
     return (*kept, points[-1])
 
 
-def newest(things: tuple[T, ...], thing: T, most: int) -> tuple[T, ...]:
+def append_newest(things: tuple[T, ...], thing: T, most: int) -> tuple[T, ...]:
     """With one more, the newest of them."""
     return (*things[-most + 1 :], thing) if len(things) >= most else (*things, thing)
 
 
-def come(before: Sequence[T], after: Sequence[T]) -> Sequence[T] | None:
+def appended_points(before: Sequence[T], after: Sequence[T]) -> Sequence[T] | None:
     """What came at the end since then; None where it was thinned meanwhile, or is another
     series.
     """
@@ -171,6 +171,6 @@ def come(before: Sequence[T], after: Sequence[T]) -> Sequence[T] | None:
     return after[len(before) :] if same else None
 
 
-def at(points: Sequence[P], at_s: float) -> P | None:
+def point_at(points: Sequence[P], at_s: float) -> P | None:
     """The last point up to a time: what a series of steps was then."""
     return next((point for point in reversed(points) if point.at_s <= at_s), None)

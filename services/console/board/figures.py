@@ -30,29 +30,29 @@ from services.allocator.job_views import ENDED, JobView
 from services.console.board import cluster as cluster_module
 from services.console.board.board import Board
 from services.console.board.cluster import Node, P, Totals
-from services.console.board.job_history import Decision, Report, Story, Stretch
+from services.console.board.job_history import Decision, GenerationSpan, Report, Story
 
 HOUR_S = 3600.0
 BARS = 24
 """Points of a small curve beside a job's name."""
 
 
-def share(view: JobView) -> float | None:
+def share_done(view: JobView) -> float | None:
     """Of the examples, 0 to 1; None: not known how many there are."""
     return min(view.samples / view.total_samples, 1.0) if view.total_samples else None
 
 
-def left_s(view: JobView) -> float | None:
+def time_left_s(view: JobView) -> float | None:
     """Seconds to the end at the speed of late; None: it does not train, or has not said how
     fast.
     """
     speed = view.mean_samples_per_second or view.samples_per_second
-    if over(view) or not view.total_samples or speed <= 0:
+    if is_ended(view) or not view.total_samples or speed <= 0:
         return None
     return max(view.total_samples - view.samples, 0) / speed
 
 
-def over(view: JobView) -> bool:
+def is_ended(view: JobView) -> bool:
     return view.phase in ENDED.values()
 
 
@@ -76,7 +76,7 @@ def memory_use(totals: Totals) -> float | None:
     return totals.used_gib / totals.allocatable_gib if totals.allocatable_gib else None
 
 
-def speed(stretch: Stretch) -> float | None:
+def generation_speed(stretch: GenerationSpan) -> float | None:
     """Examples a second while a generation trained; None where it did not report twice."""
     first, last = stretch.first, stretch.last
     if first is None or last is None or last.at_s <= first.at_s:
@@ -104,7 +104,7 @@ def last_pause_s(story: Story) -> float | None:
     return next(reversed((*story.view.pauses, *pauses_s(story))), None)
 
 
-def losses(story: Story, most: int = BARS) -> list[float]:
+def recent_losses(story: Story, most: int = BARS) -> list[float]:
     """The last reported ones, oldest first."""
     return [report.loss for report in story.reports[-most:] if report.loss is not None]
 
@@ -130,7 +130,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.resumed_s is None else max(self.resumed_s - self.decision.at_s, 0.0)
 
 
-def outcomes(story: Story) -> Iterable[Outcome]:
+def decision_outcomes(story: Story) -> Iterable[Outcome]:
     """Of every decision that is known; of those of one generation (a change in place) the first
     began it.
     """
@@ -143,13 +143,16 @@ def outcomes(story: Story) -> Iterable[Outcome]:
             continue
         told.add(decision.generation)
         known = Outcome(
-            decision=decision, resumed_s=came.resumed_s, pause_s=came.pause_s, after=speed(came)
+            decision=decision,
+            resumed_s=came.resumed_s,
+            pause_s=came.pause_s,
+            after=generation_speed(came),
         )
         before = trained.get(came.previous) if came.previous is not None else None
         yield _since(known, before, _report_by(story, before, decision.at_s)) if before else known
 
 
-def _since(known: Outcome, before: Stretch, heard: Report | None) -> Outcome:
+def _since(known: Outcome, before: GenerationSpan, heard: Report | None) -> Outcome:
     """With what is known of the generation before. `heard`: its last report before the decision."""
     last, pace = before.last, _pace(before, heard)
     if last is None or heard is None or not pace:
@@ -158,23 +161,23 @@ def _since(known: Outcome, before: Stretch, heard: Report | None) -> Outcome:
     return replace(known, before=pace, slowed_s=max(slowed_s, 0.0), applied=last.samples)
 
 
-def _pace(stretch: Stretch, heard: Report | None) -> float | None:
+def _pace(stretch: GenerationSpan, heard: Report | None) -> float | None:
     """Examples a second up to then; of a single report, what it says itself."""
     if heard is None:
         return None
-    return speed(replace(stretch, last=heard)) or (
+    return generation_speed(replace(stretch, last=heard)) or (
         heard.samples_per_second if heard == stretch.first else None
     )
 
 
-def _report_by(story: Story, stretch: Stretch, at_s: float) -> Report | None:
+def _report_by(story: Story, stretch: GenerationSpan, at_s: float) -> Report | None:
     """The last one of a generation up to a time."""
     found = bisect_right(story.reports, at_s, key=lambda report: report.at_s)
     report = story.reports[found - 1] if found else None
     return report if report and report.generation == stretch.generation else None
 
 
-def curve(reports: Iterable[Report]) -> list[tuple[float, float]]:
+def loss_curve(reports: Iterable[Report]) -> list[tuple[float, float]]:
     """Loss over time: seconds since 1970, and the mean over the examples since the report
     before.
     """
@@ -200,10 +203,10 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 NONE = Changes()
 
 
-def changes(before: Board, after: Board) -> Changes:
+def board_changes(before: Board, after: Board) -> Changes:
     if before is after:
         return NONE
-    cluster = cluster_module.come(before.cluster, after.cluster)
+    cluster = cluster_module.appended_points(before.cluster, after.cluster)
     return Changes(
         nodes=_new(before.nodes, after.nodes),
         gone_nodes=_gone_jobs(before.nodes, after.nodes),
@@ -260,7 +263,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     used: tuple[float, ...] = ()
 
 
-def stack(board: Board, from_s: float, to_s: float) -> Stack:
+def stack_cores(board: Board, from_s: float, to_s: float) -> Stack:
     """From then, or from when the first node was heard of, whichever is later."""
     if not board.cluster or to_s <= (begins := max(from_s, board.cluster[0].at_s)):
         return Stack()

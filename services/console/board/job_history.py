@@ -54,7 +54,7 @@ from shared.text import format_count
 Names = frozenset[str]
 
 
-class Beginning(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class StartProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Names of pods; `chief` is among `wanted`. `prepared`, `published` and `ordered` are of the
     newest generation that said so.
     """
@@ -69,12 +69,12 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ordered: int = 0
 
 
-def fold_start(known: Beginning, said: Message) -> Beginning:
+def fold_start(known: StartProgress, said: Message) -> StartProgress:
     """After one more message of the job."""
-    return OF_BEGINNING[type(said)](known, said) if type(said) in OF_BEGINNING else known
+    return START_FOLDS[type(said)](known, said) if type(said) in START_FOLDS else known
 
 
-def _decided_start(known: Beginning, said: AllocationDecided) -> Beginning:
+def _decided_start(known: StartProgress, said: AllocationDecided) -> StartProgress:
     if said.generation < known.generation:
         return known
     pods = {task.pod(said.job): task.role for task in said.tasks}
@@ -82,23 +82,23 @@ def _decided_start(known: Beginning, said: AllocationDecided) -> Beginning:
     return replace(known, generation=said.generation, wanted=frozenset(pods), chief=chief)
 
 
-def _started_task(known: Beginning, said: TaskStarted) -> Beginning:
+def _started_task(known: StartProgress, said: TaskStarted) -> StartProgress:
     return replace(known, running=known.running | {said.pod})
 
 
-def _ready(known: Beginning, said: TaskReady) -> Beginning:
+def _ready(known: StartProgress, said: TaskReady) -> StartProgress:
     return replace(known, running=known.running | {said.pod}, ready=known.ready | {said.pod})
 
 
-def _exited_task(known: Beginning, said: TaskExited) -> Beginning:
+def _exited_task(known: StartProgress, said: TaskExited) -> StartProgress:
     return replace(known, running=known.running - {said.pod}, ready=known.ready - {said.pod})
 
 
-def _published_spec(known: Beginning, said: ClusterSpecPublished) -> Beginning:
+def _published_spec(known: StartProgress, said: ClusterSpecPublished) -> StartProgress:
     return replace(known, published=max(known.published, said.generation))
 
 
-def _prepared_task(known: Beginning, said: GenerationPrepared) -> Beginning:
+def _prepared_task(known: StartProgress, said: GenerationPrepared) -> StartProgress:
     newest, pods = known.prepared
     if said.error is not None or said.generation < newest:
         return known
@@ -108,11 +108,11 @@ def _prepared_task(known: Beginning, said: GenerationPrepared) -> Beginning:
     )
 
 
-def _ordered_hand_over(known: Beginning, said: HandOverOrdered) -> Beginning:
+def _ordered_hand_over(known: StartProgress, said: HandOverOrdered) -> StartProgress:
     return replace(known, ordered=max(known.ordered, said.generation))
 
 
-OF_BEGINNING: dict[type[Message], Callable[[Beginning, Any], Beginning]] = {
+START_FOLDS: dict[type[Message], Callable[[StartProgress, Any], StartProgress]] = {
     AllocationDecided: _decided_start,
     TaskStarted: _started_task,
     TaskReady: _ready,
@@ -126,7 +126,7 @@ OF_BEGINNING: dict[type[Message], Callable[[Beginning, Any], Beginning]] = {
 # ---------------------------------------------------------------- in words
 
 
-def view_while_starting(view: JobView, known: Beginning | None) -> JobView:
+def view_while_starting(view: JobView, known: StartProgress | None) -> JobView:
     """While it starts, what it waits for is why it has nothing yet; None: its first messages are
     not known.
     """
@@ -137,7 +137,7 @@ def view_while_starting(view: JobView, known: Beginning | None) -> JobView:
     )
 
 
-def awaited_step(known: Beginning) -> str:
+def awaited_step(known: StartProgress) -> str:
     """The first of these steps that is not done."""
     number, pods = len(known.wanted), format_count(len(known.wanted), "pod")
     if known.wanted - known.ready:
@@ -200,7 +200,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     memory_gib: float | None = None
 
 
-class Stretch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class GenerationSpan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A generation that trained: since `resumed_s`, up to `ended_s` (None: still). `pause_s`: of
     how long a stand-still it is the end; `off_s`: for how long the whole cluster was off beside.
     `lost`: examples that had been applied and were not in the checkpoint that it went on from.
@@ -231,7 +231,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     memory_gib: float = 0.0
 
 
-class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class JobHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`applied`: the newest word on how many examples are. `core_s`: core-seconds held up to the
     last change of what is held; `used_core_s`: core-seconds used, of which reports tell. `marks`:
     what went wrong or was given up, as it was said. `beginning`: None where the log does not tell
@@ -243,7 +243,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     asked_s: float
     view: JobView
     decisions: tuple[Decision, ...] = ()
-    stretches: tuple[Stretch, ...] = ()
+    stretches: tuple[GenerationSpan, ...] = ()
     reports: tuple[Report, ...] = ()
     held: tuple[Held, ...] = ()
     marks: tuple[LogEntry, ...] = ()
@@ -256,19 +256,19 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     saves: int = 0
     save_cost_s: float = 0.0
     finished: JobFinished | None = None
-    beginning: Beginning | None = Beginning()
+    beginning: StartProgress | None = StartProgress()
 
     @property
     def key(self) -> str:
         return self.request.key()
 
     @property
-    def runs(self) -> Stretch | None:
+    def last_generation(self) -> GenerationSpan | None:
         """The generation that trains, or was the last to."""
         return self.stretches[-1] if self.stretches else None
 
     @property
-    def using(self) -> Resources:
+    def used_resources(self) -> Resources:
         """As last reported; nothing while it does not train."""
         if not self.reports or self.finished is not None or self.view.phase not in TRAINS:
             return Resources()
@@ -277,7 +277,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
     @property
-    def holding(self) -> Resources:
+    def held_resources(self) -> Resources:
         """What its pods hold now."""
         return (
             Resources(cpu=self.held[-1].cpu, memory_gib=self.held[-1].memory_gib)
@@ -291,7 +291,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.held[-1].cpu if self.held else 0.0
 
 
-def fold_story(story: Story, told: LogEntry, event: LogEntry | None = None) -> Story:
+def fold_history(story: JobHistory, told: LogEntry, event: LogEntry | None = None) -> JobHistory:
     """The story after one more message of its job; the same, where that is an old one. `event`: a
     decision's cause.
     """
@@ -300,21 +300,21 @@ def fold_story(story: Story, told: LogEntry, event: LogEntry | None = None) -> S
         return story
     if story.beginning and (begins := fold_start(story.beginning, said)) is not story.beginning:
         story = replace(story, beginning=begins)
-    if type(said) not in OF_STORY:
+    if type(said) not in HISTORY_FOLDS:
         return story
     if isinstance(said, AllocationDecided):
         return _fold_decision(story, said, told.at_s, event)
-    story = OF_STORY[type(said)](story, said, told.at_s)
+    story = HISTORY_FOLDS[type(said)](story, said, told.at_s)
     return (
-        replace(story, marks=cluster.newest(story.marks, told, MARKS_KEPT))
+        replace(story, marks=cluster.append_newest(story.marks, told, MARKS_KEPT))
         if isinstance(said, MARKS)
         else story
     )
 
 
-def holds(story: Story, held: Resources, at_s: float) -> Story:
+def with_held_resources(story: JobHistory, held: Resources, at_s: float) -> JobHistory:
     """Its pods hold so much from now on."""
-    if (held.cpu, held.memory_gib) == (story.holding.cpu, story.holding.memory_gib):
+    if (held.cpu, held.memory_gib) == (story.held_resources.cpu, story.held_resources.memory_gib):
         return story
     since_s = story.held[-1].at_s if story.held else at_s
     core_s = story.core_s + story.held_cpu * max(at_s - since_s, 0.0)
@@ -329,8 +329,8 @@ def holds(story: Story, held: Resources, at_s: float) -> Story:
 
 
 def _fold_decision(
-    story: Story, said: AllocationDecided, at_s: float, event: LogEntry | None
-) -> Story:
+    story: JobHistory, said: AllocationDecided, at_s: float, event: LogEntry | None
+) -> JobHistory:
     if story.decisions and said.revision <= story.decisions[-1].revision:
         return story
     made = Decision(
@@ -347,11 +347,11 @@ def _fold_decision(
         cause=said.cause,
         event=event,
     )
-    decided = replace(story, decisions=cluster.newest(story.decisions, made, DECISIONS_KEPT))
+    decided = replace(story, decisions=cluster.append_newest(story.decisions, made, DECISIONS_KEPT))
     return replace(decided, stretches=_with_size(story.stretches, made))
 
 
-def _with_size(stretches: tuple[Stretch, ...], made: Decision) -> tuple[Stretch, ...]:
+def _with_size(stretches: tuple[GenerationSpan, ...], made: Decision) -> tuple[GenerationSpan, ...]:
     """Facts and orders come in separate streams: a generation may resume before its decision is
     heard.
     """
@@ -364,20 +364,20 @@ def _with_size(stretches: tuple[Stretch, ...], made: Decision) -> tuple[Stretch,
     return (*stretches[:-1], replace(stretches[-1], gives=made.gives))
 
 
-def _fold_abandoned(story: Story, said: GenerationAbandoned, at_s: float) -> Story:
+def _fold_abandoned(story: JobHistory, said: GenerationAbandoned, at_s: float) -> JobHistory:
     gone = [d for d in story.decisions if d.generation == said.generation and not d.abandoned]
-    if story.runs and story.runs.generation >= said.generation:
+    if story.last_generation and story.last_generation.generation >= said.generation:
         return story
     marked = {d.revision: replace(d, abandoned=said.reason) for d in gone}
     return replace(story, decisions=tuple(marked.get(d.revision, d) for d in story.decisions))
 
 
-def _fold_resumed(story: Story, said: TrainingResumed, at_s: float) -> Story:
-    before = story.runs
+def _fold_resumed(story: JobHistory, said: TrainingResumed, at_s: float) -> JobHistory:
+    before = story.last_generation
     if before and said.generation <= before.generation:
         return story
     pause_s, lost = said.pause_s or 0.0, max(story.applied - said.samples, 0)
-    begun = Stretch(
+    begun = GenerationSpan(
         generation=said.generation,
         resumed_s=at_s,
         previous=said.previous,
@@ -393,7 +393,7 @@ def _fold_resumed(story: Story, said: TrainingResumed, at_s: float) -> Story:
     ended = _close_generation(story, at_s - pause_s - said.off_s)
     return replace(
         ended,
-        stretches=cluster.newest(ended.stretches, begun, STRETCHES_KEPT),
+        stretches=cluster.append_newest(ended.stretches, begun, STRETCHES_KEPT),
         applied=said.samples,
         paused_s=story.paused_s + pause_s,
         off_s=story.off_s + said.off_s,
@@ -401,9 +401,9 @@ def _fold_resumed(story: Story, said: TrainingResumed, at_s: float) -> Story:
     )
 
 
-def _close_generation(story: Story, at_s: float) -> Story:
+def _close_generation(story: JobHistory, at_s: float) -> JobHistory:
     """The generation that trained does no more."""
-    runs = story.runs
+    runs = story.last_generation
     if runs is None or runs.ended_s is not None:
         return story
     return replace(
@@ -414,8 +414,8 @@ def _close_generation(story: Story, at_s: float) -> Story:
 # ---------------------------------------------------------------- how far
 
 
-def _progress(story: Story, said: ProgressReported, at_s: float) -> Story:
-    runs, last = story.runs, story.reports[-1] if story.reports else None
+def _progress(story: JobHistory, said: ProgressReported, at_s: float) -> JobHistory:
+    runs, last = story.last_generation, story.reports[-1] if story.reports else None
     stale = runs is not None and said.generation < runs.generation
     if stale or (last and (said.generation, said.step) <= (last.generation, last.step)):
         return story
@@ -450,30 +450,32 @@ def _report(said: ProgressReported, at_s: float) -> Report:
     )
 
 
-def _add_report(stretches: tuple[Stretch, ...], report: Report) -> tuple[Stretch, ...]:
+def _add_report(
+    stretches: tuple[GenerationSpan, ...], report: Report
+) -> tuple[GenerationSpan, ...]:
     if not stretches or stretches[-1].generation != report.generation:
         return stretches
     runs = stretches[-1]
     return (*stretches[:-1], replace(runs, first=runs.first or report, last=report))
 
 
-def _fold_saved(story: Story, said: CheckpointSaved, at_s: float) -> Story:
-    stale = story.runs is not None and said.generation < story.runs.generation
+def _fold_saved(story: JobHistory, said: CheckpointSaved, at_s: float) -> JobHistory:
+    stale = story.last_generation is not None and said.generation < story.last_generation.generation
     applied = story.applied if stale else max(story.applied, said.samples)
     return replace(
         story, applied=applied, saves=story.saves + 1, save_cost_s=story.save_cost_s + said.cost_s
     )
 
 
-def _fold_finished(story: Story, said: JobFinished, at_s: float) -> Story:
+def _fold_finished(story: JobHistory, said: JobFinished, at_s: float) -> JobHistory:
     return replace(_close_generation(story, at_s), finished=said)
 
 
-def _add_note(story: Story, said: Message, at_s: float) -> Story:
+def _add_note(story: JobHistory, said: Message, at_s: float) -> JobHistory:
     return story
 
 
-OF_STORY: dict[type[Message], Callable[[Story, Any, float], Story]] = {
+HISTORY_FOLDS: dict[type[Message], Callable[[JobHistory, Any, float], JobHistory]] = {
     GenerationAbandoned: _fold_abandoned,
     TrainingResumed: _fold_resumed,
     ProgressReported: _progress,

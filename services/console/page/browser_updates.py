@@ -15,8 +15,8 @@ import msgspec
 from services.console.board import cluster, figures
 from services.console.board.board import Board
 from services.console.board.cluster import Node, Totals
-from services.console.board.figures import Stack, changes
-from services.console.board.job_history import Decision, Report, Story, Stretch
+from services.console.board.figures import Stack, board_changes
+from services.console.board.job_history import Decision, GenerationSpan, Report, Story
 from services.console.text.sentences import sentence
 from shared.messages import Alternative, Phases
 
@@ -178,11 +178,11 @@ def job_row(story: Story) -> JobRow:
         epochs=story.request.epochs,
         samples=view.samples,
         total=view.total_samples,
-        share=figures.share(view),
-        left_s=figures.left_s(view),
+        share=figures.share_done(view),
+        left_s=figures.time_left_s(view),
         speed=view.samples_per_second,
         loss=view.loss,
-        losses=figures.losses(story),
+        losses=figures.recent_losses(story),
         held=story.held_cpu,
         used=story.using.cpu,
         held_gib=story.holding.memory_gib,
@@ -280,7 +280,7 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     marks: list[tuple[float, str]] | None = None
 
 
-def detail(before: Story | None, after: Story, now_s: float) -> Detail:
+def job_detail(before: Story | None, after: Story, now_s: float) -> Detail:
     """`before`: what this browser has of it already."""
     old = before if before and before.uid == after.uid else None
     decided = old is None or old.decisions is not after.decisions
@@ -304,7 +304,7 @@ def detail(before: Story | None, after: Story, now_s: float) -> Detail:
 
 
 def _rows(before: Sequence[T] | None, after: Sequence[T], row: Any) -> Rows:
-    new = None if before is None else cluster.come(before, after)
+    new = None if before is None else cluster.appended_points(before, after)
     return Rows(fresh=new is None, rows=[row(one) for one in (after if new is None else new)])
 
 
@@ -319,7 +319,7 @@ def _report(report: Report) -> tuple[Any, ...]:
     )
 
 
-def _stretch(stretch: Stretch) -> StretchRow:
+def _stretch(stretch: GenerationSpan) -> StretchRow:
     gives = stretch.gives
     return StretchRow(
         generation=stretch.generation,
@@ -331,7 +331,7 @@ def _stretch(stretch: Stretch) -> StretchRow:
         pause_s=stretch.pause_s,
         phases=stretch.phases,
         lost=stretch.lost,
-        speed=figures.speed(stretch),
+        speed=figures.generation_speed(stretch),
     )
 
 
@@ -345,7 +345,7 @@ def _came(story: Story) -> list[Outcome]:
             speed_before=came.before,
             speed_after=came.after,
         )
-        for came in figures.outcomes(story)
+        for came in figures.decision_outcomes(story)
         if came.resumed_s is not None
     ]
 
@@ -378,7 +378,7 @@ class News(Row, frozen=True, kw_only=True):
 
 def parts(before: Board | None, after: Board) -> dict[str, object]:
     """The fields of `News` that tell what changed; with nothing before, everything."""
-    new = changes(before or Board(), after)
+    new = board_changes(before or Board(), after)
     found: dict[str, object] = {
         "nodes": [*map(node_row, new.nodes)],
         "gone_nodes": new.gone_nodes,

@@ -23,9 +23,9 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from services.console.board.board import Board
-from services.console.board.figures import Stack, stack
+from services.console.board.figures import Stack, stack_cores
 from services.console.page import browser_updates
-from services.console.page.browser_updates import News, detail
+from services.console.page.browser_updates import News, job_detail
 from services.console.page.watch import Watch
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -133,7 +133,7 @@ class Browser:
             reading=not watch.caught_up,
             cut_s=watch.cut_s,
             stack=self._stack(board, now_s, watch.cut_s),
-            detail=detail(known, story, now_s) if story and story is not known else None,
+            detail=job_detail(known, story, now_s) if story and story is not known else None,
             **browser_updates.parts(before, board),  # type: ignore[arg-type]
         )
         self.told = board
@@ -144,10 +144,10 @@ class Browser:
         if now_s - self.stacked_s < STACK_S:
             return None
         self.stacked_s = now_s
-        return stack(board, now_s - self.span_s, now_s if cut_s is None else cut_s)
+        return stack_cores(board, now_s - self.span_s, now_s if cut_s is None else cut_s)
 
 
-async def push(request: web.Request, watch: Watch, push_s: float) -> web.StreamResponse:
+async def push_updates(request: web.Request, watch: Watch, push_s: float) -> web.StreamResponse:
     """Until the browser leaves. `push_s`: shortest time between two pieces of news."""
     browser = Browser(request.query.get("job", ""), _span(request.query.get("span", "")))
     response = web.StreamResponse(headers=HEADERS)

@@ -18,10 +18,10 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from services.console.dry_run import rules_here
+from services.console.dry_run import rules_from_environment
 from services.console.page import http_api
 from services.console.page import what_if as what_if_module
-from services.console.page.http_api import push
+from services.console.page.http_api import push_updates
 from services.console.page.watch import Watch
 from services.console.trouble import Trouble
 from shared.bus.bus import Bus
@@ -73,7 +73,7 @@ class Page:
             )
         self.following += 1
         try:
-            return await push(request, self.watch, self.settings.push_s)
+            return await push_updates(request, self.watch, self.settings.push_s)
         finally:
             self.following -= 1
 
@@ -88,16 +88,16 @@ class Page:
         return web.Response(text="ready\n")
 
     async def example(self, request: web.Request) -> web.Response:
-        return web.Response(text=what_if_module.example(self.watch.board.state))
+        return web.Response(text=what_if_module.example_proposal(self.watch.board.state))
 
     async def what_if(self, request: web.Request) -> web.Response:
         """One at a time, beside the loop: it may take as long as two decisions do."""
         text = await request.text()
         async with self.asking:
             try:
-                rules, state = rules_here(), self.watch.board.state
+                rules, state = rules_from_environment(), self.watch.board.state
                 found = await asyncio.to_thread(
-                    what_if_module.answer, state, text, time.time(), rules
+                    what_if_module.answer_proposal, state, text, time.time(), rules
                 )
             except Trouble as trouble:
                 found = what_if_module.Answer(

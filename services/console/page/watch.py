@@ -18,11 +18,11 @@ from nats.errors import Error as NatsError
 
 from services.allocator import snapshot
 from services.allocator.state.state import State
-from services.console.board.board import apply, begun, why, with_last_fact
-from services.console.job_view_reader import snapshots
-from services.console.log_entry import Entry, filters
+from services.console.board.board import apply, initial_board, with_last_fact, with_reason
+from services.console.job_view_reader import follow_views
+from services.console.log_entry import Entry, entry_filters
 from services.console.log_history import MANY
-from services.console.log_reader import read
+from services.console.log_reader import read_entries
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery
 from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
@@ -49,7 +49,7 @@ class Watch:
     def __init__(self, bus: Bus, clock: Callable[[], float] = time.time) -> None:
         self.bus = bus
         self.clock = clock
-        self.board = begun()
+        self.board = initial_board()
         self.cut_s: float | None = None
         self.caught_up = False
         self.turned = asyncio.Event()
@@ -68,7 +68,7 @@ class Watch:
         finally:
             await cancel_tasks(*work)
 
-    async def caught(self) -> None:
+    async def wait_until_caught_up(self) -> None:
         """Wait until all that was stored at the beginning is in the board."""
         while not self.caught_up:
             await self.turned.wait()
@@ -99,7 +99,7 @@ class Watch:
             await self._begin()
         await self._read_node_facts()
         for follow in (False, True):
-            async with aclosing(read(self.bus, self._wanted_streams(), follow)) as entries:
+            async with aclosing(read_entries(self.bus, self._wanted_streams(), follow)) as entries:
                 count = 0
                 async for entry in entries:
                     self._take(entry)
@@ -129,13 +129,13 @@ class Watch:
     def _wanted_streams(self) -> list[StreamQuery]:
         known = self.board.sequences
         return [
-            StreamQuery(stream, filters(stream), after=known.get(stream, 0), since_s=since_s)
+            StreamQuery(stream, entry_filters(stream), after=known.get(stream, 0), since_s=since_s)
             for stream, since_s in ((ORDERS, None), (FACTS, self._since_s))
         ]
 
     def _take(self, entry: Entry) -> None:
         if self._stored is not None:
-            self.board, self._stored = begun(self._stored, entry.stored_s), None
+            self.board, self._stored = initial_board(self._stored, entry.stored_s), None
         if told := entry.as_log_entry:
             self._node_facts.note_fact(told.message)
             self.board = apply(self.board, told)
@@ -146,7 +146,7 @@ class Watch:
         """
         facts = self._node_facts.take_missing()
         if self._stored is not None:
-            self.board, self._stored = begun(self._stored, self.clock()), None
+            self.board, self._stored = initial_board(self._stored, self.clock()), None
         for fact in facts:
             if isinstance(fact.message, CapacityFact):
                 self.board = with_last_fact(self.board, fact.message, fact.stored_s)
@@ -155,12 +155,12 @@ class Watch:
         """The allocator's word on each job, which is no message but an entry of a bucket."""
         while True:
             with suppress(NatsError, OSError):
-                async with aclosing(snapshots(self.bus, None)) as changes:
+                async with aclosing(follow_views(self.bus, None)) as changes:
                     async for views in changes:
                         for key, view in views.items():
                             known = self.board.whys.get(key, ""), key in self.board.silent
                             if known != (view.why, view.silent):
-                                self.board = why(self.board, key, view.why, view.silent)
+                                self.board = with_reason(self.board, key, view.why, view.silent)
                         self._turn()
             await asyncio.sleep(RETRY_S)
 
@@ -196,7 +196,7 @@ class Watch:
 
     def _anew(self) -> None:
         log.warning("StreamSetBack")
-        self.board = begun()
+        self.board = initial_board()
         self.caught_up = False
         self._stored = None
         if self._following is not None:

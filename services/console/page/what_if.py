@@ -53,7 +53,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     refused: list[str] = []
 
 
-def example(state: State) -> str:
+def example_proposal(state: State) -> str:
     """To begin with: as large as there is room for just now; the smallest, where there is none."""
     nodes = [node for node in free_nodes(state) if node.takes]
     sizes = next(
@@ -67,7 +67,7 @@ def _describe_outcome(wants: Resources) -> str:
     return f"{{cpu: {wants.cpu:g}, memory_gib: {wants.memory_gib:g}}}"
 
 
-def answer(state: State, text: str, now_s: float, rules: Rules) -> Answer:
+def answer_proposal(state: State, text: str, now_s: float, rules: Rules) -> Answer:
     """`text`: a job's YAML file, as `weir submit` takes it."""
     try:
         fields = job_file.complete_fields(job_file.parse(text, NAME), NO_PROGRAM, "-")

@@ -50,8 +50,8 @@ from msgspec.structs import replace
 from services.console.board import cluster
 from services.console.board.board import Board
 from services.console.board.cluster import Totals
-from services.console.board.figures import Outcome, outcomes, speed
-from services.console.board.job_history import Story, Stretch
+from services.console.board.figures import Outcome, decision_outcomes, generation_speed
+from services.console.board.job_history import GenerationSpan, Story
 from services.whatif.event_log import LogEntry
 from shared.messages import JobAccepted, ProgressReported, TrainingResumed
 
@@ -112,7 +112,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def account(board: Board, story: Story) -> Account:
+def account_job(board: Board, story: Story) -> Account:
     """Up to the job's end, or to the newest message where it has not ended."""
     to_s = ended_s(board, story)
     first_s = story.stretches[0].resumed_s if story.stretches else None
@@ -151,8 +151,8 @@ def _mean_speed(story: Story, first_s: float | None, to_s: float) -> float | Non
     return story.applied / (to_s - first_s) if first_s is not None and to_s > first_s else None
 
 
-def _done_again(before: Stretch, after: Stretch) -> float:
-    at = speed(before)
+def _done_again(before: GenerationSpan, after: GenerationSpan) -> float:
+    at = generation_speed(before)
     return after.lost / at * before.gives.cpu if at and before.gives and after.lost else 0.0
 
 
@@ -175,7 +175,7 @@ def parts(board: Board, story: Story) -> Parts:
 
 
 def _held_at(story: Story, at_s: float) -> float:
-    point = cluster.at(story.held, at_s)
+    point = cluster.point_at(story.held, at_s)
     return point.cpu if point else 0.0
 
 
@@ -199,7 +199,7 @@ def _split(story: Story, held: float, at_s: float, end_s: float) -> dict[str, fl
     return {"training": own, "beside": held - own}
 
 
-def _cores(story: Story, runs: Stretch, at_s: float, unknown: float) -> float:
+def _cores(story: Story, runs: GenerationSpan, at_s: float, unknown: float) -> float:
     """Of a generation's tasks; they may change in place."""
     made = [d for d in story.decisions if d.generation == runs.generation and d.at_s <= at_s]
     if made:
@@ -290,7 +290,7 @@ def _over(passes: Passes, samples: int, at_s: float) -> dict[int, float]:
     }
 
 
-class Came(msgspec.Struct, frozen=True, kw_only=True):
+class DecisionResult(msgspec.Struct, frozen=True, kw_only=True):
     """A decision beside what came of it. `number` counts from 1; `remaining`, `left`: examples, as
     last reported before it and before the hand-over.
 
@@ -328,10 +328,10 @@ class Came(msgspec.Struct, frozen=True, kw_only=True):
         return self.saved_s - (self.outcome.slowed_s or 0.0) - (self.outcome.pause_s or 0.0)
 
 
-def foresights(story: Story) -> Iterator[Came]:
+def foresights(story: Story) -> Iterator[DecisionResult]:
     whole = story.view.total_samples
-    for number, outcome in enumerate(outcomes(story), start=1):
+    for number, outcome in enumerate(decision_outcomes(story), start=1):
         told = [report for report in story.reports if report.at_s <= outcome.decision.at_s]
         by_then = (told[-1].samples if told else None, outcome.applied)
         remaining, left = (max(whole - n, 0) if n is not None and whole else None for n in by_then)
-        yield Came(number=number, outcome=outcome, remaining=remaining, left=left)
+        yield DecisionResult(number=number, outcome=outcome, remaining=remaining, left=left)

@@ -14,9 +14,9 @@ import msgspec
 from services.console.board.board import Board
 from services.console.board.cluster import Totals
 from services.console.board.figures import HOUR_S
-from services.console.board.job_history import Report, Story, Stretch
+from services.console.board.job_history import GenerationSpan, Report, Story
 from services.console.report import drawing
-from services.console.report.account import Account, Came, Parts
+from services.console.report.account import Account, DecisionResult, Parts
 from services.console.report.drawing import Panel, Point, Scale, Unit, lasting, number, percent
 
 LEFT = 110.0
@@ -59,7 +59,7 @@ def _rows(width: float) -> Rows:
     return Rows(left=EDGE, right=width - EDGE, height=ROW + drawing.LINE, above=drawing.LINE)
 
 
-def pauses(stretches: Sequence[Stretch], width: float = drawing.WIDE) -> str:
+def draw_pauses(stretches: Sequence[GenerationSpan], width: float = drawing.WIDE) -> str:
     """A row each: from 0, the last update before, to the first one after it, by the ps' clocks. Its
     phases lie after each other at its end; those that begin left of 0 began while updates were
     still applied.
@@ -82,14 +82,14 @@ def pauses(stretches: Sequence[Stretch], width: float = drawing.WIDE) -> str:
     )
 
 
-def _begins(stretch: Stretch) -> float:
+def _begins(stretch: GenerationSpan) -> float:
     """Seconds since the last update; below 0, where the phases together last longer than the
     pause.
     """
     return min((stretch.pause_s or 0.0) - stretch.phases.total_s(), 0.0)
 
 
-def _pause(one: Stretch, x: Scale, y: float, rows: Rows) -> list[str]:
+def _pause(one: GenerationSpan, x: Scale, y: float, rows: Rows) -> list[str]:
     waiting_s = one.phases.waiting_s(one.pause_s or 0.0)
     spans = [
         (waiting_s, *WAITING),
@@ -108,7 +108,7 @@ def _pause(one: Stretch, x: Scale, y: float, rows: Rows) -> list[str]:
     return drawn
 
 
-def _name(one: Stretch, x: Scale, y: float, rows: Rows) -> list[str]:
+def _name(one: GenerationSpan, x: Scale, y: float, rows: Rows) -> list[str]:
     """Which it is and how long: at both ends of its bar, or above it."""
     name, long = f"generation {one.generation}", lasting(one.pause_s)
     if rows.above:
@@ -125,7 +125,7 @@ def _axis(x: Scale, top: float, y: float, about: int) -> list[str]:
     return [*drawn, drawing.words(x.to_px, y + 34, "seconds since the last update", "tick", "end")]
 
 
-def epochs(seconds: Sequence[float], width: float = drawing.WIDE) -> str:
+def draw_epochs(seconds: Sequence[float], width: float = drawing.WIDE) -> str:
     """A bar each: how long it took."""
     height = 110.0
     left = 62.0
@@ -150,7 +150,7 @@ def _whole_ticks(most: int, about: int) -> list[int]:
     return sorted({max(1, round(value)) for value in drawing.ticks(most, about)} | {1})
 
 
-def cores(parts: Parts, width: float = drawing.WIDE) -> str:
+def draw_core_hours(parts: Parts, width: float = drawing.WIDE) -> str:
     """One bar, all that was held; what each part of it is stands in the list below it."""
     x = Scale(0.0, parts.held_total or 1.0, 0.0, width)
     drawn = list[str]()
@@ -258,8 +258,12 @@ class Sheet:
         self.top = y + 26
 
 
-def timeline(
-    board: Board, story: Story, account: Account, came: Sequence[Came], width: float = drawing.WIDE
+def draw_timeline(
+    board: Board,
+    story: Story,
+    account: Account,
+    came: Sequence[DecisionResult],
+    width: float = drawing.WIDE,
 ) -> str:
     sheet = Sheet(account, story, width)
     _tasks(sheet, story)
@@ -290,7 +294,7 @@ def _tasks(sheet: Sheet, story: Story) -> None:
         sheet.drawn.append(drawing.steps(panel, points, _last(sheet, known), style))
 
 
-def _last(sheet: Sheet, stretches: Sequence[Stretch]) -> float:
+def _last(sheet: Sheet, stretches: Sequence[GenerationSpan]) -> float:
     return sheet.since(stretches[-1].ended_s) if stretches[-1].ended_s else sheet.until
 
 
@@ -366,7 +370,7 @@ def _steps(sheet: Sheet, shown: Sequence[Totals], values: Sequence[float]) -> li
     return drawing.step_points(list(zip(times, values, strict=True)), sheet.until)
 
 
-def _decisions(sheet: Sheet, came: Sequence[Came]) -> None:
+def _decisions(sheet: Sheet, came: Sequence[DecisionResult]) -> None:
     """A number each, in the first row that has room; what finds none is in the table alone."""
     sheet.drawn.append(drawing.words(0, sheet.top + 12, "Decisions", "name"))
     sheet.top += 20
@@ -386,7 +390,7 @@ def _decisions(sheet: Sheet, came: Sequence[Came]) -> None:
     )
 
 
-def _mark(x: float, y: float, one: Came) -> str:
+def _mark(x: float, y: float, one: DecisionResult) -> str:
     said = one.outcome.decision
     shape = drawing.rectangle(x - 10, y, 20, 18, "mark", f"{said.reason}")
     return f'<a href="#decision-{one.number}">{shape}{drawing.words(x, y + 13, str(one.number), "number", "middle")}</a>'

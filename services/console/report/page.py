@@ -10,8 +10,8 @@ from services.console.board.board import Board
 from services.console.board.figures import HOUR_S
 from services.console.board.job_history import Story
 from services.console.report import charts, drawing, tables
-from services.console.report.account import Account, Came, account, foresights
-from services.console.report.charts import timeline
+from services.console.report.account import Account, DecisionResult, account_job, foresights
+from services.console.report.charts import draw_timeline
 from services.console.report.drawing import (
     HATCHES,
     STYLE,
@@ -32,7 +32,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     board: Board
     story: Story
     account: Account
-    came: tuple[Came, ...]
+    came: tuple[DecisionResult, ...]
     epochs: tuple[float, ...]
     written_s: float
     notes: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ def contents(
     return Contents(
         board=board,
         story=story,
-        account=account(board, story),
+        account=account_job(board, story),
         came=tuple(foresights(story)),
         epochs=tuple(epochs),
         written_s=written_s,
@@ -52,7 +52,7 @@ def contents(
     )
 
 
-def page(told: Contents) -> str:
+def report_page(told: Contents) -> str:
     title = f"Weir: job {text(told.story.request.job)}"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -67,7 +67,7 @@ def _sections(told: Contents) -> Iterable[str]:
     yield _head(told)
     yield _cards(told)
     over_time = _drawings(
-        lambda width: timeline(told.board, told.story, told.account, told.came, width)
+        lambda width: draw_timeline(told.board, told.story, told.account, told.came, width)
     )
     yield _section("Over time", TIMELINE, over_time)
     if told.epochs:
@@ -75,22 +75,22 @@ def _sections(told: Contents) -> Iterable[str]:
         yield _section(
             "Each epoch",
             f"{EPOCH} {longest}",
-            _drawings(lambda width: charts.epochs(told.epochs, width)),
+            _drawings(lambda width: charts.draw_epochs(told.epochs, width)),
         )
     yield _pause_section(told)
-    held = _drawings(lambda width: charts.cores(told.account.parts, width))
+    held = _drawings(lambda width: charts.draw_core_hours(told.account.parts, width))
     yield _section("What it cost", _cost(told), held, tables.parts(told.account))
     if told.came:
         yield _section(
             "Decisions: foreseen, and what came",
             FORESEEN,
-            tables.decisions(told.came, told.account.from_s),
+            tables.decisions_table(told.came, told.account.from_s),
         )
     if told.story.marks:
         yield _section(
             "What went wrong, or was given up",
             "",
-            tables.marks(told.story.marks, told.account.from_s),
+            tables.incidents_table(told.story.marks, told.account.from_s),
         )
     yield _foot(told)
 
@@ -229,7 +229,9 @@ def _pause_section(told: Contents) -> str:
     if len(paused) > charts.BARS_MOST:
         said += f" The last {charts.BARS_MOST} are drawn."
     return _section(
-        "Pauses by phase", said, _drawings(lambda width: charts.pauses(told.story.stretches, width))
+        "Pauses by phase",
+        said,
+        _drawings(lambda width: charts.draw_pauses(told.story.stretches, width)),
     )
 
 

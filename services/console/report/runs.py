@@ -95,7 +95,7 @@ def samples_at(reports: Sequence[ProgressReported], at_s: float) -> float:
     return before
 
 
-def speed(reports: Sequence[ProgressReported], from_s: float, to_s: float) -> float:
+def mean_speed(reports: Sequence[ProgressReported], from_s: float, to_s: float) -> float:
     """Examples a second between two times."""
     return (samples_at(reports, to_s) - samples_at(reports, from_s)) / max(to_s - from_s, 1e-9)
 
@@ -124,7 +124,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     basis: str = ""
 
 
-def draw(runs: Sequence[Run], path: Path, title: str) -> None:
+def draw_runs(runs: Sequence[Run], path: Path, title: str) -> None:
     """Write a PNG with total time, epoch time and utilisation over time."""
     import matplotlib
 
@@ -328,7 +328,7 @@ out.
 """
 
 
-def table(runs: Sequence[SimulatedRun], width: int) -> Table:
+def runs_table(runs: Sequence[SimulatedRun], width: int) -> Table:
     """Names that are too long for `width` are folded; headings and numbers never."""
     told = [run_figures(done) for done in runs]
     cells = {heading: [_cell(name, each) for each in told] for name, heading in SHOWN.items()}
@@ -348,7 +348,7 @@ def table(runs: Sequence[SimulatedRun], width: int) -> Table:
 UNLIKE = "each row's times are of the jobs that are DONE in it, and these are not the same"
 
 
-def differing(runs: Sequence[SimulatedRun]) -> str:
+def describe_different_jobs(runs: Sequence[SimulatedRun]) -> str:
     """Where rows have completed other jobs, their means are of other jobs, too: those of what all
     have completed.
     """

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from services.allocator.state.exits import SHUT_DOWN
 from services.console.board.figures import HOUR_S, Outcome
-from services.console.report.account import Account, Came
+from services.console.report.account import Account, DecisionResult
 from services.console.report.charts import PARTS
 from services.console.report.drawing import NOTHING, lasting, lines, number, percent, text, whole
 from services.whatif.event_log import LogEntry
@@ -31,7 +31,7 @@ from shared.text import format_saving, format_size, format_some_names, pause_pre
 NAMES_MOST = 8
 
 
-def table(heads: Sequence[str], rows: Iterable[str], style: str = "") -> str:
+def html_table(heads: Sequence[str], rows: Iterable[str], style: str = "") -> str:
     """`stacked`: where it is narrow, cells lie below each other, those with a label behind it."""
     told = "".join(f"<th>{head}</th>" for head in heads)
     own = f' class="{style}"' if style else ""
@@ -65,7 +65,7 @@ def parts(spent: Account) -> str:
         )
     )
     rows.append(row(cell("used"), *_amount(spent.used_core_s, spent.parts.held_total)))
-    return table(
+    return html_table(
         ("cores were held for", "CPU-hours", "core-seconds", "share of what was held"),
         rows,
         "amounts",
@@ -80,16 +80,16 @@ def _amount(core_s: float, held: float) -> tuple[str, str, str]:
 # ---------------------------------------------------------------- decisions
 
 
-def decisions(came: Sequence[Came], from_s: float) -> str:
+def decisions_table(came: Sequence[DecisionResult], from_s: float) -> str:
     before: Holding | None = None
     rows = []
     for one in came:
         rows.append(_decision(one, before, from_s))
         before = one.outcome.decision.gives
-    return table(("", "after", "decided", "foreseen", "came"), rows, "stacked")
+    return html_table(("", "after", "decided", "foreseen", "came"), rows, "stacked")
 
 
-def _decision(one: Came, before: Holding | None, from_s: float) -> str:
+def _decision(one: DecisionResult, before: Holding | None, from_s: float) -> str:
     said = one.outcome.decision
     why = f"{_change(before, said.gives)}<br><span class='soft'>{text(said.reason)}</span>{_others(said.alternatives)}"
     return row(
@@ -127,7 +127,7 @@ def _others(alternatives: Sequence[Alternative]) -> str:
     return f"<details><summary>alternatives that lost ({len(alternatives)})</summary><ul>{told}</ul></details>"
 
 
-def _foreseen(one: Came) -> str:
+def _foreseen(one: DecisionResult) -> str:
     said = one.outcome.decision
     if not said.gain_s:
         return "<span class='soft'>nothing: it was a start, or had to be</span>"
@@ -137,7 +137,7 @@ def _foreseen(one: Came) -> str:
     return f"{saving}{at}{pause_preposition(said.gain_s)}<br>a pause of {pause}"
 
 
-def _came(one: Came) -> str:
+def _came(one: DecisionResult) -> str:
     found = one.outcome
     if found.decision.abandoned:
         return f"did not come to be: {text(found.decision.abandoned)}"
@@ -152,7 +152,7 @@ def _came(one: Came) -> str:
     return "<br>".join(lines)
 
 
-def _speed(one: Came) -> list[str]:
+def _speed(one: DecisionResult) -> list[str]:
     """What it is worth that it is as fast as it is now."""
     after = one.outcome.after
     if one.saved_s is not None:
@@ -173,18 +173,18 @@ def _cost(found: Outcome) -> str:
 # ---------------------------------------------------------------- what went wrong
 
 
-def marks(told: Sequence[LogEntry], from_s: float) -> str:
+def incidents_table(told: Sequence[LogEntry], from_s: float) -> str:
     rows = [
         row(cell(lasting(one[0].at_s - from_s), True), cell(_event(one)))
         for one in group_stops(told)
     ]
-    return table(("after", "what"), rows)
+    return html_table(("after", "what"), rows)
 
 
 def _event(stop: Stop) -> str:
     if len(stop) == 1:
         return _wrong(stop[0].message)
-    names = format_some_names([said.task() for said in ends(stop)], "task", NAMES_MOST)
+    names = format_some_names([said.task() for said in end_sentence(stop)], "task", NAMES_MOST)
     each = "".join(f"<li>{_wrong(one.message)}</li>" for one in stop)
     return f"was stopped with its cluster or its nodes: {names}<details><summary>each</summary><ul>{each}</ul></details>"
 
@@ -224,7 +224,7 @@ Stop = tuple[LogEntry, ...]
 
 def group_stops(marks: Sequence[LogEntry]) -> list[Stop]:
     """In order; what is of no stop stands by itself."""
-    shut = {said.pod_uid for said in ends(marks)}
+    shut = {said.pod_uid for said in end_sentence(marks)}
     found: list[Stop] = []
     last: int | None = None  # where the newest stop stands
     for one in marks:
@@ -238,7 +238,7 @@ def group_stops(marks: Sequence[LogEntry]) -> list[Stop]:
     return found
 
 
-def ends(told: Sequence[LogEntry]) -> Iterator[TaskExited]:
+def end_sentence(told: Sequence[LogEntry]) -> Iterator[TaskExited]:
     """Of those that were shut down."""
     messages = (one.message for one in told)
     return (said for said in messages if isinstance(said, TaskExited) and said.reason in SHUT_DOWN)

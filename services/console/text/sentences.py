@@ -398,7 +398,7 @@ LISTED = 10
 """So many jobs are named where the one that was meant is not there."""
 
 
-def absent(key: str, views: Mapping[str, JobView]) -> str:
+def describe_missing_log(key: str, views: Mapping[str, JobView]) -> str:
     """What to tell of the job `<namespace>.<job>`, from the views of all jobs."""
     name, view = key.replace(".", "/"), views.get(key)
     if view is None:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from services.allocator.job_views import ENDED, SILENT, JobView
-from services.console.board.figures import left_s, losses, over, share
+from services.console.board.figures import is_ended, recent_losses, share_done, time_left_s
 from services.console.board.job_history import Story
 from services.console.text.cells import GAP as CELL_GAP
 from services.console.text.cells import (
@@ -71,7 +71,7 @@ def job_table(jobs: Sequence[Story], letters: Letters, width: int) -> Table:
         first = badge(letter) if letter and letter != MANY else Text(f" {letter or ' '} ")
         shown = {heading: cells[heading][number] for heading in least}
         if "CURVE" in shown:
-            shown["CURVE"] = curve(losses(job), least["CURVE"])
+            shown["CURVE"] = curve(recent_losses(job), least["CURVE"])
         drawn.add_row(first, Text(_name(job), "bold"), *shown.values())
     return drawn
 
@@ -101,8 +101,8 @@ def in_order(jobs: Iterable[Story]) -> list[Story]:
     return sorted(
         jobs,
         key=lambda j: (
-            over(j.view),
-            -j.view.finished_s if over(j.view) else j.view.submitted_s,
+            is_ended(j.view),
+            -j.view.finished_s if is_ended(j.view) else j.view.submitted_s,
             j.uid,
         ),
     )
@@ -118,7 +118,7 @@ def _phase(job: Story) -> Text:
 
 
 def _curve(job: Story) -> str:
-    return curve(losses(job), CURVE)
+    return curve(recent_losses(job), CURVE)
 
 
 def _why(job: Story) -> Text:
@@ -132,15 +132,15 @@ NARROW: dict[str, Cell] = {
     "EXAMPLES/S": lambda job: speed(job.view.samples_per_second),
     "LOSS": lambda job: loss(job.view.loss),
     "CURVE": _curve,
-    "DONE": lambda job: percent(share(job.view)),
-    "LEFT": lambda job: time_left(left_s(job.view)),
+    "DONE": lambda job: percent(share_done(job.view)),
+    "LEFT": lambda job: time_left(time_left_s(job.view)),
 }
 MORE: dict[str, Cell] = {
     "GEN": lambda job: str(job.view.generation or UNKNOWN),
     "CORES": lambda job: cores(job.held_cpu),
     "GIB": lambda job: gib(job.holding.memory_gib),
 }
-BARS: dict[str, Cell] = {"": lambda job: progress(share(job.view), BAR)}
+BARS: dict[str, Cell] = {"": lambda job: progress(share_done(job.view), BAR)}
 LEAST = {
     "PHASE": PHASE,
     "EXAMPLES/S": 10,
@@ -212,7 +212,7 @@ PHASES = {
 NOTHING = "-"
 
 
-def table(views: Iterable[JobView], epochs: Mapping[int, int], width: int) -> Table:
+def jobs_table(views: Iterable[JobView], epochs: Mapping[int, int], width: int) -> Table:
     """`epochs`: how many each job (by uid) has, where known. Oldest first. Where `width` is too
     small for all columns those that say least are left out; names and causes are folded, and
     nothing is cut.

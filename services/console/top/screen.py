@@ -15,7 +15,7 @@ from rich.text import Text
 from services.allocator.job_views import SILENT
 from services.console.board.board import Board
 from services.console.board.cluster import Node, Totals
-from services.console.board.figures import over, utilisation
+from services.console.board.figures import is_ended, utilisation
 from services.console.board.job_history import Decision, Story
 from services.console.text.cells import (
     ENDLESS,
@@ -57,7 +57,7 @@ WAIT = ("Pending", "Starting")
 UNITS = {"nodes": f", in cores (A: that job's, {OTHERS} others', {FREE} free)"}
 
 
-class Look(NamedTuple):
+class ScreenOptions(NamedTuple):
     """What is looked at besides the board. `cut_s`: since when nothing is heard; `zone` None: that
     of this machine.
 
@@ -79,7 +79,9 @@ class Room(NamedTuple):
     decisions: int
 
 
-def whole(board: Board, look: Look, letters: Letters, width: int, height: int | None) -> Group:
+def draw_screen(
+    board: Board, look: ScreenOptions, letters: Letters, width: int, height: int | None
+) -> Group:
     """`height` None: everything, however long."""
     jobs = in_order(board.jobs.values())
     space = room(len(board.nodes), len(jobs), len(board.decisions), height)
@@ -123,7 +125,7 @@ def _held_resources(jobs: Iterable[Story]) -> dict[str, Resources]:
     return {job.key: job.holding for job in jobs if job.held}
 
 
-def _none(look: Look, said: str) -> str:
+def _none(look: ScreenOptions, said: str) -> str:
     return READING if look.reading else said
 
 
@@ -140,7 +142,7 @@ def room(nodes: int, jobs: int, decisions: int, height: int | None) -> Room:
     return Room(min(nodes, max(left - own, 1)), max(own, 1), max(last, 1))
 
 
-def _heading(board: Board, look: Look, width: int) -> Iterator[Text]:
+def _heading(board: Board, look: ScreenOptions, width: int) -> Iterator[Text]:
     at = datetime.fromtimestamp(look.now_s, UTC).astimezone(look.zone)
     left = Text.assemble(("weir top  ", "bold"), _state(look))
     right = Text(f"{at:%Y-%m-%d %H:%M:%S}")
@@ -156,7 +158,7 @@ def _heading(board: Board, look: Look, width: int) -> Iterator[Text]:
     yield Text(told, no_wrap=True, overflow="ellipsis")
 
 
-def _state(look: Look) -> Text:
+def _state(look: ScreenOptions) -> Text:
     if look.cut_s is None:
         return (
             Text("reads what is stored", "bold yellow")
@@ -170,8 +172,8 @@ def _state(look: Look) -> Text:
 
 
 def _phases(board: Board) -> str:
-    phases = Counter(job.view.shown_phase for job in board.jobs.values() if not over(job.view))
-    ended = sum(over(job.view) for job in board.jobs.values())
+    phases = Counter(job.view.shown_phase for job in board.jobs.values() if not is_ended(job.view))
+    ended = sum(is_ended(job.view) for job in board.jobs.values())
     told = [f"{number} {phase.lower()}" for phase, number in sorted(phases.items())]
     return ", ".join([*told, *([f"{ended} over"] if ended else [])]) or "none"
 

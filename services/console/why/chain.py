@@ -22,7 +22,7 @@ from rich.text import Text
 
 from services.console.log_entry import Entry, event_name
 from services.console.text.event_lines import Cell, beside, cells, fact, format_event, when
-from services.console.why.rules import Known, because, key_of
+from services.console.why.rules import Known, cause_of, key_of
 from shared.messages import (
     AllocationDecided,
     CancelRequested,
@@ -60,8 +60,8 @@ class Chain(NamedTuple):
     after: tuple[Step, ...]
 
 
-def chain(event: Entry, known: Known) -> Chain:
-    return Chain(_causes(event, known), Step(event, because(event, known)), _effects(event, known))
+def build_chain(event: Entry, known: Known) -> Chain:
+    return Chain(_causes(event, known), Step(event, cause_of(event, known)), _effects(event, known))
 
 
 def causes(event: Entry, known: Known) -> dict[Name, Step]:
@@ -71,7 +71,7 @@ def causes(event: Entry, known: Known) -> dict[Name, Step]:
     while waiting:
         entry = waiting.pop()
         if _name(entry) not in found:
-            found[_name(entry)] = Step(entry, because(entry, known))
+            found[_name(entry)] = Step(entry, cause_of(entry, known))
             waiting += found[_name(entry)].because
     return found
 
@@ -100,7 +100,7 @@ def _follows(event: Entry, known: Known) -> dict[Name, list[Step]]:
     follows: dict[Name, list[Step]] = defaultdict(list)
     for entry in known.entries:
         if entry.order > event.order:
-            step = Step(entry, because(entry, known))
+            step = Step(entry, cause_of(entry, known))
             for cause in step.because:
                 follows[_name(cause)].append(step)
     return follows
@@ -176,7 +176,9 @@ UNKNOWN = "not known"
 """The cause of any other kind that has none: it is not in the log (any more), or not told."""
 
 
-def table(chain: Chain, zone: tzinfo | None, width: int | None, most: int | None) -> Iterator[Text]:
+def chain_table(
+    chain: Chain, zone: tzinfo | None, width: int | None, most: int | None
+) -> Iterator[Text]:
     """`zone` None: that of this machine. `width` None: lines are not folded. `most`: rows a part;
     None: all.
     """

@@ -130,11 +130,16 @@ class Before(NamedTuple):
         """The decision that first wants a task: its pod is made for it."""
         told = self.known.of(AllocationDecided, uid_of(self.entry))
         return next(
-            (e for e in told if e.order < self.entry.order and wants(e.said, role, serial)), None
+            (
+                e
+                for e in told
+                if e.order < self.entry.order and needed_entries(e.said, role, serial)
+            ),
+            None,
         )
 
 
-def wants(decision: Any, role: str, serial: int) -> bool:
+def needed_entries(decision: Any, role: str, serial: int) -> bool:
     """Whether a decision has this task."""
     return any((t.role, t.serial) == (role, serial) for t in decision.tasks)
 
@@ -160,7 +165,9 @@ def _maker(pod: Pod, before: Before) -> Entry | None:
     """The decision that first wants it."""
     task = task_of(pod)
     told = before.known.of(AllocationDecided, _uid(pod, before))
-    return next((e for e in told if e.order < before.entry.order and wants(e.said, *task)), None)
+    return next(
+        (e for e in told if e.order < before.entry.order and needed_entries(e.said, *task)), None
+    )
 
 
 def _ender(pod: Pod, before: Before) -> Entry | None:
@@ -171,7 +178,7 @@ def _ender(pod: Pod, before: Before) -> Entry | None:
     dropped = None
     if made is not None:
         dropped = before.known.first(
-            AllocationDecided, uid, made.order, lambda said: not wants(said, *task)
+            AllocationDecided, uid, made.order, lambda said: not needed_entries(said, *task)
         )
     if dropped is not None and dropped.order < before.entry.order:
         return dropped
@@ -195,7 +202,7 @@ def task_of(pod: Pod) -> tuple[str, int]:
 Found = Iterable[Entry | None]
 
 
-def because(entry: Entry, known: Known) -> tuple[Entry, ...]:
+def cause_of(entry: Entry, known: Known) -> tuple[Entry, ...]:
     """What led to it directly, oldest first; empty: a root, or its cause was not read."""
     rule = RULES.get(type(entry.said))
     found = rule(entry.said, Before(entry, known)) if rule else ()

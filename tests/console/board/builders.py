@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from services.console.board.board import Board, apply, begun
+from services.console.board.board import Board, apply, initial_board
 from services.whatif.event_log import LogEntry
 from shared.bus.subjects import pattern, stream_holding
 from shared.messages import (
@@ -29,7 +29,7 @@ class Log:
     """Says things, and folds them."""
 
     def __init__(self, board: Board | None = None) -> None:
-        self.board, self.now_s = board or begun(), 0.0
+        self.board, self.now_s = board or initial_board(), 0.0
         self.told: list[LogEntry] = []
         self.last = {"weir-orders": 0, "weir-facts": 0}
 
@@ -44,7 +44,7 @@ class Log:
 
 
 def folded(told: Iterable[LogEntry]) -> Board:
-    board = begun()
+    board = initial_board()
     for each in told:
         board = apply(board, each)
     return board

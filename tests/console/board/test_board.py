@@ -7,7 +7,7 @@ import msgspec
 from services.allocator.job_views import job_view
 from services.allocator.state.state import State
 from services.console.board import figures
-from services.console.board.board import apply, begun, why
+from services.console.board.board import apply, initial_board, with_reason
 from services.console.board.cluster import HELD, Totals
 from shared.messages import Alternative, JobFinished, Resources
 from tests.allocator.builders import abandoned, accepted, exited, request, resumed
@@ -107,7 +107,7 @@ def test_a_jobs_view_is_the_one_of_weir_jobs() -> None:
 
 def test_the_allocators_reason_is_shown_with_the_job() -> None:
     log = running()
-    log.board = why(log.board, JOB, "no core is free")
+    log.board = with_reason(log.board, JOB, "no core is free")
     board = log.say(progress(300))
 
     assert board.jobs[JOB].view.why == "no core is free"
@@ -184,7 +184,7 @@ def test_a_job_without_pods_uses_nothing() -> None:
     log.say(*(exited(task, 0, "Terminated") for task in tasks()))
 
     story = log.board.jobs[JOB]
-    assert (story.view.samples_per_second, figures.left_s(story.view)) == (0.0, None)
+    assert (story.view.samples_per_second, figures.time_left_s(story.view)) == (0.0, None)
     assert (story.using.cpu, log.board.totals.used, log.board.totals.used_gib) == (0.0, 0.0, 0.0)
 
 
@@ -203,7 +203,7 @@ def test_a_later_job_with_the_same_name_starts_without_history() -> None:
 
 def test_a_snapshot_replaces_a_purged_beginning_of_the_log() -> None:
     log = running()
-    board = begun(log.board.state, since_s=100.0)
+    board = initial_board(log.board.state, since_s=100.0)
 
     assert board.jobs[JOB].view.phase == "Running" and board.jobs[JOB].held_cpu == 3.0
     assert board.totals.ours == 3.0 and board.cluster == ()
@@ -213,7 +213,7 @@ def test_a_snapshot_replaces_a_purged_beginning_of_the_log() -> None:
 
 
 def test_messages_of_unknown_jobs_are_ignored() -> None:
-    assert Log().say(progress(5)).jobs == {} and begun(State()).jobs == {}
+    assert Log().say(progress(5)).jobs == {} and initial_board(State()).jobs == {}
 
 
 def test_events_shown_one_by_one_are_those_not_drawn_as_a_curve_or_load() -> None:

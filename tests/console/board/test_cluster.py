@@ -9,7 +9,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.console.board.cluster import append_point, at, come, newest
+from services.console.board.cluster import append_newest, append_point, appended_points, point_at
 from services.console.board.job_history import Held
 
 MOST = 16
@@ -46,16 +46,22 @@ def test_new_points_are_the_tail_unless_the_series_was_thinned() -> None:
     before = tuple(Held(float(second), 0.0) for second in range(3))
     later = (*before, Held(3.0, 1.0))
 
-    assert come(before, later) == later[3:] and come((), later) == later
-    assert come(before, (before[0], before[2])) is None
-    assert come(before, tuple(Held(p.at_s, p.cpu) for p in later)) is None, "another series"
+    assert appended_points(before, later) == later[3:] and appended_points((), later) == later
+    assert appended_points(before, (before[0], before[2])) is None
+    assert appended_points(before, tuple(Held(p.at_s, p.cpu) for p in later)) is None, (
+        "another series"
+    )
 
 
 def test_a_step_series_has_its_last_value_at_any_time() -> None:
     points = (Held(1.0, 2.0), Held(5.0, 3.0))
 
-    assert at(points, 0.5) is None and at(points, 4.9) == points[0] and at(points, 5.0) == points[1]
+    assert (
+        point_at(points, 0.5) is None
+        and point_at(points, 4.9) == points[0]
+        and point_at(points, 5.0) == points[1]
+    )
 
 
 def test_the_newest_entries_of_a_list_are_kept() -> None:
-    assert newest((1, 2, 3), 4, 3) == (2, 3, 4) and newest((), 1, 3) == (1,)
+    assert append_newest((1, 2, 3), 4, 3) == (2, 3, 4) and append_newest((), 1, 3) == (1,)

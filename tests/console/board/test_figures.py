@@ -11,9 +11,17 @@ import pytest
 
 from services.allocator.job_views import JobView
 from services.console.board import figures
-from services.console.board.board import begun
-from services.console.board.cluster import MOST, Totals
-from services.console.board.figures import COLUMNS, NAMED, NONE, Stack, changes, sample_at, stack
+from services.console.board.board import initial_board
+from services.console.board.cluster import MAX_POINTS, Totals
+from services.console.board.figures import (
+    COLUMNS,
+    NAMED,
+    NONE,
+    Stack,
+    board_changes,
+    sample_at,
+    stack_cores,
+)
 from services.console.board.job_history import Held
 from tests.allocator.builders import accepted, request
 from tests.console.board.builders import Log, decided, holding, progress
@@ -28,14 +36,14 @@ def view(**more: float) -> JobView:
 
 
 def test_the_remaining_time_is_at_the_current_speed() -> None:
-    assert figures.share(view()) == 0.25 and figures.left_s(view()) == 15.0
+    assert figures.share_done(view()) == 0.25 and figures.time_left_s(view()) == 15.0
 
 
 def test_without_a_speed_the_remaining_time_is_unknown() -> None:
-    assert figures.left_s(view(samples_per_second=0.0)) is None
+    assert figures.time_left_s(view(samples_per_second=0.0)) is None
     assert (
-        figures.left_s(view(total_samples=0)) is None
-        and figures.share(view(total_samples=0)) is None
+        figures.time_left_s(view(total_samples=0)) is None
+        and figures.share_done(view(total_samples=0)) is None
     )
 
 
@@ -55,7 +63,7 @@ def test_cpu_hours_increase_while_pods_hold_cores() -> None:
 
 def test_a_decision_is_compared_with_its_outcome() -> None:
     log = handed_over()
-    first, second = figures.outcomes(log.board.jobs[JOB])
+    first, second = figures.decision_outcomes(log.board.jobs[JOB])
 
     assert (first.before, first.after, first.pause_s) == (None, 140.0, None)
     assert (second.before, second.after, second.pause_s, second.reaction_s) == (
@@ -69,7 +77,7 @@ def test_a_decision_is_compared_with_its_outcome() -> None:
 def test_a_pending_outcome_has_no_figures() -> None:
     log = handed_over()
     log.say(decided(3, workers=4))
-    *_, last = figures.outcomes(log.board.jobs[JOB])
+    *_, last = figures.decision_outcomes(log.board.jobs[JOB])
 
     assert (last.resumed_s, last.reaction_s, last.after) == (None, None, None)
 
@@ -77,8 +85,8 @@ def test_a_pending_outcome_has_no_figures() -> None:
 def test_the_small_curve_has_the_last_losses() -> None:
     story = handed_over().board.jobs[JOB]
 
-    assert figures.losses(story, 2) == [0.5, 0.5] and len(figures.losses(story)) == 4
-    assert figures.curve(story.reports)[0] == (story.reports[0].at_s, 0.5)
+    assert figures.recent_losses(story, 2) == [0.5, 0.5] and len(figures.recent_losses(story)) == 4
+    assert figures.loss_curve(story.reports)[0] == (story.reports[0].at_s, 0.5)
 
 
 def test_only_changes_are_returned() -> None:
@@ -86,7 +94,7 @@ def test_only_changes_are_returned() -> None:
     before = log.say(holding("n2"), holding("n3"))
     after = log.say(progress(300), holding("n2", others=1))
 
-    told = changes(before, after)
+    told = board_changes(before, after)
     assert [node.name for node in told.nodes] == ["n2"] and [job.key for job in told.jobs] == [
         BOARD_JOB
     ]
@@ -98,30 +106,30 @@ def test_deleted_nodes_are_named_and_decisions_returned_once() -> None:
     before = log.say(holding("n2"))
     after = log.say(holding("n2", gone=True), decided(2))
 
-    told = changes(before, after)
+    told = board_changes(before, after)
     assert told.gone_nodes == ("n2",) and [d.revision for d in told.decisions] == [2]
 
 
 def test_an_unchanged_board_has_no_changes() -> None:
     board = running().board
 
-    assert changes(board, board) is NONE
-    assert changes(begun(), board) != NONE
+    assert board_changes(board, board) is NONE
+    assert board_changes(initial_board(), board) != NONE
 
 
 def test_a_thinned_series_is_sent_completely() -> None:
     log = Log()
-    for _ in range(MOST):
+    for _ in range(MAX_POINTS):
         log.say(holding())
     before = log.board
 
-    assert changes(before, log.say(holding())).cluster is None
+    assert board_changes(before, log.say(holding())).cluster is None
 
 
 def test_held_and_free_sum_to_allocatable_at_any_time() -> None:
     log = running()
     board = log.say(holding(pods=5, others=1), holding("n2", pods=2, job="unknown"))
-    read = stack(board, 0.0, log.now_s)
+    read = stack_cores(board, 0.0, log.now_s)
 
     assert len(read.times) == COLUMNS and (read.times[0], read.times[-1]) == (1.0, log.now_s)
     (band,) = read.jobs
@@ -154,7 +162,7 @@ def test_the_largest_jobs_are_named_and_the_others_summed() -> None:
             holding(f"n{number}", pods=number + 1, job=name, cpu=20),
         )
     log.say(holding("idle"), after_s=1000.0)  # beside which it does not matter who came first
-    read = stack(log.board, 0.0, log.now_s)
+    read = stack_cores(log.board, 0.0, log.now_s)
 
     assert len(read.jobs) == NAMED and "default.job0" not in [band.job for band in read.jobs]
     whole = sum(range(1, NAMED + 3))
@@ -162,4 +170,4 @@ def test_the_largest_jobs_are_named_and_the_others_summed() -> None:
 
 
 def test_without_nodes_the_stack_is_empty() -> None:
-    assert stack(begun(), 0.0, 10.0) == Stack()
+    assert stack_cores(initial_board(), 0.0, 10.0) == Stack()

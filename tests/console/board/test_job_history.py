@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from services.console.board.board import begun, why
+from services.console.board.board import initial_board, with_reason
 from services.console.board.job_history import (
-    Beginning,
+    GenerationSpan,
     Held,
-    Stretch,
+    StartProgress,
     awaited_step,
     fold_start,
     view_while_starting,
@@ -48,7 +48,7 @@ def handed_over() -> Log:
     return log
 
 
-def stretches(log: Log) -> tuple[Stretch, ...]:
+def stretches(log: Log) -> tuple[GenerationSpan, ...]:
     return log.board.jobs[JOB].stretches
 
 
@@ -171,8 +171,8 @@ STEPS: list[tuple[str, list[Message]]] = [
 ]
 
 
-def after(*said: Message) -> Beginning:
-    known = Beginning()
+def after(*said: Message) -> StartProgress:
+    known = StartProgress()
     for each in said:
         known = fold_start(known, each)
     return known
@@ -190,7 +190,7 @@ def test_each_step_of_a_start_is_shown_until_it_is_done() -> None:
 
 def test_the_allocators_reason_does_not_hide_the_steps_of_a_start() -> None:
     log = Log()
-    board = why(
+    board = with_reason(
         log.say(request(), accepted(), decided(), runs(CHIEF)),
         JOB,
         "generation 1 is in flight: first size",
@@ -226,6 +226,6 @@ def test_a_failed_or_other_generations_preparation_does_not_count(
 def test_a_job_without_its_first_messages_has_no_invented_step() -> None:
     log = Log()
     state = log.say(request(), accepted(), decided()).state
-    view = begun(state).jobs[JOB].view
+    view = initial_board(state).jobs[JOB].view
 
     assert view.phase == "Starting" and view.why == "" and view_while_starting(view, None) is view

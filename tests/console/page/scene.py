@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from services.console.board.board import Board, apply, begun
+from services.console.board.board import Board, apply, initial_board
 from services.whatif.event_log import LogEntry
 from shared.bus.subjects import pattern, stream_holding
 from shared.messages import (
@@ -104,7 +104,7 @@ def told(ends_s: float) -> Iterator[LogEntry]:
 
 
 def board(ends_s: float) -> Board:
-    whole = begun()
+    whole = initial_board()
     for each in told(ends_s):
         whole = apply(whole, each)
     return whole

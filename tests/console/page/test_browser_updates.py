@@ -7,9 +7,9 @@ from __future__ import annotations
 import msgspec
 
 from services.console.board import figures
-from services.console.board.board import begun
+from services.console.board.board import initial_board
 from services.console.page import browser_updates
-from services.console.page.browser_updates import detail
+from services.console.page.browser_updates import job_detail
 from services.console.page.http_api import Browser
 from shared.messages import AllocationDecided, CapacityChanged, ProgressReported
 from tests.console.board.builders import Log, decided, holding, progress
@@ -59,7 +59,7 @@ def test_a_jobs_row_is_its_last_report_and_decision() -> None:
             roles = [task.role for task in decisions[row.key].tasks]
             if decisions[row.key].generation == row.generation:
                 assert (row.ps, row.workers) == (roles.count("ps"), roles.count("worker"))
-        assert row.share == figures.share(board.jobs[row.key].view)
+        assert row.share == figures.share_done(board.jobs[row.key].view)
 
 
 def test_points_of_the_time_axis_are_reports_at_their_storage_time() -> None:
@@ -69,7 +69,7 @@ def test_points_of_the_time_axis_are_reports_at_their_storage_time() -> None:
         if isinstance(told.message, ProgressReported) and told.message.job == "digits"
     }
     story = scene.board(NOW_S).jobs["default.digits"]
-    points = detail(None, story, NOW_S).reports.rows
+    points = job_detail(None, story, NOW_S).reports.rows
 
     assert len(points) > 200 and {point[:3] for point in points} <= said
 
@@ -122,7 +122,7 @@ def test_a_decisions_row_has_its_cause_as_a_sentence() -> None:
 
 
 def test_an_update_shows_a_bus_outage_and_reading_in_progress() -> None:
-    still = Still(begun())
+    still = Still(initial_board())
     still.cut_s, still.caught_up = 5.0, False  # type: ignore[assignment]
     news = Browser(job="", span_s=60.0).news(still, 6.0)  # type: ignore[arg-type]
 

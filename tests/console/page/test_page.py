@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from services.console.board.board import apply, begun
+from services.console.board.board import apply, initial_board
 from services.console.page.watch import Watch
 from services.whatif.event_log import LogEntry
 from shared.runtime.process import cancel_tasks
@@ -186,7 +186,7 @@ async def test_table_and_timeline_agree_in_every_frame(look: Look) -> None:
 
 
 async def test_nothing_is_shown_as_absent_before_the_log_is_read(look: Look) -> None:
-    watch = Still(begun())
+    watch = Still(initial_board())
     watch.caught_up = False
     async with served(watch) as page:
         tab = await look(page.url)
@@ -212,7 +212,7 @@ async def test_nothing_is_shown_as_absent_before_the_log_is_read(look: Look) -> 
 
 async def test_a_cluster_without_jobs_is_shown_as_such(look: Look) -> None:
     async with served(
-        Still(apply(begun(), LogEntry(time.time() - 5, "weir-facts", 1, holding(pods=0))))
+        Still(apply(initial_board(), LogEntry(time.time() - 5, "weir-facts", 1, holding(pods=0))))
     ) as page:
         tab = await look(page.url)
         await tab.wait_for_selector(DRAWN)
@@ -351,7 +351,7 @@ async def test_a_thousand_nodes_are_small_tiles_and_two_hundred_jobs_a_table_tha
     look: Look, pictures: Path
 ) -> None:
     now = time.time()
-    board = begun()
+    board = initial_board()
     messages = [
         holding(f"n{number}", pods=number % 9, job=f"job{number % 200}") for number in range(1000)
     ]

@@ -9,10 +9,10 @@ import aiohttp
 import msgspec
 import pytest
 
-from services.console.board.board import begun
+from services.console.board.board import initial_board
 from services.console.page import http_api
 from services.console.page.service import Page, Settings
-from services.console.page.what_if import example
+from services.console.page.what_if import example_proposal
 from tests.console.board.test_board import running
 from tests.console.page.conftest import Still, served
 
@@ -39,7 +39,7 @@ async def test_the_page_answers_only_on_loopback_and_only_to_its_host_names(
         assert answer.status == 200
 
 
-EXAMPLE = example(running().board.state)
+EXAMPLE = example_proposal(running().board.state)
 
 
 async def test_requests_of_other_origins_are_refused(
@@ -83,7 +83,7 @@ async def test_a_proposal_above_the_size_limit_is_refused(
 
 
 async def test_a_viewer_above_the_limit_is_told_to_retry() -> None:
-    still = Still(begun())
+    still = Still(initial_board())
     small = Page(still, Settings(port=0, browsers=1))  # type: ignore[arg-type]
     runner = await small.open()
     async with aiohttp.ClientSession() as http, http.get(f"{small.url}api/follow") as first:

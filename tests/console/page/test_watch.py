@@ -49,7 +49,7 @@ async def say(bus: Bus, *messages: object) -> None:
 
 async def test_stored_messages_are_read_and_new_ones_followed(bus: Bus, watch: Watch) -> None:
     await say(bus, holding(), request(), accepted(), decided(), holding("n2"), resumed(1))
-    await watch.caught()
+    await watch.wait_until_caught_up()
     await say(bus, progress(100))
     await until(watch, lambda: JOB in watch.board.jobs and len(watch.board.jobs[JOB].reports) == 1)
     await until(
@@ -64,7 +64,7 @@ async def test_a_node_whose_facts_were_purged_is_shown(bus: Bus) -> None:
     await lost_history(bus, await bus.publish(holding()))
     watch = Watch(bus)
     following = asyncio.ensure_future(watch.run())
-    await watch.caught()
+    await watch.wait_until_caught_up()
 
     assert watch.board.nodes.keys() == watch.board.state.nodes.keys() == {"n1"}
     assert watch.board.totals.nodes == 1
@@ -141,7 +141,7 @@ async def test_the_pages_credentials_permit_everything_that_it_reads(tmp_path: P
         watch = Watch(own)
         following = asyncio.ensure_future(watch.run())
         async with asyncio.timeout(60):
-            await watch.caught()
+            await watch.wait_until_caught_up()
         assert watch.board.nodes.keys() == {"n2"} and [
             d.revision for d in watch.board.decisions
         ] == [1]

@@ -7,20 +7,20 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from services.console.page.what_if import answer, example
+from services.console.page.what_if import answer_proposal, example_proposal
 from tests.allocator.builders import AT_ONCE, node
 from tests.console.board.builders import Log, holding
 from tests.console.board.test_board import running
 
 NOW_S = 100.0
-EXAMPLE = example(running().board.state)
+EXAMPLE = example_proposal(running().board.state)
 
 
 def test_a_job_that_would_start_has_size_reason_and_placement() -> None:
     log = running()
     log.say(holding("n2", cpu=8), holding("n1", pods=3))
 
-    found = answer(log.board.state, EXAMPLE, NOW_S, AT_ONCE)
+    found = answer_proposal(log.board.state, EXAMPLE, NOW_S, AT_ONCE)
     assert found.refused == [] and found.says[0].startswith(
         "job default/proposal would start now with 1 ps, "
     )
@@ -33,14 +33,16 @@ def test_a_proposal_without_a_policy_gets_a_hint_without_settings_of_the_server(
     state = running().board.state
 
     (said,) = [
-        line for line in answer(state, EXAMPLE, NOW_S, AT_ONCE).says if line.startswith("policy: ")
+        line
+        for line in answer_proposal(state, EXAMPLE, NOW_S, AT_ONCE).says
+        if line.startswith("policy: ")
     ]
     assert said.endswith(
         "(it names none, and the cluster's own may be another; to be sure, add a line such as `policy: static`)"
     )
     (said,) = [
         line
-        for line in answer(state, f"{EXAMPLE}policy: static\n", NOW_S, AT_ONCE).says
+        for line in answer_proposal(state, f"{EXAMPLE}policy: static\n", NOW_S, AT_ONCE).says
         if line.startswith("policy: ")
     ]
     assert said == "policy: static"
@@ -50,7 +52,7 @@ def test_a_job_without_room_would_wait() -> None:
     log = running()
     log.say(holding("n1", pods=3, others=5))
 
-    found = answer(log.board.state, EXAMPLE, NOW_S, AT_ONCE)
+    found = answer_proposal(log.board.state, EXAMPLE, NOW_S, AT_ONCE)
     assert found.says[0].startswith("job default/proposal would wait for room")
     assert found.says[1:3] == [
         "it wants: chief 0.25 cpu, 1 GiB; ps 0.25 cpu, 1 GiB; worker 0.5 cpu, 1 GiB; each task wholly on one node",
@@ -62,7 +64,7 @@ def test_without_schedulable_nodes_the_answer_names_it() -> None:
     log = running()
     log.say(replace(holding("n1", pods=3), schedulable=False))
 
-    found = answer(log.board.state, EXAMPLE, NOW_S, AT_ONCE)
+    found = answer_proposal(log.board.state, EXAMPLE, NOW_S, AT_ONCE)
     assert found.says[1] == "free now: nothing, no node takes tasks"
 
 
@@ -78,9 +80,9 @@ def test_the_example_is_as_large_as_the_free_capacity(
     for number, cpu in enumerate(others, start=1):
         log.say(node(f"node-{number}", cpu=0.5, free=0.5 - cpu))
 
-    proposed = example(log.board.state)
+    proposed = example_proposal(log.board.state)
     assert f"  worker: {{cpu: {worker:g}, " in proposed
-    assert answer(log.board.state, proposed, NOW_S, AT_ONCE).says[0] == (
+    assert answer_proposal(log.board.state, proposed, NOW_S, AT_ONCE).says[0] == (
         "job default/proposal would start now with 1 ps, 2 workers, batch 64"
     )
 
@@ -95,7 +97,7 @@ def test_the_example_is_as_large_as_the_free_capacity(
     ],
 )
 def test_a_refused_proposal_has_every_reason(text: str, reason: str) -> None:
-    found = answer(running().board.state, text, NOW_S, AT_ONCE)
+    found = answer_proposal(running().board.state, text, NOW_S, AT_ONCE)
 
     assert found.says == [] and any(reason in line for line in found.refused)
 
@@ -105,6 +107,6 @@ def test_aliases_that_multiply_are_refused_and_take_no_memory() -> None:
         f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
     )
 
-    found = answer(running().board.state, f"{EXAMPLE}{laughs}", NOW_S, AT_ONCE)
+    found = answer_proposal(running().board.state, f"{EXAMPLE}{laughs}", NOW_S, AT_ONCE)
 
     assert not found.says and "with its aliases expanded it is larger" in found.refused[0]

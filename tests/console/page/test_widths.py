@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from services.console.board.board import Board, apply, why
+from services.console.board.board import Board, apply, with_reason
 from services.whatif.event_log import LogEntry
 from tests.allocator.builders import accepted, request
 from tests.console.page import scene
@@ -57,7 +57,7 @@ def waiting() -> Board:
         board.sequences["weir-orders"] + 1,
         replace(asked, accepted_s=now - 30),
     )
-    return why(apply(board, told), "default.big", WAITS)
+    return with_reason(apply(board, told), "default.big", WAITS)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from services.console.board.board import Board, apply, begun
+from services.console.board.board import Board, apply, initial_board
 from services.console.report.account import Passes, fold_epochs
 from services.whatif.event_log import LogEntry
 from shared.bus.subjects import pattern, stream_holding
@@ -41,7 +41,7 @@ class Log:
     """Says things at their times, and folds them as the command does."""
 
     def __init__(self) -> None:
-        self.board, self.passes, self.told = begun(), Passes(), list[LogEntry]()
+        self.board, self.passes, self.told = initial_board(), Passes(), list[LogEntry]()
         self.last = {"weir-orders": 0, "weir-facts": 0}
 
     def say(self, at_s: float, *messages: Message) -> Log:

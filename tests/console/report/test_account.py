@@ -13,7 +13,13 @@ import pytest
 from msgspec.structs import replace
 
 from services.console.board.figures import core_seconds
-from services.console.report.account import Passes, account, cluster_shares, fold_epochs, foresights
+from services.console.report.account import (
+    Passes,
+    account_job,
+    cluster_shares,
+    fold_epochs,
+    foresights,
+)
 from shared.messages import Resources
 from tests.allocator.builders import accepted, request
 from tests.console.report.story import (
@@ -35,7 +41,7 @@ from tests.console.report.story import (
 
 def test_completion_time_is_waiting_plus_pauses_plus_training() -> None:
     log = whole()
-    found = account(log.board, of_digits(log.board))
+    found = account_job(log.board, of_digits(log.board))
 
     assert (found.over, found.from_s, found.to_s, found.completion_s) == (True, ASKED_S, 116, 106)
     assert (found.waited_s, found.pauses) == (10, 2)
@@ -49,7 +55,7 @@ def test_time_with_the_cluster_off_is_neither_training_nor_pause() -> None:
         .say(30, report(1, 900, 34.0, 0.5))
         .say(700, resumed(2, 1000, pause_s=8.0, off_s=600.0))
     )
-    found = account(log.board, of_digits(log.board))
+    found = account_job(log.board, of_digits(log.board))
 
     assert (found.pauses, found.paused_s, found.off_s) == (1, 8.0, 600.0)
     assert found.completion_s == 690 and found.trained_s == 690 - 10 - 8 - 600
@@ -60,17 +66,17 @@ def test_the_parts_of_held_time_sum_to_the_total() -> None:
     log = whole()
     story = of_digits(log.board)
 
-    assert account(log.board, story).parts.held_total == pytest.approx(
+    assert account_job(log.board, story).parts.held_total == pytest.approx(
         core_seconds(story, log.board.at_s)
     )
-    assert account(log.board, story).parts.held_total == pytest.approx(
+    assert account_job(log.board, story).parts.held_total == pytest.approx(
         1.5 * (42 - 12) + 3.5 * (118 - 42)
     )
 
 
 def test_each_part_is_time_multiplied_by_cores() -> None:
     log = whole()
-    found = account(log.board, of_digits(log.board)).parts
+    found = account_job(log.board, of_digits(log.board)).parts
 
     assert found.starting == pytest.approx(
         1.5 * (20 - 12)
@@ -87,7 +93,7 @@ def test_each_part_is_time_multiplied_by_cores() -> None:
 
 def test_used_time_is_the_sum_of_the_reports() -> None:
     log = begun_at_ten().say(22, report(1, 100, 34.0, 0.5)).say(25, report(1, 200, 33.0, 1.0))
-    found = account(log.board, of_digits(log.board))
+    found = account_job(log.board, of_digits(log.board))
 
     assert found.used_core_s == pytest.approx(0.5 * 2 + 1.0 * 3)
     assert found.utilisation == pytest.approx(4.0 / (1.5 * (25 - 12)))
@@ -96,7 +102,7 @@ def test_used_time_is_the_sum_of_the_reports() -> None:
 def test_redone_work_is_lost_examples_at_the_earlier_speed_and_cores() -> None:
     log = whole()
     story = of_digits(log.board)
-    found = account(log.board, story)
+    found = account_job(log.board, story)
     second = story.stretches[1]
     speed = (second.last.samples - second.first.samples) / (second.last.at_s - second.first.at_s)
 
@@ -106,14 +112,14 @@ def test_redone_work_is_lost_examples_at_the_earlier_speed_and_cores() -> None:
 
 def test_throughput_is_counted_examples_over_all_time_since_the_first() -> None:
     log = whole()
-    assert account(log.board, of_digits(log.board)).examples_per_second == pytest.approx(
+    assert account_job(log.board, of_digits(log.board)).examples_per_second == pytest.approx(
         EXAMPLES / (116 - 20)
     )
 
 
 def test_a_running_job_is_reported_up_to_its_last_message() -> None:
     log = begun_at_ten().say(30, report(1, 500, 60.0, 1.0))
-    found = account(log.board, of_digits(log.board))
+    found = account_job(log.board, of_digits(log.board))
 
     assert (found.over, found.to_s, found.completion_s) == (False, 30, 20)
 
@@ -126,7 +132,7 @@ def test_a_waiting_job_has_no_training() -> None:
         .say(ASKED_S, asked, accepted(asked, uid=UID))
         .say(30, pods(0, others=1.0))
     )
-    found = account(log.board, of_digits(log.board))
+    found = account_job(log.board, of_digits(log.board))
 
     assert (found.waited_s, found.trained_s, found.examples_per_second, found.utilisation) == (
         None,
@@ -155,7 +161,7 @@ def test_cores_added_in_place_count_as_training() -> None:
     )
     log.say(25, replace(pods(3), own=own, seen="1")).say(30, report(1, 500, 60.0))
 
-    assert account(log.board, of_digits(log.board)).parts.training == pytest.approx(
+    assert account_job(log.board, of_digits(log.board)).parts.training == pytest.approx(
         1.5 * 5 + 3.0 * 5
     )
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from services.console.board.job_history import Stretch
+from services.console.board.job_history import GenerationSpan
 from services.console.report import charts, drawing
 from shared.messages import Phases
 
@@ -14,8 +14,8 @@ EDGE = drawing.WIDE - charts.RIGHT
 """Pixels at which the longest pause ends."""
 
 
-def paused(pause_s: float, phases: Phases) -> Stretch:
-    return Stretch(generation=2, resumed_s=10.0, pause_s=pause_s, phases=phases)
+def paused(pause_s: float, phases: Phases) -> GenerationSpan:
+    return GenerationSpan(generation=2, resumed_s=10.0, pause_s=pause_s, phases=phases)
 
 
 def boxes(drawn: str) -> dict[str, tuple[float, float]]:
@@ -34,7 +34,7 @@ def zero(drawn: str) -> float:
 
 
 def test_a_pause_is_drawn_as_long_as_its_duration() -> None:
-    drawn = charts.pauses(
+    drawn = charts.draw_pauses(
         [paused(1.3, Phases(drain_s=0.63, save_s=0.3, restore_s=0.4, first_step_s=0.3))]
     )
     drain, last = boxes(drawn)["drain"], boxes(drawn)["first step"]
@@ -48,7 +48,7 @@ def test_a_pause_is_drawn_as_long_as_its_duration() -> None:
 
 
 def test_a_pause_longer_than_its_phases_starts_with_the_remainder() -> None:
-    drawn = charts.pauses([paused(2.0, Phases(restore_s=0.4, first_step_s=1.1))])
+    drawn = charts.draw_pauses([paused(2.0, Phases(restore_s=0.4, first_step_s=1.1))])
     rest, restore = boxes(drawn)["waiting"], boxes(drawn)["restore"]
 
     assert (

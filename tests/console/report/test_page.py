@@ -12,8 +12,8 @@ import pytest
 from services.console.board.figures import HOUR_S
 from services.console.board.job_history import Story
 from services.console.report import drawing
-from services.console.report.account import account
-from services.console.report.page import Contents, contents, page
+from services.console.report.account import account_job
+from services.console.report.page import Contents, contents, report_page
 from shared.messages import CheckpointSaved
 from tests.allocator.builders import accepted, request
 from tests.console.report.story import (
@@ -74,7 +74,7 @@ def told(log: Log, *notes: str) -> Contents:
 
 @pytest.fixture(scope="module")
 def written() -> str:
-    return page(told(whole()))
+    return report_page(told(whole()))
 
 
 def test_the_report_is_well_formed_and_loads_nothing(written: str) -> None:
@@ -96,7 +96,7 @@ def test_every_reference_has_one_target(written: str) -> None:
 
 def test_the_three_main_metrics_come_first(written: str) -> None:
     log, text = whole(), Reader(written).text
-    found = account(log.board, of_digits(log.board))
+    found = account_job(log.board, of_digits(log.board))
 
     assert (
         "Completion time 1 min 46 s 10.0 s to the first update, 1 min 28 s trained, 8.31 s in 2 pauses"
@@ -163,7 +163,7 @@ def test_every_panel_has_units(written: str) -> None:
 
 
 def test_a_running_job_has_a_report() -> None:
-    text = Reader(page(told(begun_at_ten().say(30, report(1, 500, 60.0, 1.0))))).text
+    text = Reader(report_page(told(begun_at_ten().say(30, report(1, 500, 60.0, 1.0))))).text
 
     assert "Time so far 20.0 s 10.0 s to the first update, 10.0 s trained, no pause" in text
     assert "not over; this is how it stood at 1970-01-01 00:00:30 UTC" in text
@@ -182,7 +182,9 @@ def test_saves_that_delay_training_are_shown_beside_pauses() -> None:
         pause_s=0.1,
         cost_s=0.17,
     )
-    text = Reader(page(told(begun_at_ten().say(30, report(1, 500, 60.0, 1.0)).say(31, save)))).text
+    text = Reader(
+        report_page(told(begun_at_ten().say(30, report(1, 500, 60.0, 1.0)).say(31, save)))
+    ).text
 
     assert "To save holds training, too, and is no pause: it cost 0.17 s in all." in text
 
@@ -193,7 +195,7 @@ def test_the_time_with_the_cluster_off_is_shown_beside_the_pauses() -> None:
         .say(30, report(1, 900, 34.0, 0.5))
         .say(700, resumed(2, 1000, pause_s=8.0, off_s=600.0))
     )
-    written = page(told(log))
+    written = report_page(told(log))
     read = Reader(written)
 
     assert "8.00 s in 1 pause, 10 min off" in read.text and 'class="off"' in written
@@ -205,7 +207,7 @@ def test_a_waiting_job_has_a_report() -> None:
     log = (
         Log().say(0, pods(0)).say(10, asked, accepted(asked, uid=UID)).say(12, pods(0, others=1.0))
     )
-    text = Reader(page(told(log))).text
+    text = Reader(report_page(told(log))).text
 
     assert (
         "Pending: not over" in text
@@ -218,7 +220,7 @@ def test_a_failed_job_has_its_cause_with_the_lines_of_the_traceback() -> None:
     log = begun_at_ten().say(
         30, ended(outcome="failed", cause="net.py, line 3: <boom>\n  at\n    depth", metrics={})
     )
-    written = page(told(log))
+    written = report_page(told(log))
 
     assert "net.py, line 3: &lt;boom&gt;\n  at\n    depth" in written
     assert "Failed at 1970-01-01 00:00:30 UTC" in Reader(written).text
@@ -227,7 +229,7 @@ def test_a_failed_job_has_its_cause_with_the_lines_of_the_traceback() -> None:
 def test_a_purged_beginning_of_the_log_is_noted() -> None:
     assert (
         "weir-facts begins with message 7"
-        in Reader(page(told(whole(), "weir-facts begins with message 7"))).text
+        in Reader(report_page(told(whole(), "weir-facts begins with message 7"))).text
     )
 
 
@@ -235,7 +237,7 @@ def test_missing_figures_are_dashes() -> None:
     """Without facts there are dashes, and no zeros that nobody measured."""
     log = begun_at_ten()
     story: Story = of_digits(log.board)
-    text = Reader(page(contents(log.board, story, (), 30.0, ()))).text
+    text = Reader(report_page(contents(log.board, story, (), 30.0, ()))).text
 
     assert (
         f"Utilisation of CPU {drawing.NOTHING} used" in text

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from services.console.report.drawing import STYLE
-from services.console.report.page import contents, page
+from services.console.report.page import contents, report_page
 from tests.console.report.story import Log, begun_at_ten, of_digits, report, shifted, whole
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -72,7 +72,7 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def written(log: Log) -> str:
-    return page(contents(log.board, of_digits(log.board), log.passes.seconds, 200.0, ()))
+    return report_page(contents(log.board, of_digits(log.board), log.passes.seconds, 200.0, ()))
 
 
 PAGES = {

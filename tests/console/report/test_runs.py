@@ -9,7 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.settings import Rules
-from services.console.report.runs import SHOWN, UNLIKE, YIELDING, differing, table
+from services.console.report.runs import (
+    SHOWN,
+    UNLIKE,
+    YIELDING,
+    describe_different_jobs,
+    runs_table,
+)
 from services.whatif.simulator.csv_files import read_jobs, read_surfaces
 from services.whatif.simulator.outcome import Run
 from services.whatif.simulator.run import simulate
@@ -31,7 +37,7 @@ def done() -> Run:
 @pytest.mark.parametrize("name", ["static", "mine:fewest_first", LONG])
 def test_a_long_name_is_wrapped_and_no_heading_is_cut(done: Run, width: int, name: str) -> None:
     done = replace(done, policy=name)
-    heading, _, *rows = shown(table([done], width), width)
+    heading, _, *rows = shown(runs_table([done], width), width)
     column = heading.index("MEAN s")
 
     assert "".join(row[:column].strip() for row in rows) == name and "6 of 6" in rows[0]
@@ -52,15 +58,23 @@ def without(run: Run, *jobs: str) -> Run:
 
 def test_if_rows_completed_different_jobs_the_mean_of_the_common_ones_is_shown(done: Run) -> None:
     assert (
-        differing([]) == differing([done]) == differing([done, replace(done, policy="weir")]) == ""
+        describe_different_jobs([])
+        == describe_different_jobs([done])
+        == describe_different_jobs([done, replace(done, policy="weir")])
+        == ""
     )
     first, *rest = done.records
     most = [record.completion_s or 0.0 for record in rest]
-    said = differing([without(done, first.work.job), done])
+    said = describe_different_jobs([without(done, first.work.job), done])
 
     mean = f"{fmean(most):,.0f}"
     assert (
         said
         == f"{UNLIKE}; of the 5 jobs that every row completed, MEAN s: recorded {mean}, static {mean}"
     )
-    assert differing([without(done, *(record.work.job for record in done.records)), done]) == UNLIKE
+    assert (
+        describe_different_jobs(
+            [without(done, *(record.work.job for record in done.records)), done]
+        )
+        == UNLIKE
+    )

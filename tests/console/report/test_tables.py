@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.console.report.tables import group_stops, marks
+from services.console.report.tables import group_stops, incidents_table
 from services.whatif.event_log import LogEntry
 from shared.messages import SIGTERM, Message, TaskExited, TaskLeaving
 from tests.console.report.story import exited
@@ -44,7 +44,7 @@ def stop(at_s: float, serial: int = 0) -> list[tuple[float, Message]]:
 
 
 def test_a_stop_is_one_row_with_its_tasks() -> None:
-    page = marks(told((5.0, exited()), *stop(60.0)), 10.0)
+    page = incidents_table(told((5.0, exited()), *stop(60.0)), 10.0)
 
     assert page.count("<tr>") == 3, "the heading, what broke, and the stop"
     assert (

@@ -11,7 +11,13 @@ import msgspec
 import pytest
 
 from services.allocator.job_views import JobView
-from services.console.text.sentences import LISTED, SENTENCES, TROUBLES, absent, sentence
+from services.console.text.sentences import (
+    LISTED,
+    SENTENCES,
+    TROUBLES,
+    describe_missing_log,
+    sentence,
+)
 from shared.messages import (
     MESSAGES,
     AllocationDecided,
@@ -246,26 +252,26 @@ def views(*jobs: str, **fields: Any) -> dict[str, JobView]:
 
 
 def test_an_unknown_job_lists_the_known_ones() -> None:
-    told = absent("default.digit", views("digits", "clicks"))
+    told = describe_missing_log("default.digit", views("digits", "clicks"))
 
     assert told == "there is no job default/digit; there are default/clicks, default/digits"
-    assert "there are none; `weir submit FILE`" in absent("default.digit", {})
+    assert "there are none; `weir submit FILE`" in describe_missing_log("default.digit", {})
 
 
 def test_a_long_list_of_jobs_is_cut() -> None:
-    told = absent("red.x", views(*(f"job-{n:02}" for n in range(LISTED + 5))))
+    told = describe_missing_log("red.x", views(*(f"job-{n:02}" for n in range(LISTED + 5))))
 
     assert "default/job-09 and 5 more (`weir jobs`)" in told and "job-10" not in told
 
 
 def test_the_logs_of_a_finished_job_are_gone() -> None:
-    told = absent("default.digits", views("digits", phase="Failed"))
+    told = describe_missing_log("default.digits", views("digits", phase="Failed"))
 
     assert "is over (failed), and its logs went with its pods" in told
     assert "`weir events -n default --job digits`" in told
 
 
 def test_a_waiting_job_has_its_reason() -> None:
-    assert absent("default.digits", views("digits", why="waits for room")).endswith(
+    assert describe_missing_log("default.digits", views("digits", why="waits for room")).endswith(
         "has no pods yet: waits for room"
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from services.console.board.board import Board, apply, begun, why
+from services.console.board.board import Board, apply, initial_board, with_reason
 from services.console.log_entry import Entry
 from services.whatif.event_log import LogEntry
 from shared.bus.subjects import stream_holding, subject_of
@@ -38,7 +38,7 @@ class Scenery:
     """Says things a second apart; `told` is what was said."""
 
     def __init__(self) -> None:
-        self.board, self.now_s = begun(), BEGAN_S
+        self.board, self.now_s = initial_board(), BEGAN_S
         self.told: list[Entry] = []
         self._last: dict[str, int] = {}
 
@@ -206,7 +206,7 @@ def scenery() -> Scenery:
         (waiting, "waits for room (too little memory) for a chief, 1 ps and 1 worker"),
         (digits, "2 ps and 3 workers is what pays"),
     ):
-        s.board = why(s.board, f"{about['namespace']}.{about['job']}", said)
+        s.board = with_reason(s.board, f"{about['namespace']}.{about['job']}", said)
     return s
 
 

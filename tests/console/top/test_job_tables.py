@@ -14,7 +14,7 @@ from rich.console import Console
 
 from services.allocator.job_views import JobView
 from services.console.text.cells import cores, gib, loss, percent, size, speed, time_left
-from services.console.top.job_tables import HEADINGS, columns, in_order, job_table, row, table
+from services.console.top.job_tables import HEADINGS, columns, in_order, job_table, jobs_table, row
 from services.console.top.screen import shown_first
 from tests.console.top.drawn import shown
 from tests.console.top.scenery import Scenery, large, scenery
@@ -197,7 +197,7 @@ def test_a_job_without_reports_is_shown_as_silent() -> None:
 
 
 def test_a_table_has_a_row_for_each_job_oldest_first() -> None:
-    drawn = table([view(job="b", submitted_s=2.0), view(job="a", submitted_s=3.0)], {}, 200)
+    drawn = jobs_table([view(job="b", submitted_s=2.0), view(job="a", submitted_s=3.0)], {}, 200)
 
     assert [str(cell) for cell in drawn.columns[1].cells] == ["b", "a"]
 
@@ -234,7 +234,7 @@ MANY = [
 def lines(views: list[JobView], width: int) -> list[str]:
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
-        console.print(table(views, {}, width))
+        console.print(jobs_table(views, {}, width))
     return captured.get().splitlines()
 
 

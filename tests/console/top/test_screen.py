@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from services.console.board.board import Board, begun, why
-from services.console.board.figures import left_s, share
+from services.console.board.board import Board, initial_board, with_reason
+from services.console.board.figures import share_done, time_left_s
 from services.console.text.cells import letters
 from services.console.top.job_tables import WIDE, WIDEST
-from services.console.top.screen import HEADS, Look, room, whole
+from services.console.top.screen import HEADS, ScreenOptions, draw_screen, room
 from tests.console.top.drawn import shown, svg
 from tests.console.top.scenery import WHERE, Scenery, large, scenery
 
@@ -26,8 +26,8 @@ def there() -> Scenery:
 def screen(
     board: Board, width: int, height: int | None, now_s: float = 0.0, cut_s: float | None = None
 ) -> list[str]:
-    look = Look(now_s or board.at_s, WHERE, cut_s, UTC)
-    return shown(whole(board, look, letters({}, board.jobs), width, height), width)
+    look = ScreenOptions(now_s or board.at_s, WHERE, cut_s, UTC)
+    return shown(draw_screen(board, look, letters({}, board.jobs), width, height), width)
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -48,7 +48,7 @@ def test_the_screen_fits_the_terminal_and_shows_every_node_and_job(
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_silent_job_has_its_cause_at_any_width(there: Scenery, width: int) -> None:
-    board = why(
+    board = with_reason(
         there.board, "default.digits", "no report since step 7: its program may hang", silent=True
     )
 
@@ -58,7 +58,7 @@ def test_a_silent_job_has_its_cause_at_any_width(there: Scenery, width: int) -> 
     assert any("no report since step 7" in line for line in lines)
     assert width < 160 or any("1 silent" in line for line in lines)
     assert not any(
-        " Silent " in line for line in screen(why(board, "default.digits", ""), width, None)
+        " Silent " in line for line in screen(with_reason(board, "default.digits", ""), width, None)
     )
 
 
@@ -66,7 +66,7 @@ def test_each_job_is_shown_with_its_last_facts(there: Scenery) -> None:
     line = next(x for x in screen(there.board, 160, None) if " digits " in x and " Running " in x)
     view = there.board.jobs["default.digits"].view
 
-    done, left = share(view), left_s(view)
+    done, left = share_done(view), time_left_s(view)
     assert (view.samples, view.samples_per_second, view.loss) == (512_400, 4_620.0, 0.55)
     assert done == 512_400 / 600_000 and left == (600_000 - 512_400) / 4_620.0
     for cell in (
@@ -172,17 +172,17 @@ def test_a_bus_outage_is_shown_with_its_duration(there: Scenery) -> None:
 
 
 def test_the_screen_shows_that_the_log_is_being_read(there: Scenery) -> None:
-    look = Look(there.board.at_s, WHERE, None, UTC, reading=True)
+    look = ScreenOptions(there.board.at_s, WHERE, None, UTC, reading=True)
 
-    first = shown(whole(there.board, look, {}, 120, 40), 120)[0]
+    first = shown(draw_screen(there.board, look, {}, 120, 40), 120)[0]
 
     assert "reads what is stored" in first and "live" not in first
 
 
 def test_nothing_is_absent_before_the_log_is_read() -> None:
-    look = Look(1.0, WHERE, None, UTC, reading=True)
+    look = ScreenOptions(1.0, WHERE, None, UTC, reading=True)
 
-    lines = shown(whole(begun(), look, {}, 100, 24), 100)
+    lines = shown(draw_screen(initial_board(), look, {}, 100, 24), 100)
 
     assert sum("reading what is stored …" in line for line in lines) == 4, (
         "the heading and three parts"
@@ -192,7 +192,7 @@ def test_nothing_is_absent_before_the_log_is_read() -> None:
 
 
 def test_an_empty_cluster_has_hints() -> None:
-    text = "\n".join(screen(begun(), 100, 24))
+    text = "\n".join(screen(initial_board(), 100, 24))
 
     assert (
         "is the monitor running?" in text
@@ -236,11 +236,14 @@ def test_row_counts_are_within_bounds(height: int) -> None:
 def test_the_screen_can_be_saved_as_svg(
     there: Scenery, tmp_path: Path, width: int, title: str
 ) -> None:
-    look = Look(there.board.at_s + 2, WHERE, None, UTC)
+    look = ScreenOptions(there.board.at_s + 2, WHERE, None, UTC)
     marks = letters({}, [key for key in there.board.jobs if key != "default.warm-up"])
 
     file = svg(
-        whole(there.board, look, marks, width, 40 if width > 80 else 24), width, title, tmp_path
+        draw_screen(there.board, look, marks, width, 40 if width > 80 else 24),
+        width,
+        title,
+        tmp_path,
     )
 
     text = file.read_text()

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.console.log_entry import Entry
-from services.console.why.chain import Chain, Lack, chain, lacks, table
+from services.console.why.chain import Chain, Lack, build_chain, chain_table, lacks
 from services.console.why.rules import Known
 from shared.bus.subjects import stream_holding, subject_of
 from tests.console.why.story import SMALL, Growth, Job
@@ -31,7 +31,7 @@ def entries(steps: object) -> list[Entry]:
 
 
 def test_the_causes_of_a_growth_end_at_the_freed_node(grown: Growth) -> None:
-    found = chain(grown.trains2, grown.log.known())
+    found = build_chain(grown.trains2, grown.log.known())
 
     assert entries(found.before) == [
         *(grown.freed, grown.second, grown.newcomer[1], grown.spec2, grown.prepared2[-1]),
@@ -41,7 +41,7 @@ def test_the_causes_of_a_growth_end_at_the_freed_node(grown: Growth) -> None:
 
 
 def test_a_freed_node_has_all_its_effects(grown: Growth) -> None:
-    found = chain(grown.freed, grown.log.known())
+    found = build_chain(grown.freed, grown.log.known())
 
     assert found.before == ()
     assert entries(found.after) == [e for e in grown.log.entries if e.order > grown.freed.order]
@@ -50,7 +50,7 @@ def test_a_freed_node_has_all_its_effects(grown: Growth) -> None:
 def test_a_request_has_its_first_generation_as_an_effect_and_no_later_decision(
     grown: Growth,
 ) -> None:
-    after = entries(chain(grown.job.requested, grown.log.known()).after)
+    after = entries(build_chain(grown.job.requested, grown.log.known()).after)
 
     assert after[:2] == [grown.job.accepted, grown.first] and grown.reports1[-1] in after
     assert grown.second not in after and grown.trains2 not in after
@@ -61,22 +61,22 @@ def test_a_second_decision_is_named_and_not_followed() -> None:
     third = grown.job.decided(3, SMALL, grown.reports2[0].said.id())  # type: ignore[union-attr]
     spec3 = grown.job.published(3, SMALL)
 
-    after = entries(chain(grown.freed, grown.log.known()).after)
+    after = entries(build_chain(grown.freed, grown.log.known()).after)
 
     assert third in after and spec3 not in after
-    assert spec3 in entries(chain(third, grown.log.known()).after)
+    assert spec3 in entries(build_chain(third, grown.log.known()).after)
 
 
 def test_every_cause_was_stored_before_its_effect(grown: Growth) -> None:
     for event in grown.log.entries:
-        found = chain(event, grown.log.known())
+        found = build_chain(event, grown.log.known())
         assert all(e.order < event.order for e in entries(found.before))
         assert all(e.order > event.order for e in entries(found.after))
 
 
 def test_causes_and_effects_agree(grown: Growth) -> None:
     known = grown.log.known()
-    whole = {(e.stream, e.sequence): chain(e, known) for e in grown.log.entries}
+    whole = {(e.stream, e.sequence): build_chain(e, known) for e in grown.log.entries}
 
     for event in grown.log.entries:
         for effect in entries(whole[event.stream, event.sequence].after):
@@ -92,7 +92,7 @@ def test_every_chain_ends(said: list[object]) -> None:
     ]  # type: ignore[arg-type]
     known = Known(told)
 
-    assert all(isinstance(chain(each, known), Chain) for each in told)
+    assert all(isinstance(build_chain(each, known), Chain) for each in told)
 
 
 def test_a_job_needs_its_facts_and_a_node_its_earlier_fact() -> None:
@@ -125,7 +125,9 @@ def test_a_cause_in_another_job_is_searched_in_its_facts() -> None:
 def drawn(
     event: Entry, grown: Growth, width: int | None = None, most: int | None = None
 ) -> list[str]:
-    return [line.plain for line in table(chain(event, grown.log.known()), UTC, width, most)]
+    return [
+        line.plain for line in chain_table(build_chain(event, grown.log.known()), UTC, width, most)
+    ]
 
 
 def test_a_chain_is_printed_from_root_to_end() -> None:

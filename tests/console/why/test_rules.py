@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from services.console.log_entry import Entry
-from services.console.why.rules import RULES, Known, because, key_of, uid_of
+from services.console.why.rules import RULES, Known, cause_of, key_of, uid_of
 from shared.messages import (
     BY_PERSONS,
     MESSAGES,
@@ -42,7 +42,7 @@ def grown() -> Growth:
 
 
 def led_to(entry: Entry, log: Log) -> list[Entry]:
-    return list(because(entry, log.known()))
+    return list(cause_of(entry, log.known()))
 
 
 def test_an_acceptance_is_caused_by_its_request(grown: Growth) -> None:

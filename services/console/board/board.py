@@ -25,7 +25,7 @@ from services.allocator.state.state import with_last_fact as folded_last_fact
 from services.console.board import cluster as cluster_module
 from services.console.board import job_history
 from services.console.board.cluster import Node, Totals, node_of, round_resources, sum_nodes
-from services.console.board.job_history import Decision, Story, view_while_starting
+from services.console.board.job_history import Decision, JobHistory, view_while_starting
 from services.whatif.event_log import LogEntry, is_cause
 from shared.bounds import add_early_fact
 from shared.messages import (
@@ -60,7 +60,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     nodes: dict[str, Node] = {}
     totals: Totals = Totals()
     cluster: tuple[Totals, ...] = ()
-    jobs: dict[str, Story] = {}
+    jobs: dict[str, JobHistory] = {}
     decisions: tuple[Decision, ...] = ()
     events: tuple[LogEntry, ...] = ()
     recent: tuple[LogEntry, ...] = ()
@@ -89,8 +89,10 @@ def initial_board(state: State | None = None, since_s: float = 0.0) -> Board:
     return replace(board, cluster=())
 
 
-def _begun(job: Job, view: JobView) -> Story:
-    return Story(uid=job.uid, request=job.request, asked_s=job.asked_s, view=view, beginning=None)
+def _begun(job: Job, view: JobView) -> JobHistory:
+    return JobHistory(
+        uid=job.uid, request=job.request, asked_s=job.asked_s, view=view, beginning=None
+    )
 
 
 def apply(board: Board, told: LogEntry) -> Board:
@@ -178,7 +180,7 @@ def _capacity(board: Board, fact: CapacityChanged, at_s: float) -> Board:
 
 def _with_held_cores(
     board: Board, gone: Node | None, come: Node | None, at_s: float
-) -> dict[str, Story]:
+) -> dict[str, JobHistory]:
     """The jobs, with what their pods hold now; the very same ones where nothing changed."""
     jobs = board.jobs
     for key in (gone.load if gone else {}).keys() | (come.load if come else {}).keys():
@@ -212,7 +214,7 @@ def _of_job(board: Board, told: LogEntry, event: LogEntry | None) -> Board:
     return BOARD_FOLDS.get(type(said), _as_it_is)(board, before, after)
 
 
-def _job_of_message(board: Board, said: JobMessage, at_s: float) -> Story | None:
+def _job_of_message(board: Board, said: JobMessage, at_s: float) -> JobHistory | None:
     """The story that a message belongs to, begun with it if need be; None: of a job that is no
     more, or of which we do not know what was asked.
     """
@@ -229,13 +231,13 @@ def _job_of_message(board: Board, said: JobMessage, at_s: float) -> Story | None
     view = JobView(
         job=said.job, namespace=said.namespace, uid=said.uid, phase="Pending", submitted_s=asked_s
     )
-    begins = Story(uid=said.uid, request=request, asked_s=asked_s, view=view)
+    begins = JobHistory(uid=said.uid, request=request, asked_s=asked_s, view=view)
     return job_history.with_held_resources(
         begins, round_resources(total_of(_load(node, key) for node in board.nodes.values())), at_s
     )
 
 
-def _what_came_early(begins: Story, board: Board) -> tuple[Story, Board]:
+def _what_came_early(begins: JobHistory, board: Board) -> tuple[JobHistory, Board]:
     """The story with all that was said of it before it began, and a board that waits for it no
     more.
     """
@@ -251,7 +253,7 @@ def _what_came_early(begins: Story, board: Board) -> tuple[Story, Board]:
     return begins, replace(board, state=state, early=left) if own else board
 
 
-def _view(board: Board, told: Story) -> JobView:
+def _view(board: Board, told: JobHistory) -> JobView:
     """As `weir jobs` would show it."""
     key = told.key
     job, closed = board.state.jobs.get(key), board.state.closed.get(key)
@@ -268,7 +270,7 @@ def _view(board: Board, told: Story) -> JobView:
     return told.view
 
 
-def _fold_decision(board: Board, before: Story | None, after: Story) -> Board:
+def _fold_decision(board: Board, before: JobHistory | None, after: JobHistory) -> Board:
     if not after.decisions or (
         before and before.uid == after.uid and before.decisions == after.decisions
     ):
@@ -281,7 +283,7 @@ def _fold_decision(board: Board, before: Story | None, after: Story) -> Board:
     )
 
 
-def _fold_report(board: Board, before: Story | None, after: Story) -> Board:
+def _fold_report(board: Board, before: JobHistory | None, after: JobHistory) -> Board:
     """What is used is summed over all jobs."""
     used = round_resources(total_of(job.using for job in board.jobs.values()))
     if (used.cpu, used.memory_gib) == (board.totals.used, board.totals.used_gib):
@@ -290,25 +292,25 @@ def _fold_report(board: Board, before: Story | None, after: Story) -> Board:
     return replace(board, totals=totals, cluster=cluster_module.append_point(board.cluster, totals))
 
 
-def _fold_end(board: Board, before: Story | None, after: Story) -> Board:
+def _fold_end(board: Board, before: JobHistory | None, after: JobHistory) -> Board:
     """Those that the allocator has forgotten are forgotten here."""
     board = _fold_report(board, before, after)
     known = board.state.jobs.keys() | board.state.closed.keys() | {after.key}
     return replace(board, jobs={key: job for key, job in board.jobs.items() if key in known})
 
 
-def _as_it_is(board: Board, before: Story | None, after: Story) -> Board:
+def _as_it_is(board: Board, before: JobHistory | None, after: JobHistory) -> Board:
     return board
 
 
-def _fold_abandoned(board: Board, before: Story | None, after: Story) -> Board:
+def _fold_abandoned(board: Board, before: JobHistory | None, after: JobHistory) -> Board:
     """What will not be is marked among the newest decisions of all jobs, too."""
     own = {decision.revision: decision for decision in after.decisions}
     marked = tuple(own.get(d.revision, d) if d.uid == after.uid else d for d in board.decisions)
     return replace(board, decisions=marked)
 
 
-BOARD_FOLDS: dict[type[Message], Callable[[Board, Any, Story], Board]] = {
+BOARD_FOLDS: dict[type[Message], Callable[[Board, Any, JobHistory], Board]] = {
     AllocationDecided: _fold_decision,
     GenerationAbandoned: _fold_abandoned,
     ProgressReported: _fold_report,

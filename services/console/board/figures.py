@@ -30,7 +30,7 @@ from services.allocator.job_views import ENDED, JobView
 from services.console.board import cluster as cluster_module
 from services.console.board.board import Board
 from services.console.board.cluster import Node, P, Totals
-from services.console.board.job_history import Decision, GenerationSpan, Report, Story
+from services.console.board.job_history import Decision, GenerationSpan, JobHistory, Report
 
 HOUR_S = 3600.0
 BARS = 24
@@ -84,27 +84,27 @@ def generation_speed(stretch: GenerationSpan) -> float | None:
     return (last.samples - first.samples) / (last.at_s - first.at_s)
 
 
-def core_seconds(story: Story, now_s: float) -> float:
+def core_seconds(story: JobHistory, now_s: float) -> float:
     """Held up to now; nothing more once it is over and its pods are gone."""
     since_s = story.held[-1].at_s if story.held else now_s
     return story.core_s + story.held_cpu * max(now_s - since_s, 0.0)
 
 
-def cpu_hours(story: Story, now_s: float) -> float:
+def cpu_hours(story: JobHistory, now_s: float) -> float:
     return core_seconds(story, now_s) / HOUR_S
 
 
-def pauses_s(story: Story) -> list[float]:
+def pauses_s(story: JobHistory) -> list[float]:
     """The known ones, oldest first."""
     return [stretch.pause_s for stretch in story.stretches if stretch.pause_s is not None]
 
 
-def last_pause_s(story: Story) -> float | None:
+def last_pause_s(story: JobHistory) -> float | None:
     """Where what was said of it is gone, as the allocator's stored state has it."""
     return next(reversed((*story.view.pauses, *pauses_s(story))), None)
 
 
-def recent_losses(story: Story, most: int = BARS) -> list[float]:
+def recent_losses(story: JobHistory, most: int = BARS) -> list[float]:
     """The last reported ones, oldest first."""
     return [report.loss for report in story.reports[-most:] if report.loss is not None]
 
@@ -130,7 +130,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.resumed_s is None else max(self.resumed_s - self.decision.at_s, 0.0)
 
 
-def decision_outcomes(story: Story) -> Iterable[Outcome]:
+def decision_outcomes(story: JobHistory) -> Iterable[Outcome]:
     """Of every decision that is known; of those of one generation (a change in place) the first
     began it.
     """
@@ -170,7 +170,7 @@ def _pace(stretch: GenerationSpan, heard: Report | None) -> float | None:
     )
 
 
-def _report_by(story: Story, stretch: GenerationSpan, at_s: float) -> Report | None:
+def _report_by(story: JobHistory, stretch: GenerationSpan, at_s: float) -> Report | None:
     """The last one of a generation up to a time."""
     found = bisect_right(story.reports, at_s, key=lambda report: report.at_s)
     report = story.reports[found - 1] if found else None
@@ -194,7 +194,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: tuple[Node, ...] = ()
     gone_nodes: tuple[str, ...] = ()
-    jobs: tuple[Story, ...] = ()
+    jobs: tuple[JobHistory, ...] = ()
     gone_jobs: tuple[str, ...] = ()
     cluster: tuple[Totals, ...] | None = ()
     decisions: tuple[Decision, ...] = ()
@@ -295,7 +295,7 @@ def sample_at(points: Sequence[P], times: Sequence[float]) -> list[P | None]:
     return found
 
 
-def _most(stories: Iterable[Story], times: Sequence[float]) -> list[Band]:
+def _most(stories: Iterable[JobHistory], times: Sequence[float]) -> list[Band]:
     """Those that held most over these times, the largest first."""
     bands = [
         _band(one, times)
@@ -307,7 +307,7 @@ def _most(stories: Iterable[Story], times: Sequence[float]) -> list[Band]:
     )[:NAMED]
 
 
-def _band(story: Story, times: Sequence[float]) -> Band:
+def _band(story: JobHistory, times: Sequence[float]) -> Band:
     return Band(
         job=story.key,
         cores=tuple(point.cpu if point else 0.0 for point in sample_at(story.held, times)),

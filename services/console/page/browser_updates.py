@@ -16,7 +16,7 @@ from services.console.board import cluster, figures
 from services.console.board.board import Board
 from services.console.board.cluster import Node, Totals
 from services.console.board.figures import Stack, board_changes
-from services.console.board.job_history import Decision, GenerationSpan, Report, Story
+from services.console.board.job_history import Decision, GenerationSpan, JobHistory, Report
 from services.console.text.sentences import sentence
 from shared.messages import Alternative, Phases
 
@@ -157,7 +157,7 @@ def totals_row(totals: Totals) -> TotalsRow:
     )
 
 
-def job_row(story: Story) -> JobRow:
+def job_row(story: JobHistory) -> JobRow:
     view = story.view
     return JobRow(
         key=story.key,
@@ -280,7 +280,7 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     marks: list[tuple[float, str]] | None = None
 
 
-def job_detail(before: Story | None, after: Story, now_s: float) -> Detail:
+def job_detail(before: JobHistory | None, after: JobHistory, now_s: float) -> Detail:
     """`before`: what this browser has of it already."""
     old = before if before and before.uid == after.uid else None
     decided = old is None or old.decisions is not after.decisions
@@ -335,7 +335,7 @@ def _stretch(stretch: GenerationSpan) -> StretchRow:
     )
 
 
-def _came(story: Story) -> list[Outcome]:
+def _came(story: JobHistory) -> list[Outcome]:
     return [
         Outcome(
             revision=came.decision.revision,
@@ -350,7 +350,7 @@ def _came(story: Story) -> list[Outcome]:
     ]
 
 
-def _marks(story: Story) -> list[tuple[float, str]]:
+def _marks(story: JobHistory) -> list[tuple[float, str]]:
     return [(told.at_s, sentence(told.message)) for told in story.marks]
 
 

@@ -51,7 +51,7 @@ from services.console.board import cluster
 from services.console.board.board import Board
 from services.console.board.cluster import Totals
 from services.console.board.figures import Outcome, decision_outcomes, generation_speed
-from services.console.board.job_history import GenerationSpan, Story
+from services.console.board.job_history import GenerationSpan, JobHistory
 from services.whatif.event_log import LogEntry
 from shared.messages import JobAccepted, ProgressReported, TrainingResumed
 
@@ -112,7 +112,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def account_job(board: Board, story: Story) -> Account:
+def account_job(board: Board, story: JobHistory) -> Account:
     """Up to the job's end, or to the newest message where it has not ended."""
     to_s = ended_s(board, story)
     first_s = story.stretches[0].resumed_s if story.stretches else None
@@ -136,7 +136,7 @@ def account_job(board: Board, story: Story) -> Account:
     )
 
 
-def ended_s(board: Board, story: Story) -> float:
+def ended_s(board: Board, story: JobHistory) -> float:
     """When it was over by the stored facts: the last of its generations ended then."""
     if story.finished is None:
         return max(board.at_s, story.asked_s)
@@ -144,7 +144,7 @@ def ended_s(board: Board, story: Story) -> float:
     return max(last or story.finished.finished_s or board.at_s, story.asked_s)
 
 
-def _mean_speed(story: Story, first_s: float | None, to_s: float) -> float | None:
+def _mean_speed(story: JobHistory, first_s: float | None, to_s: float) -> float | None:
     """Examples applied from the first update to the end, pauses included; what was lost and done
     again counts once.
     """
@@ -159,7 +159,7 @@ def _done_again(before: GenerationSpan, after: GenerationSpan) -> float:
 # ---------------------------------------------------------------- the parts of what was held
 
 
-def parts(board: Board, story: Story) -> Parts:
+def parts(board: Board, story: JobHistory) -> Parts:
     """Between any two moments at which something changed all is as it was at the first of them."""
     end_s = ended_s(board, story)
     last_s = max(board.at_s, end_s)
@@ -174,12 +174,12 @@ def parts(board: Board, story: Story) -> Parts:
     return Parts(**sums)
 
 
-def _held_at(story: Story, at_s: float) -> float:
+def _held_at(story: JobHistory, at_s: float) -> float:
     point = cluster.point_at(story.held, at_s)
     return point.cpu if point else 0.0
 
 
-def _split(story: Story, held: float, at_s: float, end_s: float) -> dict[str, float]:
+def _split(story: JobHistory, held: float, at_s: float, end_s: float) -> dict[str, float]:
     """The cores held at a time, by part."""
     if at_s >= end_s and story.finished is not None:
         return {"ending": held}
@@ -199,7 +199,7 @@ def _split(story: Story, held: float, at_s: float, end_s: float) -> dict[str, fl
     return {"training": own, "beside": held - own}
 
 
-def _cores(story: Story, runs: GenerationSpan, at_s: float, unknown: float) -> float:
+def _cores(story: JobHistory, runs: GenerationSpan, at_s: float, unknown: float) -> float:
     """Of a generation's tasks; they may change in place."""
     made = [d for d in story.decisions if d.generation == runs.generation and d.at_s <= at_s]
     if made:
@@ -328,7 +328,7 @@ class DecisionResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.saved_s - (self.outcome.slowed_s or 0.0) - (self.outcome.pause_s or 0.0)
 
 
-def foresights(story: Story) -> Iterator[DecisionResult]:
+def foresights(story: JobHistory) -> Iterator[DecisionResult]:
     whole = story.view.total_samples
     for number, outcome in enumerate(decision_outcomes(story), start=1):
         told = [report for report in story.reports if report.at_s <= outcome.decision.at_s]

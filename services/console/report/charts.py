@@ -14,7 +14,7 @@ import msgspec
 from services.console.board.board import Board
 from services.console.board.cluster import Totals
 from services.console.board.figures import HOUR_S
-from services.console.board.job_history import GenerationSpan, Report, Story
+from services.console.board.job_history import GenerationSpan, JobHistory, Report
 from services.console.report import drawing
 from services.console.report.account import Account, DecisionResult, Parts
 from services.console.report.drawing import Panel, Point, Scale, Unit, lasting, number, percent
@@ -185,7 +185,7 @@ class Sheet:
     next begins.
     """
 
-    def __init__(self, account: Account, story: Story, width: float) -> None:
+    def __init__(self, account: Account, story: JobHistory, width: float) -> None:
         self.from_s, self.until = account.from_s, max(account.completion_s, 1e-3)
         self.unit: Unit = drawing.unit_of(self.until)
         self.story = story
@@ -260,7 +260,7 @@ class Sheet:
 
 def draw_timeline(
     board: Board,
-    story: Story,
+    story: JobHistory,
     account: Account,
     came: Sequence[DecisionResult],
     width: float = drawing.WIDE,
@@ -279,7 +279,7 @@ def draw_timeline(
 # ---------------------------------------------------------------- panels
 
 
-def _tasks(sheet: Sheet, story: Story) -> None:
+def _tasks(sheet: Sheet, story: JobHistory) -> None:
     known = [stretch for stretch in story.stretches if stretch.gives]
     if not known:
         return
@@ -298,7 +298,7 @@ def _last(sheet: Sheet, stretches: Sequence[GenerationSpan]) -> float:
     return sheet.since(stretches[-1].ended_s) if stretches[-1].ended_s else sheet.until
 
 
-def _throughput(sheet: Sheet, story: Story) -> None:
+def _throughput(sheet: Sheet, story: JobHistory) -> None:
     if not story.reports:
         return
     sheet.heading("Throughput, examples a second", [("blue", "as each report says")])
@@ -307,7 +307,7 @@ def _throughput(sheet: Sheet, story: Story) -> None:
         sheet.drawn.append(drawing.line(panel, run, "blue"))
 
 
-def _loss(sheet: Sheet, story: Story) -> None:
+def _loss(sheet: Sheet, story: JobHistory) -> None:
     told = [report.loss for report in story.reports if report.loss is not None]
     if not told:
         return
@@ -318,7 +318,7 @@ def _loss(sheet: Sheet, story: Story) -> None:
 
 
 def _runs(
-    sheet: Sheet, story: Story, value: Callable[[Report], float | None]
+    sheet: Sheet, story: JobHistory, value: Callable[[Report], float | None]
 ) -> Iterable[list[Point]]:
     """A line for each generation, so that none goes through a pause."""
     for generation in dict.fromkeys(report.generation for report in story.reports):
@@ -330,7 +330,7 @@ def _runs(
         ]
 
 
-def _cores(sheet: Sheet, story: Story) -> None:
+def _cores(sheet: Sheet, story: JobHistory) -> None:
     held = [(sheet.since(point.at_s), point.cpu) for point in story.held]
     if not held:
         return

@@ -8,7 +8,7 @@ import msgspec
 
 from services.console.board.board import Board
 from services.console.board.figures import HOUR_S
-from services.console.board.job_history import Story
+from services.console.board.job_history import JobHistory
 from services.console.report import charts, drawing, tables
 from services.console.report.account import Account, DecisionResult, account_job, foresights
 from services.console.report.charts import draw_timeline
@@ -30,7 +30,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     """All that the page tells, before it is words. `notes`: what the log does not tell any more."""
 
     board: Board
-    story: Story
+    story: JobHistory
     account: Account
     came: tuple[DecisionResult, ...]
     epochs: tuple[float, ...]
@@ -39,7 +39,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def contents(
-    board: Board, story: Story, epochs: Sequence[float], written_s: float, notes: Sequence[str]
+    board: Board, story: JobHistory, epochs: Sequence[float], written_s: float, notes: Sequence[str]
 ) -> Contents:
     return Contents(
         board=board,
@@ -235,7 +235,7 @@ def _pause_section(told: Contents) -> str:
     )
 
 
-def _saves(story: Story) -> str:
+def _saves(story: JobHistory) -> str:
     """What else held training up, where nothing paused: the save of a hand-over is a part of its
     pause.
     """

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from services.allocator.job_views import ENDED, SILENT, JobView
 from services.console.board.figures import is_ended, recent_losses, share_done, time_left_s
-from services.console.board.job_history import Story
+from services.console.board.job_history import JobHistory
 from services.console.text.cells import GAP as CELL_GAP
 from services.console.text.cells import (
     MANY,
@@ -48,10 +48,10 @@ LEFT = 10
 WHY = 24
 YIELDING = ("CURVE", "GEN", "LOSS", "EXAMPLES/S", "WORKERS", "PS")
 """Left out in this order where even the shortest name leaves too little room."""
-Cell = Callable[[Story], Text | str]
+Cell = Callable[[JobHistory], Text | str]
 
 
-def job_table(jobs: Sequence[Story], letters: Letters, width: int) -> Table:
+def job_table(jobs: Sequence[JobHistory], letters: Letters, width: int) -> Table:
     """More columns where there is more room; the curve is shorter, or not there, where numbers are
     long.
     """
@@ -76,7 +76,7 @@ def job_table(jobs: Sequence[Story], letters: Letters, width: int) -> Table:
     return drawn
 
 
-def _most(jobs: Sequence[Story], width: int, reasoned: bool) -> int:
+def _most(jobs: Sequence[JobHistory], width: int, reasoned: bool) -> int:
     """Columns that names may take. Beside a reason no more than they need: what is left is the
     reason's.
     """
@@ -96,7 +96,7 @@ def _least(cells: Mapping[str, Sequence[Text | str]], width: int) -> dict[str, i
     return least | {"CURVE": min(max(CURVE - over, SHORT_CURVE), CURVE)}
 
 
-def in_order(jobs: Iterable[Story]) -> list[Story]:
+def in_order(jobs: Iterable[JobHistory]) -> list[JobHistory]:
     """Those that are not over, oldest first; then those that are, the newest end first."""
     return sorted(
         jobs,
@@ -108,20 +108,20 @@ def in_order(jobs: Iterable[Story]) -> list[Story]:
     )
 
 
-def _name(job: Story) -> str:
+def _name(job: JobHistory) -> str:
     namespace, _, name = job.key.partition(".")
     return name if namespace == "default" else f"{namespace}/{name}"
 
 
-def _phase(job: Story) -> Text:
+def _phase(job: JobHistory) -> Text:
     return Text(job.view.shown_phase, PHASES.get(job.view.shown_phase, ""))
 
 
-def _curve(job: Story) -> str:
+def _curve(job: JobHistory) -> str:
     return curve(recent_losses(job), CURVE)
 
 
-def _why(job: Story) -> Text:
+def _why(job: JobHistory) -> Text:
     return Text(headline(job.view.why or job.view.reason), "dim")
 
 

@@ -16,7 +16,7 @@ from services.allocator.job_views import SILENT
 from services.console.board.board import Board
 from services.console.board.cluster import Node, Totals
 from services.console.board.figures import is_ended, utilisation
-from services.console.board.job_history import Decision, Story
+from services.console.board.job_history import Decision, JobHistory
 from services.console.text.cells import (
     ENDLESS,
     FREE,
@@ -121,7 +121,7 @@ def draw_screen(
     )
 
 
-def _held_resources(jobs: Iterable[Story]) -> dict[str, Resources]:
+def _held_resources(jobs: Iterable[JobHistory]) -> dict[str, Resources]:
     return {job.key: job.holding for job in jobs if job.held}
 
 
@@ -178,7 +178,7 @@ def _phases(board: Board) -> str:
     return ", ".join([*told, *([f"{ended} over"] if ended else [])]) or "none"
 
 
-def _waits(jobs: Iterable[Story], letters: Letters, width: int) -> str:
+def _waits(jobs: Iterable[JobHistory], letters: Letters, width: int) -> str:
     """Why the first silent job is so, else what the first that waits waits for, where the table has
     no room for it.
     """

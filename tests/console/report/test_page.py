@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from services.console.board.figures import HOUR_S
-from services.console.board.job_history import Story
+from services.console.board.job_history import JobHistory
 from services.console.report import drawing
 from services.console.report.account import account_job
 from services.console.report.page import Contents, contents, report_page
@@ -236,7 +236,7 @@ def test_a_purged_beginning_of_the_log_is_noted() -> None:
 def test_missing_figures_are_dashes() -> None:
     """Without facts there are dashes, and no zeros that nobody measured."""
     log = begun_at_ten()
-    story: Story = of_digits(log.board)
+    story: JobHistory = of_digits(log.board)
     text = Reader(report_page(contents(log.board, story, (), 30.0, ()))).text
 
     assert (

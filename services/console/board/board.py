@@ -285,7 +285,7 @@ def _fold_decision(board: Board, before: JobHistory | None, after: JobHistory) -
 
 def _fold_report(board: Board, before: JobHistory | None, after: JobHistory) -> Board:
     """What is used is summed over all jobs."""
-    used = round_resources(total_of(job.using for job in board.jobs.values()))
+    used = round_resources(total_of(job.used_resources for job in board.jobs.values()))
     if (used.cpu, used.memory_gib) == (board.totals.used, board.totals.used_gib):
         return board
     totals = replace(board.totals, at_s=board.at_s, used=used.cpu, used_gib=used.memory_gib)

@@ -140,7 +140,7 @@ def ended_s(board: Board, story: JobHistory) -> float:
     """When it was over by the stored facts: the last of its generations ended then."""
     if story.finished is None:
         return max(board.at_s, story.asked_s)
-    last = story.runs.ended_s if story.runs else None
+    last = story.last_generation.ended_s if story.last_generation else None
     return max(last or story.finished.finished_s or board.at_s, story.asked_s)
 
 

@@ -138,7 +138,7 @@ NARROW: dict[str, Cell] = {
 MORE: dict[str, Cell] = {
     "GEN": lambda job: str(job.view.generation or UNKNOWN),
     "CORES": lambda job: cores(job.held_cpu),
-    "GIB": lambda job: gib(job.holding.memory_gib),
+    "GIB": lambda job: gib(job.held_resources.memory_gib),
 }
 BARS: dict[str, Cell] = {"": lambda job: progress(share_done(job.view), BAR)}
 LEAST = {

@@ -122,7 +122,7 @@ def draw_screen(
 
 
 def _held_resources(jobs: Iterable[JobHistory]) -> dict[str, Resources]:
-    return {job.key: job.holding for job in jobs if job.held}
+    return {job.key: job.held_resources for job in jobs if job.held}
 
 
 def _none(look: ScreenOptions, said: str) -> str:

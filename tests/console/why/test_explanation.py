@@ -18,7 +18,7 @@ from shared.messages import JobFinished, JobRejected
 from tests.allocator.builders import (
     AT_ONCE,
     UID,
-    JobHistory,
+    Story,
     accepted,
     exited,
     node,
@@ -35,7 +35,7 @@ def lines(explanation: Explanation) -> list[str]:
 
 
 def test_everything_about_a_running_job() -> None:
-    story = running(JobHistory()).hear(progress(1, done=500, total=100_000, speed=10))
+    story = running(Story()).hear(progress(1, done=500, total=100_000, speed=10))
     story.hear(node("n2", cpu=4, free=0.5))
     more = "it would have 2 ps, {} workers, batch 32, with the chief {} cpu, {} GiB in all"
     had = "1 ps, 1 worker, batch 32, with the chief 3 cpu, 3 GiB in all"
@@ -53,7 +53,7 @@ def test_everything_about_a_running_job() -> None:
 
 
 def test_a_silent_job_has_the_time_since_its_last_report() -> None:
-    story = running(JobHistory()).hear(progress(1, done=500, total=100_000, speed=10))
+    story = running(Story()).hear(progress(1, done=500, total=100_000, speed=10))
     story.hear(node("n2", cpu=4, free=0.5), after_s=130.0)
     assert "last reported 10 examples/s 2 min 10 s ago, 0.5 % done" in lines(why(story))[1]
 
@@ -67,7 +67,7 @@ def test_measured_and_predicted_speeds_are_labelled() -> None:
         "faster": True,
         "larger_samples_per_second": 736.0,
     }
-    said = partial(replace, why(running(JobHistory())))
+    said = partial(replace, why(running(Story())))
 
     def last(**fields: float | bool) -> str:
         return lines(said(prospect=Prospect(samples_per_second=110.0, **base, **fields)))[-1]
@@ -84,7 +84,7 @@ def test_measured_and_predicted_speeds_are_labelled() -> None:
 
 
 def test_the_generation_in_flight_and_the_rejected_sizes_are_shown() -> None:
-    story = running(JobHistory()).hear(progress(1, done=100, total=100_000, speed=10))
+    story = running(Story()).hear(progress(1, done=100, total=100_000, speed=10))
     story.hear(node("n2", cpu=2)).decided()
     said = lines(why(story))
     assert "  is to have 2 ps, 2 workers, batch 32, with the chief 5 cpu, 5 GiB in all" in said
@@ -102,7 +102,7 @@ def test_the_generation_in_flight_and_the_rejected_sizes_are_shown() -> None:
 
 
 def test_due_times_are_shown_as_times() -> None:
-    story = running(JobHistory(replace(AT_ONCE, cooldown_s=10.0))).hear(node("n2", cpu=2))
+    story = running(Story(replace(AT_ONCE, cooldown_s=10.0))).hear(node("n2", cpu=2))
     story.decide()
     said = lines(why(story))
     assert said[5].endswith(
@@ -111,7 +111,7 @@ def test_due_times_are_shown_as_times() -> None:
     assert said[6].startswith(
         "  for more   only time, until it is 00:16:54: it would have 2 ps, 2 workers"
     )
-    now = lines(why(running(JobHistory()).hear(node("n2", cpu=2))))
+    now = lines(why(running(Story()).hear(node("n2", cpu=2))))
     assert now[6].startswith("  for more   nothing more, it is being decided: it would have ")
     story.now += 86_400.0
     assert lines(why(story))[3].endswith("(decided at 1970-01-01 00:16:42, generation 1)")
@@ -127,13 +127,13 @@ def test_jobs_that_would_lose_tasks_are_named() -> None:
 
 
 def test_proposed_bounds_are_shown_beside_the_current_ones() -> None:
-    story = running(JobHistory(), cpu=12)
+    story = running(Story(), cpu=12)
     story.decided()
     assert any("asked for with workers 1 to 5 (1 to 4 now): " in line for line in lines(why(story)))
 
 
 def test_a_waiting_and_a_finished_job_have_no_tasks() -> None:
-    story = JobHistory().hear(node(cpu=2), accepted())
+    story = Story().hear(node(cpu=2), accepted())
     assert lines(why(story))[1] == "  has        nothing: it waits, asked for at 00:16:42, 0 s ago"
     story.hear(
         JobFinished(
@@ -146,7 +146,7 @@ def test_a_waiting_and_a_finished_job_have_no_tasks() -> None:
 
 
 def test_a_job_whose_tasks_are_gone_has_no_running_task() -> None:
-    story = running(JobHistory()).hear(progress(1, done=500, total=100_000, speed=10))
+    story = running(Story()).hear(progress(1, done=500, total=100_000, speed=10))
     runs = story.state.jobs["default.mnist"].active_decision
     story.hear(*(exited(task, 143, "Terminated") for task in runs.tasks))
     assert (
@@ -157,7 +157,7 @@ def test_a_job_whose_tasks_are_gone_has_no_running_task() -> None:
 
 
 def test_a_successful_job_has_no_empty_line() -> None:
-    story = JobHistory().hear(node(), accepted())
+    story = Story().hear(node(), accepted())
     story.hear(JobFinished(job="mnist", uid=UID, outcome="succeeded", finished_s=story.now + 1))
     said = lines(why(story))
     assert [line[:12].strip() for line in said[1:]] == ["has", "for more"]
@@ -165,12 +165,12 @@ def test_a_successful_job_has_no_empty_line() -> None:
 
 
 def test_notes_come_last() -> None:
-    found = why(JobHistory().hear(node(), accepted()))
+    found = why(Story().hear(node(), accepted()))
     assert lines(replace(found, notes=("a", "b")))[-2:] == ["  note       a", "             b"]
 
 
 def test_parts_that_need_an_unknown_policy_are_left_out_with_a_note() -> None:
-    story = JobHistory().hear(node(cpu=3), accepted(request(policy="mine:fair")))
+    story = Story().hear(node(cpu=3), accepted(request(policy="mine:fair")))
     known = [line[:12].strip() for line in lines(why(story))[1:]]
     story.hear(accepted(request("other"), uid=UID + 1))
     for key in ("default.mnist", "default.other"):
@@ -213,7 +213,7 @@ def test_a_job_accepted_later_has_its_acceptance_time() -> None:
 
 def test_an_unknown_job_names_the_known_jobs() -> None:
     jobs = [accepted(request(f"job-{n}"), uid=n + 1) for n in range(12)]
-    told = no_job_to_explain(there(JobHistory().hear(node(), *jobs).state), KEY, None, UTC)
+    told = no_job_to_explain(there(Story().hear(node(), *jobs).state), KEY, None, UTC)
     assert told.startswith(
         "the log tells of no job default/mnist up to 1970-01-01 00:16:40; it tells of default/job-0,"
     )

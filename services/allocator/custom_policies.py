@@ -29,36 +29,36 @@ def register_policies(names: Iterable[str]) -> None:
             continue
         try:
             POLICIES[name] = _imported_policy(name)
-        except _Unusable as unusable:
+        except _NoPolicy as unusable:
             wrong.append(f"policy {name!r}: {unusable}")
     if wrong:
         raise BadSettings("\n".join(wrong))
 
 
-class _Unusable(Exception):
+class _NoPolicy(Exception):
     """A name is that of no policy."""
 
 
 def _imported_policy(name: str) -> Policy:
-    """Return the policy that `module:function` names. Raises `_Unusable` with the cause if it
+    """Return the policy that `module:function` names. Raises `_NoPolicy` with the cause if it
     cannot be imported or called.
     """
     module, colon, function = name.partition(":")
     if not colon:
         known = ", ".join(sorted(POLICIES))
-        raise _Unusable(f"known policies are {known}; a custom one is `module:function`")
-    _look_in_current_folder()
+        raise _NoPolicy(f"known policies are {known}; a custom one is `module:function`")
+    _add_current_folder()
     try:
         imported = importlib.import_module(module)
         found: Policy = getattr(imported, function)
     except Exception as error:  # whatever a stranger's module raises
-        raise _Unusable(f"it cannot be imported: {type(error).__name__}: {error}") from error
+        raise _NoPolicy(f"it cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(found):
-        raise _Unusable(f"it is {found!r}, not a function of (cluster, jobs, now)")
+        raise _NoPolicy(f"it is {found!r}, not a function of (cluster, jobs, now)")
     return found
 
 
-def _look_in_current_folder() -> None:
+def _add_current_folder() -> None:
     """Let modules be found in the current folder, too."""
     folder = str(Path.cwd())
     if folder not in sys.path:

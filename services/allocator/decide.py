@@ -115,33 +115,37 @@ def _decide_jobs(
     """Return the decisions of one pass. The jobs in `left_out` keep their capacity."""
     jobs = _by_priority(state, left_out)
     attention, quiescent = _split_by_attention(state, jobs)
-    run = _Pass(state, jobs, _open_room(state, attention, now, rules), now, rules, pending_changes)
+    this_pass = _Pass(
+        state, jobs, _open_room(state, attention, now, rules), now, rules, pending_changes
+    )
 
     # 1. Finish jobs that are over, and suspend jobs for their users.
-    run.ask(_end_or_suspend, attention)
+    this_pass.apply(_end_or_suspend, attention)
     # 2. Replace lost tasks, before another job may take the free capacity.
-    run.ask(repair.replace_lost_tasks, attention, run.note_claims)
+    this_pass.apply(repair.replace_lost_tasks, attention, this_pass.note_claims)
     # 3. Evacuate tasks that have to leave their nodes. Then jobs with a pending decision wait, and
     #    the others are fitted into bounds that their users changed.
-    run.ask(evacuation.evacuate, attention)
-    run.ask(_wait_or_fit_bounds, attention)
+    this_pass.apply(evacuation.evacuate, attention)
+    this_pass.apply(_wait_or_fit_bounds, attention)
     # 4. Reserve capacity for jobs that have waited too long or have a higher priority; others give
     #    way. Raise the memory of tasks that will need more, and move tasks that get too little CPU.
-    run.reserve_capacity()
-    run.ask(_raise_memory_or_migrate, attention)
+    this_pass.reserve_capacity()
+    this_pass.apply(_raise_memory_or_migrate, attention)
     # 5. Ask each policy for the desired sizes of its jobs. Capacity that is being released counts
     #    as free.
-    untried = run.ask_policies(search)
+    untried = this_pass.call_policies(search)
     # 6. Keep jobs that have their desired size. Start the waiting jobs, then resize the running
     #    ones, if room, gain and timing allow. A job with a reservation starts even if its policy
     #    fails with it, because others gave way to it.
-    run.keep_settled(quiescent)
-    run.ask(run.start_or_resize, _waiting_first(run.undecided()), run.note_waiting)
+    this_pass.keep_settled(quiescent)
+    this_pass.apply(
+        this_pass.start_or_resize, _waiting_first(this_pass.undecided()), this_pass.note_waiting
+    )
     # 7. Add notes to the reasons, and repeat decisions that the launcher does not act on.
-    run.add_notes(attention)
-    run.repeat_ignored()
+    this_pass.add_notes(attention)
+    this_pass.repeat_ignored()
     search.clear(jobs, "")
-    return run.decisions(search, untried)
+    return this_pass.decisions(search, untried)
 
 
 def _open_room(state: State, attention: Jobs, now: float, rules: Rules) -> Room:
@@ -224,7 +228,7 @@ class _Pass:
         """Return the jobs without a verdict, in the order of priority and submission."""
         return {key: job for key, job in self.jobs.items() if key not in self.verdicts}
 
-    def ask(self, step: Step, jobs: Jobs, note: Note | None = None) -> None:
+    def apply(self, step: Step, jobs: Jobs, note: Note | None = None) -> None:
         """Ask a step about each job without a verdict. New tasks go only to nodes that can use the
         job's claims, and use nothing that is reserved from the job.
         """
@@ -243,7 +247,7 @@ class _Pass:
         for victim in self.reserve.victims:
             self.verdicts[victim.job.key] = give_way(self.situation(victim.job), victim)
 
-    def ask_policies(self, search: FaultSearch) -> Mapping[str, str]:
+    def call_policies(self, search: FaultSearch) -> Mapping[str, str]:
         """Get the desired sizes from each policy. Return the jobs that were not tried, with their
         policies.
 

@@ -71,7 +71,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def where(self) -> str:
-        return computation(self.policy)
+        return describe_computation(self.policy)
 
     @property
     def reason(self) -> str:
@@ -79,7 +79,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return f"set aside: {self.where} failed for this job: {self.error}"
 
 
-def computation(policy: str) -> str:
+def describe_computation(policy: str) -> str:
     """Return the computation that raised, as a reason names it."""
     if not policy:
         return "a step of the decision"
@@ -89,7 +89,7 @@ def computation(policy: str) -> str:
 def untried_reason(policy: str) -> str:
     """Return the reason of a job that was not tried in this pass."""
     return (
-        f"set aside for now: {computation(policy)} fails for other jobs, "
+        f"set aside for now: {describe_computation(policy)} fails for other jobs, "
         "and was not tried for this one yet"
     )
 
@@ -185,7 +185,7 @@ class FaultSearch:
         return None
 
 
-class Isolated(msgspec.Struct, Generic[R], frozen=True):
+class IsolationResult(msgspec.Struct, Generic[R], frozen=True):
     """The result for all items that were found to work (None: there is none), and the items that
     were not tried.
     """
@@ -200,14 +200,14 @@ def isolate(
     error: Exception,
     search: FaultSearch,
     policy: str = "",
-) -> Isolated[R]:
+) -> IsolationResult[R]:
     """Return the result of `compute` for the items that it works for, in their order; the search
     knows the faulty ones.
 
     `error`: the exception that it raised for all of them together. `policy`: the one that computes;
     empty: a step.
     """
-    adding = _Adding(compute, items, error, search, policy)
+    adding = _SoundItems(compute, items, error, search, policy)
     suspects = search.suspects(items, policy)
     first = search.untried.difference(suspects)
     last = search.untried.union(suspects)
@@ -215,10 +215,10 @@ def isolate(
     adding.add([item for item in items if item not in last])
     for item in search.next_to_retry(suspects, policy):
         adding.add([item])
-    return Isolated(adding.result, tuple(adding.untried))
+    return IsolationResult(adding.result, tuple(adding.untried))
 
 
-class _Adding(Generic[R]):
+class _SoundItems(Generic[R]):
     """A growing set of items that the computation works with."""
 
     def __init__(

@@ -244,12 +244,12 @@ class TrainingWork:
         self.examples = Meter(EXAMPLES)
         self.undone = Meter(UNDONE)
         self.change = Meter(CHANGE)
-        self.at: dict[str, int] = {}
+        self.applied: dict[str, int] = {}
 
     def count_fact(self, message: Message, before: State, stored_s: float) -> None:
         """Count a fact that is new. `before`: the state before it."""
         if isinstance(message, JobFinished):
-            self.at.pop(message.key(), None)
+            self.applied.pop(message.key(), None)
         if not isinstance(message, ProgressReported | TrainingResumed):
             return
         job = before.jobs.get(message.key())
@@ -276,12 +276,12 @@ class TrainingWork:
         checkpoint.
         """
         reported = job.progress.samples if job.progress else 0
-        known = self.at.get(job.key, reported)
+        known = self.applied.get(job.key, reported)
         if message.samples >= known:
             self.examples.count(by=message.samples - known)
         else:
             self.undone.count(by=known - message.samples)
-        self.at[job.key] = message.samples
+        self.applied[job.key] = message.samples
 
     def measures(self, state: State, now: float) -> Iterable[Measure]:
         """Yield the measures of now."""

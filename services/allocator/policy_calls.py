@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.allocator.failures import FaultSearch, Isolated, isolate
+from services.allocator.failures import FaultSearch, IsolationResult, isolate
 from services.allocator.placement.placers import ROLES
 from services.allocator.policies.contract import JobList, JobSnapshot, Node, Target
 from services.allocator.policies.registry import POLICIES
@@ -65,7 +65,7 @@ def call_policy(
         if type(target) is not Target:
             raise TypeError(f"it returned {target!r}, not a Target")
         key = target.job
-        error = _error(target, jobs_by_key.get(key))
+        error = _target_error(target, jobs_by_key.get(key))
         if error is not None:
             raise error
         if key in found:
@@ -97,7 +97,7 @@ def _without_faulty(
     now: float,
     error: Exception,
     search: FaultSearch,
-) -> Isolated[dict[str, Target]]:
+) -> IsolationResult[dict[str, Target]]:
     """Call a policy that failed again, without the jobs that it fails with."""
     by_key = {job.key: job for job in jobs}
 
@@ -107,7 +107,7 @@ def _without_faulty(
     return isolate(compute, [*by_key], error, search, name)
 
 
-def _error(target: Target, job: JobSnapshot | None) -> Exception | None:
+def _target_error(target: Target, job: JobSnapshot | None) -> Exception | None:
     """Return the error in a target; None: there is none. Runs for each job in each pass."""
     if not _is_text(target.reason):
         return TypeError(f"its reason for {target.job} is {target.reason!r}, not a text")
@@ -148,18 +148,18 @@ def _bound_error(target: Target, job: JobSnapshot) -> ValueError | None:
     keeps_size = current is not None and current.ps == ps and current.workers == workers
     keeps_batch = batch == job.batch
     if type(ps) is not int or not (keeps_size or request.ps.min <= ps <= request.ps.max):
-        return _outside(request.ps, ps, f"ps for {target.job}")
+        return _outside_bounds(request.ps, ps, f"ps for {target.job}")
     span = request.workers
     if type(workers) is not int or not (keeps_size or span.min <= workers <= span.max):
-        return _outside(span, workers, f"workers for {target.job}")
+        return _outside_bounds(span, workers, f"workers for {target.job}")
     if type(batch) is not int or not (
         keeps_batch or request.batch.min <= batch <= request.batch.max
     ):
-        return _outside(request.batch, batch, f"as the batch of {target.job}")
+        return _outside_bounds(request.batch, batch, f"as the batch of {target.job}")
     return None
 
 
-def _outside(span: Span, number: Any, meaning: str) -> ValueError:
+def _outside_bounds(span: Span, number: Any, meaning: str) -> ValueError:
     """Return the error for a number that is outside of the requested bounds. `meaning`: its name in
     the message.
     """

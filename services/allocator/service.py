@@ -31,7 +31,7 @@ from services.allocator import snapshot
 from services.allocator.admission import requests as admission_requests
 from services.allocator.admission.removal import Removal
 from services.allocator.admission.requests import ProgramFault, answer_change, unanswered_changes
-from services.allocator.admission.validation import Wrong, answered_as, check_request
+from services.allocator.admission.validation import InvalidRequest, answer_name, check_request
 from services.allocator.custom_policies import register_policies
 from services.allocator.decide import Decisions, decide, prepare_tables
 from services.allocator.failures import Failure
@@ -226,9 +226,9 @@ class Allocator:
         if not f"{subject}.".startswith(requests):
             return admission_requests.refusal_of_change(subject, sequence, error)
         found = check_request(body, self.rules)
-        reasons = found.reasons if isinstance(found, Wrong) else (error,)
-        job, namespace = answered_as(subject, body)
-        return admission_requests.rejection_of(Wrong(job, namespace, reasons), sequence)
+        reasons = found.reasons if isinstance(found, InvalidRequest) else (error,)
+        job, namespace = answer_name(subject, body)
+        return admission_requests.rejection_of(InvalidRequest(job, namespace, reasons), sequence)
 
     async def begin_deciding(self) -> None:
         """End the replay: add the nodes and quotas that the log no longer has, and start the first

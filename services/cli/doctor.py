@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 from rich.text import Text
 
-from services.allocator.admission.validation import Wrong, check_request
+from services.allocator.admission.validation import InvalidRequest, check_request
 from services.cli import program_file
 from services.cli.parameters import duration
 from services.cli.terminal import Terminal
@@ -125,7 +125,7 @@ def _examine_program(
     )
     # 2. What its job says.
     job = _asked_for(job_file, path, body) if job_file else None
-    if isinstance(job, Wrong):
+    if isinstance(job, InvalidRequest):
         yield wrong_finding(
             f"{job_file} would be refused", job_file_module.BEGIN, "\n".join(job.reasons)
         )
@@ -143,7 +143,7 @@ def _examine_program(
         yield from job_findings(here, known, example(ROWS_EXAMPLE))
 
 
-def _asked_for(file: Path, program: Path, body: bytes) -> JobRequested | Wrong:
+def _asked_for(file: Path, program: Path, body: bytes) -> JobRequested | InvalidRequest:
     """The job's request, as the allocator would check it by the rules that this environment has."""
     named = {"name": program.name, "digest": program_file.digest(body)}
     return check_request(

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import aclosing
 
 from services.allocator import snapshot
-from services.allocator.admission.validation import Wrong, check_request
+from services.allocator.admission.validation import InvalidRequest, check_request
 from services.allocator.custom_policies import register_policies
 from services.allocator.placement.amounts import total_of
 from services.allocator.placement.placers import ROLES
@@ -43,7 +43,7 @@ LIMITS = ("WEIR_ALLOCATOR_QUOTAS", "WEIR_JOB_NAMESPACES")
 async def dry_run(bus: Bus, body: bytes, file: str, rules: Rules) -> list[str]:
     """What to tell a person of a request; raises `Trouble` with every reason against it."""
     request = check_request(body, rules)
-    if isinstance(request, Wrong):
+    if isinstance(request, InvalidRequest):
         raise _refusal(f"the request in {file}", request.reasons)
     found = outlook(await _state(bus), request, time.time(), rules)
     if found.reasons:

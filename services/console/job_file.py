@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from services.allocator.admission.validation import Wrong, check_request, written_value
+from services.allocator.admission.validation import InvalidRequest, check_request, written_value
 from services.allocator.settings import Rules
 from services.console.trouble import WRONG_USE, Trouble
 from shared import documents
@@ -138,7 +138,7 @@ def reasons_against(fields: Fields) -> list[str]:
         encode_fields(fields | {"policy": None} if own else fields, "the request"), ANYWHERE
     )
     pathless = "program" in fields and not isinstance(fields["program"], dict)
-    told = checked.reasons if isinstance(checked, Wrong) else ()
+    told = checked.reasons if isinstance(checked, InvalidRequest) else ()
     path = A_PATH + written_value(fields.get("program"))
     return [
         path if pathless and reason.startswith("program: ") else reason

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.allocator.admission.requests import _too_many
+from services.allocator.admission.requests import _open_job_reasons
 from services.allocator.service import changes_no_decision, first_numbers_by_namespace
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, apply
@@ -21,11 +21,11 @@ def test_the_number_of_open_jobs_of_a_namespace_is_limited() -> None:
     state = apply(State(), accepted(request("one", namespace="team-a"), uid=1), ORDERS, 2, 0.0)
     rules = Rules(open_jobs=1)
 
-    assert list(_too_many(state, "team-a", rules)) == [
+    assert list(_open_job_reasons(state, "team-a", rules)) == [
         "namespace: it has 1 open job; WEIR_ALLOCATOR_OPEN_JOBS allows no more"
     ]
-    assert not list(_too_many(state, "team-b", rules))
-    assert not list(_too_many(state, "team-a", Rules(open_jobs=0)))
+    assert not list(_open_job_reasons(state, "team-b", rules))
+    assert not list(_open_job_reasons(state, "team-a", Rules(open_jobs=0)))
 
 
 def test_a_fact_of_an_unknown_job_causes_no_decision() -> None:

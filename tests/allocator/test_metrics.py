@@ -259,7 +259,7 @@ def test_a_finished_job_leaves_the_metrics() -> None:
         JobFinished(job="mnist", uid=1, outcome="succeeded")
     )
 
-    assert story.work.at == {} and story.told()[CORES.name] == {("had",): 0, ("used",): 0}
+    assert story.work.applied == {} and story.told()[CORES.name] == {("had",): 0, ("used",): 0}
 
 
 def test_allocator_metrics_are_well_formed_from_the_start() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from services.__main__ import parser
-from services.allocator.admission.validation import LARGEST
+from services.allocator.admission.validation import LARGEST_REQUEST
 from services.allocator.service import Settings, start
 from services.cli import program_file, submit
 from services.console.trouble import Trouble
@@ -370,9 +370,9 @@ async def test_a_request_too_large_for_the_allocator_or_the_server_is_refused(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     said = await prompt(
-        "submit", written(job.parent, f"{GOOD}image: {'x' * LARGEST}\n"), "--nats", nats_url
+        "submit", written(job.parent, f"{GOOD}image: {'x' * LARGEST_REQUEST}\n"), "--nats", nats_url
     )
-    assert said.code == 2 and f"more than {LARGEST:,}" in said.err
+    assert said.code == 2 and f"more than {LARGEST_REQUEST:,}" in said.err
 
     most = bus.client.max_payload
     with pytest.raises(Trouble, match=f"takes at most {most:,}"):

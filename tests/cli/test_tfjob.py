@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from services.allocator.admission.validation import Wrong, check_request
+from services.allocator.admission.validation import InvalidRequest, check_request
 from services.allocator.settings import Rules
 from services.cli.tfjob import WISHES, Asked, manifest, translate_tfjob
 from services.console.job_file import complete_fields, encode_fields
@@ -33,7 +33,7 @@ def request(found: Asked) -> JobRequested:
     """As the allocator reads it."""
     body = encode_fields(complete_fields(found.fields, PROGRAM, "r1"), "job.yaml")
     checked = check_request(body, Rules(host_paths=("/",), images=()))
-    assert not isinstance(checked, Wrong), checked.reasons
+    assert not isinstance(checked, InvalidRequest), checked.reasons
     return checked
 
 

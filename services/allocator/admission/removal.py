@@ -108,7 +108,7 @@ class Removal:
         until_s = now - self.kept_s
         expired = await self._expired_names(until_s)
         for name, end in expired.items():
-            await self._remove(name, end)
+            await self._remove_messages(name, end)
         await self._remove_gone_nodes(until_s)
         await remove_unused_programs(self.bus, self.state(), until_s)
 
@@ -122,10 +122,10 @@ class Removal:
             requested_seq = _sequence_of(raw)
             if requested_seq > self.state().sequences.get(ORDERS, 0):
                 return
-            await self._forget(_name_in(raw), requested_seq)
+            await self._forget_job(_name_in(raw), requested_seq)
             await self._purge_subject(ORDERS, str(raw.subject), requested_seq + 1)
 
-    async def _forget(self, name: str, requested_seq: int) -> None:
+    async def _forget_job(self, name: str, requested_seq: int) -> None:
         """Remove the messages of a job, and its program unless another job uses it. Nothing is
         removed if a job of this name had not ended at the request. `requested_seq`: the sequence of
         the request.
@@ -134,7 +134,7 @@ class Removal:
         end = self.state().closed.get(key)
         if not await self._was_over(key, requested_seq):
             return
-        await self._remove(name, requested_seq)
+        await self._remove_messages(name, requested_seq)
         if end is None or end.removed:
             return
         request = end.job.request
@@ -169,12 +169,12 @@ class Removal:
 
     async def _stored_messages(self, stream: str, filtered: str) -> AsyncIterator[RawStreamMsg]:
         """Yield the messages on some subjects, the oldest first."""
-        raw = await self._next(stream, filtered, 0)
+        raw = await self._next_message(stream, filtered, 0)
         while raw is not None:
             yield raw
-            raw = await self._next(stream, filtered, _sequence_of(raw))
+            raw = await self._next_message(stream, filtered, _sequence_of(raw))
 
-    async def _next(self, stream: str, filtered: str, after: int) -> RawStreamMsg | None:
+    async def _next_message(self, stream: str, filtered: str, after: int) -> RawStreamMsg | None:
         """Return the first message on some subjects after a sequence; None: there is none."""
 
         async def ask() -> RawStreamMsg:
@@ -187,7 +187,7 @@ class Removal:
         except NotFoundError:
             return None
 
-    async def _remove(self, name: str, end: int) -> None:
+    async def _remove_messages(self, name: str, end: int) -> None:
         """Remove the messages of a name up to its end; without a newer job of that name, all."""
         key = _key_of(name)
         newest = await self._last_order(key)
@@ -297,7 +297,7 @@ def _is_gone(raw: RawStreamMsg) -> bool:
     return isinstance(fact, CapacityChanged) and fact.gone
 
 
-Use = tuple[str, str]
+ProgramKey = tuple[str, str]
 """A namespace, and the digest of a program."""
 
 
@@ -305,7 +305,7 @@ class Streams(msgspec.Struct):
     streams: list[str] | None = None
 
 
-def programs_in_use(state: State, since_s: float) -> set[Use]:
+def programs_in_use(state: State, since_s: float) -> set[ProgramKey]:
     """Return the programs of jobs that are asked for, run, or have ended since then."""
     requests = []
     for open_request in state.asked.values():
@@ -324,16 +324,16 @@ async def remove_unused_programs(bus: Bus, state: State, until_s: float) -> None
     for namespace, digest in programs_in_use(state, until_s):
         used[namespace].add(digest)
     for namespace in await _namespaces(bus):
-        bucket = _Bucket(bus, f"{PROGRAMS}-{namespace}", until_s)
+        bucket = _ProgramBucket(bus, f"{PROGRAMS}-{namespace}", until_s)
         await bucket.remove_unused(used[namespace])
 
 
-async def remove_program(bus: Bus, state: State, program: Use, until_s: float) -> None:
+async def remove_program(bus: Bus, state: State, program: ProgramKey, until_s: float) -> None:
     """Remove a program at once if no job uses it, and nobody stored it again after `until_s`."""
     if program in programs_in_use(state, 0.0):
         return
     namespace, digest = program
-    bucket = _Bucket(bus, f"{PROGRAMS}-{namespace}", until_s)
+    bucket = _ProgramBucket(bus, f"{PROGRAMS}-{namespace}", until_s)
     await bucket.remove(digest)
 
 
@@ -352,7 +352,7 @@ async def _namespaces(bus: Bus) -> list[str]:
     return namespaces
 
 
-class _Bucket:
+class _ProgramBucket:
     """The programs of one namespace. `until_s`: later ones stay."""
 
     def __init__(self, bus: Bus, bucket: str, until_s: float) -> None:
@@ -374,7 +374,7 @@ class _Bucket:
         """Remove descriptions of unused programs. Return the places of all described contents."""
         described = set[str]()
         for subject in await self._subjects(description_subject(self.bucket)):
-            raw = await self._last(subject)
+            raw = await self._last_message(subject)
             if raw is None:
                 continue
             described.add(_nuid(raw))
@@ -384,7 +384,7 @@ class _Bucket:
 
     async def _purge_if_old(self, subject: str) -> None:
         """Remove a subject, unless its last message is so recent that a store may go on."""
-        raw = await self._last(subject)
+        raw = await self._last_message(subject)
         if raw is not None and self._is_old(raw):
             await self._purge(subject, raw)
 
@@ -393,12 +393,12 @@ class _Bucket:
         for subject in await self._subjects(description_subject(self.bucket)):
             if _digest(subject) != digest:
                 continue
-            raw = await self._last(subject)
+            raw = await self._last_message(subject)
             if raw is None or not self._is_old(raw):
                 continue
             await self._purge(subject, raw)
             contents = f"{chunk_subject(self.bucket)}.{_nuid(raw)}"
-            part = await self._last(contents)
+            part = await self._last_message(contents)
             if part is not None:
                 await self._purge(contents, part)
 
@@ -409,7 +409,7 @@ class _Bucket:
         )
         return list(info.state.subjects or {})
 
-    async def _last(self, subject: str) -> RawStreamMsg | None:
+    async def _last_message(self, subject: str) -> RawStreamMsg | None:
         """Return the last message of a subject; None: there is none."""
         try:
             return await self.bus.retry_until_answered(

@@ -18,7 +18,7 @@ from enum import Enum
 
 from msgspec.structs import replace
 
-from services.allocator.admission.validation import LONGEST_REASON, Wrong, reasons_against
+from services.allocator.admission.validation import LONGEST_REASON, InvalidRequest, reasons_against
 from services.allocator.placement.placers import ROLES
 from services.allocator.placement.quota import gang_resources, quota_too_small
 from services.allocator.policies.contract import Size
@@ -114,14 +114,14 @@ def _reasons_against_job(
 ) -> Iterator[str]:
     """Yield every reason against a job. `completed`: its request, completed."""
     yield from reasons_against(request, rules)
-    yield from _too_large(completed, rules)
-    yield from _too_many(state, request.namespace, rules)
-    yield from _name_in_use(state, request)
-    yield from _folder_in_use(state, request)
+    yield from _quota_reasons(completed, rules)
+    yield from _open_job_reasons(state, request.namespace, rules)
+    yield from _name_reasons(state, request)
+    yield from _folder_reasons(state, request)
     yield from _program_reasons(request, program)
 
 
-def _name_in_use(state: State, request: JobRequested) -> Iterator[str]:
+def _name_reasons(state: State, request: JobRequested) -> Iterator[str]:
     """Refuse the name of a job that is open."""
     if request.key() in state.jobs:
         yield f"job: {request.job!r} is open already in namespace {request.namespace!r}"
@@ -136,7 +136,7 @@ def _program_reasons(request: JobRequested, program: int | ProgramFault) -> Iter
         yield f"program: it has {program:,} bytes, more than {LARGEST_PROGRAM:,}"
 
 
-def _folder_in_use(state: State, request: JobRequested) -> Iterator[str]:
+def _folder_reasons(state: State, request: JobRequested) -> Iterator[str]:
     """Refuse to continue from the checkpoints of a job that may still write them."""
     wanted = request.checkpoint.continue_from
     if wanted is None:
@@ -151,7 +151,7 @@ def _folder_in_use(state: State, request: JobRequested) -> Iterator[str]:
             )
 
 
-def _too_many(state: State, namespace: str, rules: Rules) -> Iterator[str]:
+def _open_job_reasons(state: State, namespace: str, rules: Rules) -> Iterator[str]:
     """Refuse a job beyond the number of open ones that a namespace may have."""
     if not rules.open_jobs:
         return
@@ -164,7 +164,7 @@ def _too_many(state: State, namespace: str, rules: Rules) -> Iterator[str]:
         yield f"namespace: it has {jobs}; WEIR_ALLOCATOR_OPEN_JOBS allows no more"
 
 
-def _too_large(request: JobRequested, rules: Rules) -> Iterator[str]:
+def _quota_reasons(request: JobRequested, rules: Rules) -> Iterator[str]:
     """Refuse a job with a least size beyond its namespace's quota: it would wait for ever."""
     why = excess_of_quota(request, rules)
     if why:
@@ -217,13 +217,13 @@ def _with_amounts(requested: Resources, default_size: Resources) -> Resources:
     return replace(requested, cpu=cpu, memory_gib=memory_gib)
 
 
-def rejection_of(wrong: Wrong, uid: int) -> JobRejected:
+def rejection_of(wrong: InvalidRequest, uid: int) -> JobRejected:
     """Return the answer to a request that cannot be read."""
     return JobRejected(job=wrong.job, namespace=wrong.namespace, uid=uid, reasons=wrong.reasons)
 
 
-FIELDS = ("priority", "ps", "workers")
-TAGS = (tag_of(ChangeRequested), tag_of(SuspendRequested), tag_of(ResumeRequested))
+CHANGEABLE_FIELDS = ("priority", "ps", "workers")
+CHANGE_TAGS = (tag_of(ChangeRequested), tag_of(SuspendRequested), tag_of(ResumeRequested))
 
 
 def unanswered_changes(state: State) -> dict[int, Change]:
@@ -291,7 +291,7 @@ def refusal_of_change(subject: str, sequence: int, error: str) -> ChangeRejected
     """
     tokens = subject.split(".")
     tag = ".".join(tokens[1:3])
-    if tag not in TAGS or len(tokens) not in (4, 5):
+    if tag not in CHANGE_TAGS or len(tokens) not in (4, 5):
         return None
     job = tokens[-1]
     namespace = tokens[3] if len(tokens) == 5 else DEFAULT_NAMESPACE
@@ -363,7 +363,7 @@ def _reasons_against_fields(request: JobRequested, rules: Rules) -> list[str]:
     )
     found = []
     for reason in reasons_against(startable, rules):
-        if reason.startswith(FIELDS):
+        if reason.startswith(CHANGEABLE_FIELDS):
             found.append(reason)
     return found
 

@@ -1,9 +1,10 @@
 """Validate a request: collect every reason against it.
 
-Law: for any bytes the result is a `JobRequested` or a `Wrong` with at least one reason; never an
-exception. The decoder stops at its first error, so each field is converted separately, nested ones
-too. Then the rules between fields are checked. Decoder errors are reworded for people: a rule in
-words in place of a pattern, an object by its fields, and the value in place of its type alone.
+Law: for any bytes the result is a `JobRequested` or a `InvalidRequest` with at least one reason;
+never an exception. The decoder stops at its first error, so each field is converted separately,
+nested ones too. Then the rules between fields are checked. Decoder errors are reworded for people:
+a rule in words in place of a pattern, an object by its fields, and the value in place of its type
+alone.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from shared.messages import (
 )
 from shared.text import format_count
 
-LOCAL = ("file", "ram")  # schemes of TensorFlow's that lead into the node, or nowhere
+LOCAL_SCHEMES = ("file", "ram")  # schemes of TensorFlow's that lead into the node, or nowhere
 
 MAX_PRIORITY = "WEIR_ALLOCATOR_MAX_PRIORITY"
 LIMITS = "WEIR_ALLOCATOR_LIMITS"
 """The settings that a refusal names."""
 LONGEST_JOB = 40
 LONGEST_NAMESPACE = 63
-LARGEST = 131_072
+LARGEST_REQUEST = 131_072
 """Bytes of a request: each decision repeats it beside a plan of every task, and has to fit into one
 message itself.
 """
@@ -53,14 +54,14 @@ MOST_TASKS = 1_000
 """Of one role."""
 LEAST_AMOUNT = 0.001
 """Cores or GiB of a task that has any: a thousandth is the smallest that Kubernetes counts."""
-ANY = Rules(images=())
+ANY_CLUSTER = Rules(images=())
 """Of a cluster that allows every namespace and image, and no folder of a node."""
 MOST_REASONS = 20
 LONGEST_REASON = 300
 """The number of reasons in an answer, and the characters of each."""
 
 
-class Wrong(msgspec.Struct, frozen=True):
+class InvalidRequest(msgspec.Struct, frozen=True):
     """The reasons against a request, and the job and namespace of the refusal."""
 
     job: str
@@ -68,7 +69,7 @@ class Wrong(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...]
 
 
-def check_request(body: bytes, rules: Rules = ANY) -> JobRequested | Wrong:
+def check_request(body: bytes, rules: Rules = ANY_CLUSTER) -> JobRequested | InvalidRequest:
     """Return the request, or the reasons against it."""
     try:
         raw = msgspec.json.decode(body)
@@ -88,13 +89,13 @@ def check_request(body: bytes, rules: Rules = ANY) -> JobRequested | Wrong:
             reasons.append(str(error))
 
     job, namespace = _name(raw, body)
-    return Wrong(job, namespace, shorten_reasons(reasons))
+    return InvalidRequest(job, namespace, shorten_reasons(reasons))
 
 
-def reasons_against(request: JobRequested, rules: Rules = ANY) -> tuple[str, ...]:
+def reasons_against(request: JobRequested, rules: Rules = ANY_CLUSTER) -> tuple[str, ...]:
     """Return the reasons against a request that could be read."""
     checked = check_request(msgspec.json.encode(request), rules)
-    if isinstance(checked, Wrong):
+    if isinstance(checked, InvalidRequest):
         return checked.reasons
     return ()
 
@@ -115,17 +116,17 @@ def shorten_reasons(reasons: list[str]) -> tuple[str, ...]:
 
 def _size_reasons(body: bytes) -> list[str]:
     """Refuse a request that is too large."""
-    if len(body) <= LARGEST:
+    if len(body) <= LARGEST_REQUEST:
         return []
-    return [f"the request has {len(body):,} bytes, more than {LARGEST:,}"]
+    return [f"the request has {len(body):,} bytes, more than {LARGEST_REQUEST:,}"]
 
 
 # ---------------------------------------------------------------- the name it is answered under
 
 
-def _nameless(body: bytes, reason: str) -> Wrong:
+def _nameless(body: bytes, reason: str) -> InvalidRequest:
     """Return the reason against a request without a name that could be read."""
-    return Wrong(_invalid_name(body), "-", (reason,))
+    return InvalidRequest(_invalid_name(body), "-", (reason,))
 
 
 def _name(raw: Mapping[str, Any], body: bytes) -> tuple[str, str]:
@@ -139,7 +140,7 @@ def _name(raw: Mapping[str, Any], body: bytes) -> tuple[str, str]:
     return job, namespace
 
 
-def answered_as(subject: str, body: bytes) -> tuple[str, str]:
+def answer_name(subject: str, body: bytes) -> tuple[str, str]:
     """Return the job and the namespace of the answer to an unreadable request: those of its
     subject.
 
@@ -427,7 +428,7 @@ def _is_folder(path: str) -> bool:
     if not separator:
         return True
     # A URL must not name a file of the node, nor the memory of one process.
-    if re.fullmatch(r"[a-z][a-z0-9+]*", scheme) is None or scheme in LOCAL:
+    if re.fullmatch(r"[a-z][a-z0-9+]*", scheme) is None or scheme in LOCAL_SCHEMES:
         return False
     return rest != ""
 

@@ -142,10 +142,10 @@ def smallest_enough(most: int, holds: Callable[[int], bool]) -> int | None:
             return None
         low = high
         high = 2 * high
-    return _between(low, min(high, most), holds)
+    return _bisect(low, min(high, most), holds)
 
 
-def _between(low: int, high: int, holds: Callable[[int], bool]) -> int:
+def _bisect(low: int, high: int, holds: Callable[[int], bool]) -> int:
     """Return the smallest number that holds; `low` does not, `high` does."""
     while high - low > 1:
         middle = (low + high) // 2

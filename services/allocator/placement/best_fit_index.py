@@ -17,7 +17,7 @@ from services.allocator.placement.amounts import ROUNDING
 from services.allocator.policies.contract import Node
 from shared.messages import Resources
 
-Place = tuple[float, float, str]
+Entry = tuple[float, float, str]
 """Cores, GiB, name."""
 _memory = itemgetter(1)
 
@@ -33,7 +33,7 @@ class BestFitIndex:
     """The nodes in the order of their free amounts. `move` follows each change."""
 
     def __init__(self, nodes: Iterable[tuple[str, Resources]]) -> None:
-        self.shelves: dict[int, list[Place]] = {}
+        self.shelves: dict[int, list[Entry]] = {}
         self.add(nodes)
 
     def __eq__(self, other: object) -> bool:
@@ -94,14 +94,14 @@ class BestFitIndex:
             devices = max(devices, gpu)
         return cpu, memory, devices
 
-    def _filled_shelves(self) -> dict[int, list[Place]]:
+    def _filled_shelves(self) -> dict[int, list[Entry]]:
         """Return the shelves that hold a node, by free devices. Two orders with equal ones are
         equal, although one may have empty shelves.
         """
         return {gpu: shelf for gpu, shelf in self.shelves.items() if shelf}
 
 
-def _first_on_shelf(shelf: list[Place], wants: Resources) -> str | None:
+def _first_on_shelf(shelf: list[Entry], wants: Resources) -> str | None:
     """Return the first node of a shelf that the task fits on; None: it fits on none of them."""
     start = bisect_left(shelf, (wants.cpu - 2 * ROUNDING,))
     for at in range(start, len(shelf)):

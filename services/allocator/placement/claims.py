@@ -56,12 +56,12 @@ def _is_met(values: Mapping[str, str], wanted: NodeRequirement) -> bool:
         case "DoesNotExist":
             return found is None
         case "Gt" | "Lt":
-            return _compares(found, wanted)
+            return _meets_bound(found, wanted)
         case _:
             return False
 
 
-def _compares(found: str | None, wanted: NodeRequirement) -> bool:
+def _meets_bound(found: str | None, wanted: NodeRequirement) -> bool:
     """Return True if the label is above the bound, or below it; both have to be whole numbers."""
     if found is None or len(wanted.values) != 1:
         return False
@@ -73,9 +73,9 @@ def _compares(found: str | None, wanted: NodeRequirement) -> bool:
     return int(found) < int(bound)
 
 
-NOWHERE: frozenset[str] = frozenset()
-EVERYWHERE = nullcontext()
-NAMED = 3
+NO_NODES: frozenset[str] = frozenset()
+NOTHING_AVOIDED = nullcontext()
+CLAIMS_NAMED = 3
 """So many claims are named."""
 
 
@@ -93,7 +93,7 @@ class ReachableNodes:
         """Send new tasks meanwhile only to nodes that can use the job's claims."""
         outside = self.unreachable_nodes(job)
         if not outside:
-            return EVERYWHERE
+            return NOTHING_AVOIDED
         return room.avoiding(outside)
 
     def unreachable_nodes(self, job: Job) -> frozenset[str]:
@@ -101,8 +101,8 @@ class ReachableNodes:
         the job is bound to some of the nodes.
         """
         if not self.state.claims:
-            return NOWHERE
-        nodes = NOWHERE
+            return NO_NODES
+        nodes = NO_NODES
         for terms in self._bound_claims(job).values():
             nodes |= self._nodes_without(terms)
         return nodes
@@ -116,7 +116,7 @@ class ReachableNodes:
             return ""
         names = self._limiting_claims(job)
         word = "claim" if len(names) == 1 else "claims"
-        claims = f"{word} {format_names(names, NAMED)}"
+        claims = f"{word} {format_names(names, CLAIMS_NAMED)}"
         reached = sorted(self.state.nodes.keys() - outside)
         if not reached:
             return f"no node can use its {claims}"

@@ -50,7 +50,7 @@ def place(
     missing: dict[Role, Sequence[int]] = {}
     for role in ROLES:
         staying[role] = _tasks_that_stay(keep, role, size.of(role))
-        missing[role] = _gaps(staying[role], size.of(role))
+        missing[role] = _missing_indices(staying[role], size.of(role))
 
     # 2. Nodes for those that are missing.
     parts = [(getattr(sizes, role), len(missing[role])) for role in FILLED]
@@ -63,7 +63,7 @@ def place(
     tasks: list[TaskPlan] = []
     for role in ROLES:
         each = getattr(sizes, role)
-        new = _tasks(role, missing[role], nodes[role], each, serial)
+        new = _new_tasks(role, missing[role], nodes[role], each, serial)
         serial += len(new)
         tasks += sorted([*staying[role].values(), *new], key=_index)
     return tuple(tasks)
@@ -80,13 +80,13 @@ def _place_first(
 
     worker_nodes, ps_nodes, chief_nodes = filled
     return (
-        *_tasks("chief", range(1), chief_nodes, sizes.chief, serial),
-        *_tasks("ps", range(ps), ps_nodes, sizes.ps, serial + 1),
-        *_tasks("worker", range(workers), worker_nodes, sizes.worker, serial + 1 + ps),
+        *_new_tasks("chief", range(1), chief_nodes, sizes.chief, serial),
+        *_new_tasks("ps", range(ps), ps_nodes, sizes.ps, serial + 1),
+        *_new_tasks("worker", range(workers), worker_nodes, sizes.worker, serial + 1 + ps),
     )
 
 
-def _tasks(
+def _new_tasks(
     role: Role, indices: Sequence[int], nodes: Sequence[str], each: Resources, serial: int
 ) -> list[TaskPlan]:
     """Return the tasks with these indices, each on its node."""
@@ -97,7 +97,7 @@ def _tasks(
     return tasks
 
 
-def _gaps(staying: Mapping[int, TaskPlan], count: int) -> Sequence[int]:
+def _missing_indices(staying: Mapping[int, TaskPlan], count: int) -> Sequence[int]:
     """Return the indices below `count` that no task has."""
     return [index for index in range(count) if index not in staying] if staying else range(count)
 
@@ -119,7 +119,7 @@ def _tasks_that_stay(keep: Sequence[TaskPlan], role: Role, count: int) -> dict[i
             movers.append(task)
 
     if movers:
-        gaps = _gaps(staying, count)
+        gaps = _missing_indices(staying, count)
         for index, task in zip(gaps, sorted(movers, key=_index), strict=False):
             staying[index] = replace(task, index=index)
     return staying
@@ -154,16 +154,20 @@ def place_most(
     """Place a job as `place` does, at the largest size between `most` and `least` that fits; None
     if not even `least` does.
     """
-    if not keep and room.refused and room.question(job, most, least, sizes) in room.refused:
+    if (
+        not keep
+        and room.unplaceable
+        and room.placement_key(job, most, least, sizes) in room.unplaceable
+    ):
         return None
 
     tasks = place(room, job, keep, most, sizes, serial)
     if tasks is not None:
         return tasks
     if most == least or not has_room(room, job, keep, least, sizes):
-        question = None if keep else room.question(job, most, least, sizes)
+        question = None if keep else room.placement_key(job, most, least, sizes)
         if question is not None:
-            room.refused.add(question)
+            room.unplaceable.add(question)
         return None
 
     # Binary search: where a size fits, all smaller ones do.

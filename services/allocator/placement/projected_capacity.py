@@ -86,13 +86,13 @@ def describe_amounts(claim: Reservation) -> str:
     """Return the reserved amounts, by node or of the quota."""
     parts = []
     for name, amount in sorted(claim.nodes.items()):
-        parts.append(f"{_describe(amount)} on {name}")
+        parts.append(f"{_describe_amount(amount)} on {name}")
     if parts:
         return format_some_names(parts, "node")
-    return f"{_describe(claim.quota)} of the quota of namespace {claim.namespace}"
+    return f"{_describe_amount(claim.quota)} of the quota of namespace {claim.namespace}"
 
 
-def _describe(amount: Resources) -> str:
+def _describe_amount(amount: Resources) -> str:
     """Return an amount as text, without the resources that it has none of."""
     parts = []
     for number, unit in ((amount.cpu, "cpu"), (amount.memory_gib, "GiB"), (amount.gpu, "gpu")):
@@ -155,7 +155,7 @@ class ProjectedCapacity:
         for name in freed_by_node.keys() | reserved_by_node.keys():
             node = self.room.nodes.get(name)
             if node is not None:
-                free = _balance(node.free, freed_by_node.get(name), reserved_by_node.get(name))
+                free = _free_after(node.free, freed_by_node.get(name), reserved_by_node.get(name))
                 nodes.append(replace(node, free=free))
         return nodes
 
@@ -176,7 +176,7 @@ class ProjectedCapacity:
         reserved_by_namespace = _sums([(claim.namespace, claim.quota) for claim in reserved])
         remaining_quotas = {}
         for namespace, remaining in self.room.remaining_quotas.items():
-            remaining_quotas[namespace] = _balance(
+            remaining_quotas[namespace] = _free_after(
                 remaining, freed_by_namespace.get(namespace), reserved_by_namespace.get(namespace)
             )
         return remaining_quotas
@@ -262,7 +262,7 @@ def _sums(parts: Iterable[tuple[str, Resources]]) -> dict[str, Resources]:
     return sums
 
 
-def _balance(free: Resources, freed: Resources | None, reserved: Resources | None) -> Resources:
+def _free_after(free: Resources, freed: Resources | None, reserved: Resources | None) -> Resources:
     """Return the free amount after one amount is freed and another one is reserved; None: no such
     amount.
     """

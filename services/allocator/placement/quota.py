@@ -123,7 +123,7 @@ def describe_shortage(
     if remaining_quota is None or _is_within(wants, remaining_quota, tasks, slots):
         return ""
     sentence = "needs {} more, and {:.4g} is left"
-    lacks = _lack(wants, remaining_quota, tasks, slots, limits, sentence)
+    lacks = _describe_lack(wants, remaining_quota, tasks, slots, limits, sentence)
     return f"quota of namespace {namespace}: {lacks}"
 
 
@@ -153,7 +153,7 @@ def quota_too_small(quota: Quota | None, namespace: str, wants: Resources, tasks
     if _is_within(wants, most, tasks, pods):
         return ""
     sentence = "needs at least {}, and the limit is {:.4g}"
-    lacks = _lack(wants, most, tasks, pods, limits, sentence)
+    lacks = _describe_lack(wants, most, tasks, pods, limits, sentence)
     return f"quota of namespace {namespace}: {lacks}"
 
 
@@ -171,7 +171,9 @@ def limit_range_reason(
     for role in dict.fromkeys(roles):
         wants = getattr(sizes, role)
         if not fits(wants, most):
-            lacks = _lack(wants, most, 0, None, None, "wants {}, and at most {:.4g} is allowed")
+            lacks = _describe_lack(
+                wants, most, 0, None, None, "wants {}, and at most {:.4g} is allowed"
+            )
             refused.append(f"a {role} {lacks}")
 
     if not refused:
@@ -195,7 +197,7 @@ def _is_within(wants: Resources, limit: Resources, tasks: int, slots: int | None
     return fits(wants, limit) and (slots is None or tasks <= slots)
 
 
-def _lack(
+def _describe_lack(
     wants: Resources,
     limit: Resources,
     tasks: int,

@@ -41,7 +41,9 @@ Parts = Sequence[tuple[Resources, int]]
 Homes = Mapping[str, frozenset[str]]
 """By job: the names of its nodes."""
 NOWHERE: frozenset[str] = frozenset()
-Question = tuple[int, Resources | None, int | None, TaskLimits | None, Size, Size, RoleResources]
+PlacementKey = tuple[
+    int, Resources | None, int | None, TaskLimits | None, Size, Size, RoleResources
+]
 """A placement that was tried: the moment, the remaining quota, the remaining number of tasks, the
 limits of a task, the largest and the least size, and the sizes of tasks.
 """
@@ -79,9 +81,9 @@ class Room:
         self._index = index
         self._order: BestFitIndex | None = None
         self._first_homes: Homes | None = None
-        self._came: dict[str, set[str]] = {}
+        self._new_homes: dict[str, set[str]] = {}
         # The state before each placement, in order, for `undo`.
-        self._before: list[tuple[Node, str, Resources | None, int | None]] = []
+        self._undo_log: list[tuple[Node, str, Resources | None, int | None]] = []
         self._ordinals = count(1)
         self._moments = [0]
         # The amounts that are held back, by node and by namespace.
@@ -89,13 +91,13 @@ class Room:
         self._held_quotas: dict[str, Resources] = {}
         # Results that are remembered within the pass.
         self._shapes: tuple[Resources, ...] | None = None
-        self._stands: tuple[tuple[str, int], list[Node]] = (("", 0), [])
-        self._most: tuple[int, tuple[float, float, int]] = (-1, (0.0, 0.0, 0))
-        self.refused: set[Question] = set()
+        self._last_homes: tuple[tuple[str, int], list[Node]] = (("", 0), [])
+        self._last_most_free: tuple[int, tuple[float, float, int]] = (-1, (0.0, 0.0, 0))
+        self.unplaceable: set[PlacementKey] = set()
         """Questions without a placement, by moment."""
-        self.lacks: dict[Question, str] = {}
+        self.shortage_texts: dict[PlacementKey, str] = {}
         """The lacking resources, by question (`shortage.py`)."""
-        self.waits: dict[Question, str] = {}
+        self.wait_reasons: dict[PlacementKey, str] = {}
         """The reason of a waiting job without a quota, by question (`trial.py`)."""
 
     # ------------------------------------------------------------ the index
@@ -157,23 +159,23 @@ class Room:
         other.nodes = self.nodes.copy()
         other._order = self.order().copy()
         other._first_homes = self.first_homes()
-        other._came = {job: names.copy() for job, names in self._came.items()}
+        other._new_homes = {job: names.copy() for job, names in self._new_homes.items()}
         for node in nodes:
-            other._swap(other.nodes[node.name], node)
+            other._replace_node(other.nodes[node.name], node)
         return other
 
     def _homes(self, job: str) -> list[Node]:
         """Return the nodes of a job."""
         question = job, self._moments[-1]
-        if self._stands[0] == question:
-            return self._stands[1]
-        names = self._came.get(job) or self.first_homes().get(job, NOWHERE)
+        if self._last_homes[0] == question:
+            return self._last_homes[1]
+        names = self._new_homes.get(job) or self.first_homes().get(job, NOWHERE)
         homes = []
         for name in names:
             node = self.nodes[name]
             if job in node.hosts:
                 homes.append(node)
-        self._stands = question, homes
+        self._last_homes = question, homes
         return homes
 
     # ------------------------------------------------------------ quotas
@@ -220,7 +222,7 @@ class Room:
             name = self.order().best_fit(add_multiple(rest, wants, count))
             if name:
                 return name
-        return self._for_most(wants, count)
+        return self._best_for_most(wants, count)
 
     def _best_home(self, job: str, wants: Resources) -> str | None:
         """Return the best fit of the nodes with tasks of the job."""
@@ -232,11 +234,11 @@ class Room:
 
     def most_free(self) -> tuple[float, float, int]:
         """Return the most cores, GiB and devices that are free on one node that takes new tasks."""
-        if self._most[0] != self._moments[-1]:
-            self._most = self._moments[-1], self.order().largest_free()
-        return self._most[1]
+        if self._last_most_free[0] != self._moments[-1]:
+            self._last_most_free = self._moments[-1], self.order().largest_free()
+        return self._last_most_free[1]
 
-    def _for_most(self, wants: Resources, count: int) -> str | None:
+    def _best_for_most(self, wants: Resources, count: int) -> str | None:
         """Return the best fit of the nodes that hold most of so many tasks."""
         order = self.order()
         best = order.best_fit(wants)
@@ -274,7 +276,7 @@ class Room:
             if not name:
                 break
             number, left = count_fitting(self.nodes[name].free, wants, count - len(nodes))
-            self._give(job, name, left, number)
+            self._take(job, name, left, number)
             nodes += [name] * number
         return nodes
 
@@ -292,14 +294,14 @@ class Room:
         """Take so many tasks of each kind, one kind after the other, and return their nodes. None,
         and nothing taken, if they do not all fit.
         """
-        if not self._may_have(job, parts):
+        if not self._is_allowed(job, parts):
             return None
         rest_after = [NO_MORE]  # what is still to be placed, from behind
         for wants, number in reversed(parts):
             rest_after.append(add_multiple(rest_after[-1], wants, number))
         total = rest_after.pop()
         if not self._homes(job):
-            name = self._at_once(job, parts, total)
+            name = self._take_on_one_node(job, parts, total)
             if name:
                 return [[name] * number for _, number in parts]
         return self._fill_in_turn(job, parts, rest_after)
@@ -320,7 +322,7 @@ class Room:
             found.append(nodes)
         return found
 
-    def _may_have(self, job: str, parts: Parts) -> bool:
+    def _is_allowed(self, job: str, parts: Parts) -> bool:
         """Return True if the cluster allows so many tasks of each kind, and kinds as large as
         these.
         """
@@ -331,7 +333,7 @@ class Room:
             return True
         return all(self.allows(job, wants) for wants, number in parts if number)
 
-    def _at_once(self, job: str, parts: Parts, total: Resources) -> str | None:
+    def _take_on_one_node(self, job: str, parts: Parts, total: Resources) -> str | None:
         """Take all tasks of a job without tasks from the one node that they would all go to, one
         after the other; None: they go to several.
         """
@@ -348,7 +350,7 @@ class Room:
             fitting, left = count_fitting(left, wants, number)
             if fitting < number:
                 return None
-        self._give(job, name, left, tasks)
+        self._take(job, name, left, tasks)
         return name
 
     def extend(self, job: str, name: str, more: Resources) -> bool:
@@ -363,17 +365,17 @@ class Room:
         remaining_quota = self.remaining_quota(job)
         if remaining_quota is not None and not fits(more, remaining_quota):
             return False
-        self._give(job, name, subtract(node.free, more), 0)
+        self._take(job, name, subtract(node.free, more), 0)
         return True
 
-    def _give(self, job: str, name: str, left: Resources, tasks: int) -> None:
+    def _take(self, job: str, name: str, left: Resources, tasks: int) -> None:
         """Take so many tasks of the job from a node; `left`: its free amount afterwards."""
         node = self.nodes[name]
         remaining_quota = self.remaining_quota(job)
         slots = self.slots_of(job)
 
         # Remember the state before, for `undo`.
-        self._before.append((node, job, remaining_quota, slots))
+        self._undo_log.append((node, job, remaining_quota, slots))
         self._moments.append(next(self._ordinals))
 
         # Take it from the quota, and from the node.
@@ -384,33 +386,35 @@ class Room:
         if slots is not None:
             self.slots[namespace_of(job)] = slots - tasks
         hosts = node.hosts if job in node.hosts else node.hosts | {job}
-        self._swap(
+        self._replace_node(
             node,
             Node(name, left, node.allocatable, node.open, hosts, node.returning, node.shunned),
         )
 
         # Remember that the job is there now.
-        came = self._came.get(job)
+        came = self._new_homes.get(job)
         if came is None:
-            came = self._came[job] = {*self.first_homes().get(job, ())}
+            came = self._new_homes[job] = {*self.first_homes().get(job, ())}
         came.add(name)
 
     def mark(self) -> int:
         """Return a mark of the present state, for `undo`."""
-        return len(self._before)
+        return len(self._undo_log)
 
     def undo(self, mark: int) -> None:
         """Give back everything that was taken since."""
-        while len(self._before) > mark:
-            before, job, remaining_quota, slots = self._before.pop()
+        while len(self._undo_log) > mark:
+            before, job, remaining_quota, slots = self._undo_log.pop()
             self._moments.pop()
-            self._swap(self.nodes[before.name], before)
+            self._replace_node(self.nodes[before.name], before)
             if remaining_quota is not None:
                 self.remaining_quotas[namespace_of(job)] = remaining_quota
             if slots is not None:
                 self.slots[namespace_of(job)] = slots
 
-    def question(self, job: str, most: Size, least: Size, sizes: RoleResources) -> Question | None:
+    def placement_key(
+        self, job: str, most: Size, least: Size, sizes: RoleResources
+    ) -> PlacementKey | None:
         """Return a key of this request, equal for all jobs without tasks and with the same quota,
         as long as nothing is taken for good. None for a job with tasks.
         """
@@ -428,14 +432,14 @@ class Room:
         """Let no new task go to these nodes meanwhile."""
         avoided = [name for name in names if name in self.nodes and self.nodes[name].takes]
         for name in avoided:
-            self._swap(self.nodes[name], replace(self.nodes[name], shunned=True))
+            self._replace_node(self.nodes[name], replace(self.nodes[name], shunned=True))
         self._moments[-1] = next(self._ordinals)
         try:
             yield
         finally:
             self._moments[-1] = next(self._ordinals)
             for name in avoided:
-                self._swap(self.nodes[name], replace(self.nodes[name], shunned=False))
+                self._replace_node(self.nodes[name], replace(self.nodes[name], shunned=False))
 
     @contextmanager
     def with_more(
@@ -480,13 +484,13 @@ class Room:
     ) -> None:
         """Change the free amounts of these nodes, and the rest of these quotas."""
         for name, free in free_by_node.items():
-            self._swap(self.nodes[name], replace(self.nodes[name], free=free))
+            self._replace_node(self.nodes[name], replace(self.nodes[name], free=free))
         self.remaining_quotas.update(remaining_quotas)
         self._moments[-1] = next(self._ordinals)
 
-    def _swap(self, before: Node, after: Node) -> None:
+    def _replace_node(self, before: Node, after: Node) -> None:
         """Replace a node, and update the index."""
-        self._stands = ("", 0), []
+        self._last_homes = ("", 0), []
         self.nodes[before.name] = after
         order = self._order
         if order is None:

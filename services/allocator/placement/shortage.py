@@ -37,16 +37,16 @@ def missing_resources(
     """Return the resources that are short, to be put behind `waits for room`: ` (too little
     memory)`; empty: there is nothing to name.
     """
-    question = None if keep else room.question(job, size, size, sizes)
-    if question is not None and question in room.lacks:
-        return room.lacks[question]
+    question = None if keep else room.placement_key(job, size, size, sizes)
+    if question is not None and question in room.shortage_texts:
+        return room.shortage_texts[question]
     text = ""
     names = _short_resources(room, job, keep, size, sizes, placer)
     if names:
         missing = _missing_roles(keep, size)
-        text = _describe(names, _too_large(room, missing, sizes, names))
+        text = _describe_shortage(names, _oversized_tasks(room, missing, sizes, names))
     if question is not None:
-        room.lacks[question] = text
+        room.shortage_texts[question] = text
     return text
 
 
@@ -65,7 +65,7 @@ def _short_resources(
     wanted = [name for name in WORDS if _largest_amount(sizes, ROLES, name)[0]]
     for count in range(1, len(wanted) + 1):
         for names in combinations(wanted, count):
-            if has_room(room, job, keep, size, _without(sizes, names), placer):
+            if has_room(room, job, keep, size, _sizes_without(sizes, names), placer):
                 return names
     return ()
 
@@ -82,7 +82,7 @@ def _largest_amount(sizes: RoleResources, roles: Sequence[Role], name: str) -> t
     return largest, largest_role
 
 
-def _without(sizes: RoleResources, names: Sequence[str]) -> RoleResources:
+def _sizes_without(sizes: RoleResources, names: Sequence[str]) -> RoleResources:
     """Return the sizes of tasks that want nothing of these resources."""
     nothing = dict.fromkeys(names, 0)
     return RoleResources(
@@ -92,7 +92,7 @@ def _without(sizes: RoleResources, names: Sequence[str]) -> RoleResources:
     )
 
 
-def _too_large(
+def _oversized_tasks(
     room: Room, roles: Sequence[Role], sizes: RoleResources, names: Sequence[str]
 ) -> list[str]:
     """Return, for each resource, the task that wants most of it, if no node has so much free."""
@@ -115,7 +115,7 @@ def _describe_task(role: Role, amount: float, name: str, most: float) -> str:
     return f"a {role} wants {amount:g} {UNITS[name]}, and the most free on one node is {free:g}"
 
 
-def _describe(names: Sequence[str], too_large: Sequence[str]) -> str:
+def _describe_shortage(names: Sequence[str], too_large: Sequence[str]) -> str:
     """Return the text that follows `waits for room`."""
     little = "few" if names == ("gpu",) else "little"
     words = " and ".join([WORDS[name] for name in names])
@@ -134,7 +134,7 @@ def unschedulable_reason(room: Room, roles: Iterable[Role], sizes: RoleResources
     reasons = []
     for role in dict.fromkeys(roles):
         wants = getattr(sizes, role)
-        largest = _nearest(wants, room.shapes)
+        largest = _nearest_shape(wants, room.shapes)
         if largest is None or fits(wants, largest):
             continue
         sentence = f"it wants {describe_resources(wants)}, and the largest has {describe_resources(largest)}"
@@ -148,15 +148,15 @@ def describe_resources(amount: Resources) -> str:
     return f"{amount.cpu:g} cpu, {amount.memory_gib:.4g} GiB{devices}"
 
 
-def _nearest(wants: Resources, shapes: tuple[Resources, ...]) -> Resources | None:
+def _nearest_shape(wants: Resources, shapes: tuple[Resources, ...]) -> Resources | None:
     """Return the first node size that holds the task; else the one with the smallest lack."""
     for shape in shapes:
         if fits(wants, shape):
             return shape
-    return min(shapes, key=lambda shape: _lack(wants, shape), default=None)
+    return min(shapes, key=lambda shape: _missing_share(wants, shape), default=None)
 
 
-def _lack(wants: Resources, free: Resources) -> float:
+def _missing_share(wants: Resources, free: Resources) -> float:
     """Return the missing shares of the wanted amounts, summed over cpu, memory and devices."""
     lack = 0.0
     for wanted, available in zip(amounts(wants), amounts(free), strict=True):

@@ -98,14 +98,14 @@ class Placed(msgspec.Struct):
 
 
 class Shortage(msgspec.Struct, frozen=True):
-    """A size without room. `stand`: the tasks that exist or were placed. `remaining_quota`,
+    """A size without room. `tasks`: the tasks that exist or were placed. `remaining_quota`,
     `slots`: the rest of the quota at the time of the trial; None: there is no limit.
     """
 
     room: Room
     request: PlacementRequest
     size: Size
-    stand: Sequence[TaskPlan]
+    tasks: Sequence[TaskPlan]
     remaining_quota: Resources | None
     slots: int | None
 
@@ -115,7 +115,7 @@ class Shortage(msgspec.Struct, frozen=True):
         """Return the resources that are short, to be put behind `waits for room`."""
         request = self.request
         return missing_resources(
-            self.room, request.job, self.stand, self.size, request.sizes, request.placer
+            self.room, request.job, self.tasks, self.size, request.sizes, request.placer
         )
 
     def quota_reason(self, roles: Sequence[Role] = ()) -> str:
@@ -145,13 +145,13 @@ class Shortage(msgspec.Struct, frozen=True):
         request = self.request
         question = None
         if self.remaining_quota is None:
-            question = self.room.question(request.job, self.size, self.size, request.sizes)
-        if question is not None and question in self.room.waits:
-            return self.room.waits[question]
+            question = self.room.placement_key(request.job, self.size, self.size, request.sizes)
+        if question is not None and question in self.room.wait_reasons:
+            return self.room.wait_reasons[question]
         roles = roles_of(self.size)
         reason = self.describe_for(roles, f"for a chief, {self.size.describe()}")
         if question is not None:
-            self.room.waits[question] = reason
+            self.room.wait_reasons[question] = reason
         return reason
 
     def describe_for(self, roles: Sequence[Role], purpose: str) -> str:
@@ -168,9 +168,9 @@ class Shortage(msgspec.Struct, frozen=True):
         for even one task more, so that is tried first.
         """
         steps = ladder(self.request.most, now)[:-1]
-        if not steps or steps[-1] == now or not self._holds(steps[-1]):
+        if not steps or steps[-1] == now or not self._has_room(steps[-1]):
             return now
-        step = smallest_enough(len(steps) - 1, lambda number: self._holds(steps[number]))
+        step = smallest_enough(len(steps) - 1, lambda number: self._has_room(steps[number]))
         return now if step is None else steps[step]
 
     def place_part(self, now: Size) -> Placed | None:
@@ -186,9 +186,9 @@ class Shortage(msgspec.Struct, frozen=True):
         """Return True if there were room for more tasks with these amounts added."""
         largest = self.largest_part(now)
         with self.room.with_more(nodes, quotas):
-            return self._holds(self.request.most) or self.largest_part(now) != largest
+            return self._has_room(self.request.most) or self.largest_part(now) != largest
 
-    def _holds(self, size: Size) -> bool:
+    def _has_room(self, size: Size) -> bool:
         """Return True if the job fits at this size into the capacity that is free now. Nothing is
         taken.
         """

@@ -220,7 +220,7 @@ def role_count(decision: AllocationDecided, role: str) -> int:
 
 
 STARVED = 0.5
-LEAST = 0.02
+LEAST_CPU = 0.02
 """Cores; a task that could not use as many has nothing to wait for."""
 
 
@@ -231,7 +231,7 @@ def cpu_share(use: TaskUsage, limit: float) -> float | None:
     if use.waited is None or use.busy is None or not limit:
         return None
     promised = min(limit * use.busy, use.cpu + use.waited)
-    if promised <= LEAST:
+    if promised <= LEAST_CPU:
         return 1.0
     return min(use.cpu / promised, 1.0)
 

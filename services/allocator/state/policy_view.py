@@ -51,7 +51,7 @@ def view_of_job(job: Job, rules: Rules, history: ProgramHistory | None = None) -
         batch = wanted.batch
         tasks = wanted.tasks
         if job.changed:
-            request = _with_its_size(request, size)
+            request = _with_present_size(request, size)
 
     return JobSnapshot(
         key=job.key,
@@ -81,7 +81,7 @@ def _mean_pause_s(job: Job) -> float | None:
     return sum(job.pauses) / len(job.pauses)
 
 
-def _with_its_size(request: JobRequested, size: Size) -> JobRequested:
+def _with_present_size(request: JobRequested, size: Size) -> JobRequested:
     """Return the request with bounds that include the job's present size, even if its user has
     excluded it.
     """

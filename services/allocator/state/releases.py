@@ -99,7 +99,7 @@ def end_releases(releases: Releases, node: CapacityChanged, now: float) -> Relea
     for key, release in releases.open.items():
         left = _pods_left(release, node)
         if len(left) < len(release.pods):
-            releases = _without(releases, key, release, left, now)
+            releases = _with_pods_left(releases, key, release, left, now)
     return releases
 
 
@@ -113,7 +113,7 @@ def _pods_left(release: Release, seen: CapacityChanged) -> dict[str, str]:
     return left
 
 
-def _without(
+def _with_pods_left(
     releases: Releases, key: str, release: Release, left: dict[str, str], now: float
 ) -> Releases:
     """Return the releases with only these pods left of one; without it, if none is."""

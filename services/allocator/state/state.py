@@ -70,13 +70,13 @@ class ClosedJob(msgspec.Struct, frozen=True):
     """True if its messages on the bus are removed, and its view."""
 
 
-Waits = TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited
+EarlyMessage = TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited
 
 
 class EarlyFact(msgspec.Struct, frozen=True):
     """A fact of a job that is not accepted yet: facts and orders come in separate streams."""
 
-    fact: Waits
+    fact: EarlyMessage
     stored_s: float
 
 
@@ -238,7 +238,7 @@ def _apply_to_job(state: State, message: Message, stored_s: float) -> State:
     key = message.key()
     job = state.jobs.get(key)
     if job is None or job.uid != message.uid:
-        return _keep_early(state, message, stored_s)
+        return _keep_early_fact(state, message, stored_s)
 
     now = JOB_FOLDS[type(message)](job, message, stored_s)
     if isinstance(message, TaskLeaving):
@@ -261,7 +261,7 @@ def _decided_tasks(job: Job) -> list[TaskPlan]:
     return tasks
 
 
-def _keep_early(state: State, message: JobMessage, stored_s: float) -> State:
+def _keep_early_fact(state: State, message: JobMessage, stored_s: float) -> State:
     """Keep a fact of a job that is not accepted yet; drop a fact of a closed job."""
     if not isinstance(message, TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited):
         return state
@@ -278,7 +278,7 @@ def _keep_early(state: State, message: JobMessage, stored_s: float) -> State:
     return replace(state, early=add_early_fact(state.early, waits, lambda each: each.fact))
 
 
-def _apply_early(state: State, key: str, uid: int) -> State:
+def _apply_early_facts(state: State, key: str, uid: int) -> State:
     """Apply the facts that waited for this job, and forget those of earlier jobs of its name."""
     waiting: list[EarlyFact] = []
     others: list[EarlyFact] = []
@@ -340,7 +340,7 @@ def _on_acceptance(state: State, message: JobAccepted, sequence: int, stored_s: 
         cancelled=open_request.cancelled,
         serials=before.job.serials if before else 0,
     )
-    return _apply_early(replace(state, jobs=state.jobs | {key: job}), key, job.uid)
+    return _apply_early_facts(replace(state, jobs=state.jobs | {key: job}), key, job.uid)
 
 
 def _on_rejection(state: State, message: JobRejected, sequence: int, stored_s: float) -> State:
@@ -417,7 +417,7 @@ def _on_capacity(state: State, message: CapacityChanged, sequence: int, stored_s
     """Fold the last fact of a node: add, update or remove it. It also ends releases of pods that
     are gone, and updates jobs with a notice about the node.
     """
-    jobs = _above_serials(_with_node_state(state.jobs, message), message)
+    jobs = _with_serials_above(_with_node_state(state.jobs, message), message)
     releases = _releases_after(state, message, stored_s)
     if message.gone:
         nodes = without_key(state.nodes, message.node)
@@ -473,7 +473,7 @@ def _with_node_state(jobs: dict[str, Job], message: CapacityChanged) -> dict[str
     return jobs | changed
 
 
-def _above_serials(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
+def _with_serials_above(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
     """Return the jobs with serials above those of listed pods, because the bus may have lost a
     decision; the very same jobs if all serials are above.
     """

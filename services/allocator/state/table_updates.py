@@ -52,7 +52,7 @@ def refresh_tables(state: State, rules: Rules) -> State:
         return state
     tables = _with_nodes(before, state, marks)
     tables = _with_promised(tables, state, marks)
-    tables = _with_kins(tables, state, marks)
+    tables = _with_histories(tables, state, marks)
     changed = _changed_jobs(before, tables, state, marks, rules)
     tables = _with_jobs(tables, state, changed, stored, rules)
     tables = _with_total(before, tables, state, marks, changed)
@@ -149,7 +149,7 @@ def _with_promised(tables: Tables, state: State, marks: Marks) -> Tables:
 # ---------------------------------------------------------------- jobs
 
 
-def _with_kins(tables: Tables, state: State, marks: Marks) -> Tables:
+def _with_histories(tables: Tables, state: State, marks: Marks) -> Tables:
     """Update the results of closed jobs, and the history of each program."""
     if not marks.closed:
         return tables
@@ -157,7 +157,7 @@ def _with_kins(tables: Tables, state: State, marks: Marks) -> Tables:
     for key, end in state.closed.items():
         is_known = key in tables.past and key not in marks.jobs
         past[key] = tables.past[key] if is_known else tuple(finished_job(end))
-    return replace(tables, past=past, kins=histories_by_program(state.closed, past))
+    return replace(tables, past=past, histories=histories_by_program(state.closed, past))
 
 
 def _changed_jobs(
@@ -165,7 +165,7 @@ def _changed_jobs(
 ) -> set[str]:
     """Return the open jobs that policies see differently from before."""
     changed = set(marks.jobs & state.jobs.keys())
-    new_history = before.kins is not tables.kins
+    new_history = before.histories is not tables.histories
     new_quotas = tables.quotas != rules.quotas
     if not new_history and not new_quotas:
         return changed
@@ -174,7 +174,7 @@ def _changed_jobs(
         if key in changed:
             continue
         namespace = job.request.namespace
-        history = history_of(tables.kins, job.request) if new_history else None
+        history = history_of(tables.histories, job.request) if new_history else None
         other_history = new_history and tables.jobs[key].history != history
         other_quota = new_quotas and tables.quotas.get(namespace) != rules.quotas.get(namespace)
         if other_history or other_quota:
@@ -203,7 +203,7 @@ def _with_jobs(
     for key in changed:
         job = state.jobs[key]
         policy = policy_of(job, rules)
-        view = view_of_job(job, rules, history_of(tables.kins, job.request))
+        view = view_of_job(job, rules, history_of(tables.histories, job.request))
         model = stored_model(stored, policy, view) if stored else None
         jobs[key] = view if model is None else replace(view, model=model)
         if model is None and policy in FITTERS:

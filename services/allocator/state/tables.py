@@ -60,7 +60,7 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     promised: dict[str, tuple[TaskPlan, ...]] = {}
     past: dict[str, tuple[FinishedJob, ...]] = {}
     """By job that is over."""
-    kins: dict[str, ProgramHistory] = {}
+    histories: dict[str, ProgramHistory] = {}
     jobs: dict[str, JobSnapshot] = {}
     """With the model of the job's policy."""
     ranks: dict[str, tuple[int, int]] = {}

@@ -25,15 +25,15 @@ from services.allocator.steps.stabilisation import retry_s
 from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
 from shared.messages import CORDONED, OF_NODE, AllocationDecided, TaskPlan
 
-Whys = dict[TaskPlan, str]
+Reasons = dict[TaskPlan, str]
 """The reason of each task that has to leave its node."""
 
 
-def departure_reasons(job: Job, tasks: Sequence[TaskPlan]) -> Whys:
+def departure_reasons(job: Job, tasks: Sequence[TaskPlan]) -> Reasons:
     """Return the reason of each of these tasks that works and has to leave its node."""
     if not job.leaving:
         return {}
-    notices: Whys = {}
+    notices: Reasons = {}
     for task in tasks:
         notice = job.leaving.get(job.pod(task))
         if notice is not None:
@@ -41,7 +41,7 @@ def departure_reasons(job: Job, tasks: Sequence[TaskPlan]) -> Whys:
 
     # A task without a notice of its own leaves for the reason that others have on its node.
     closed = _closed_nodes(notices)
-    reasons: Whys = {}
+    reasons: Reasons = {}
     for task in tasks:
         why = notices.get(task, CORDONED)
         if why in ("", *OF_NODE):
@@ -51,7 +51,7 @@ def departure_reasons(job: Job, tasks: Sequence[TaskPlan]) -> Whys:
     return reasons
 
 
-def _closed_nodes(notices: Whys) -> dict[str, str]:
+def _closed_nodes(notices: Reasons) -> dict[str, str]:
     """Return why nodes take no tasks, by node, the harder reason of two. It counts for all tasks
     there.
     """
@@ -69,7 +69,7 @@ def nodes_losing_tasks(jobs: Iterable[Job]) -> set[str]:
     for job in jobs:
         if not job.leaving:
             continue
-        for task in _sent_away(job):
+        for task in _tasks_with_own_notice(job):
             nodes.add(task.node)
     return nodes
 
@@ -101,17 +101,17 @@ def evacuate(situation: Situation) -> Verdict | None:
         first = next(iter(reasons))
         rationale = Rationale(reason=f"{names}; moved{part}", cause=job.pod(first))
         return grant_tasks(situation, trial.tasks, newest.batch, rationale)
-    if _ends_soon(job, doomed):
+    if _has_deadline(job, doomed):
         return Verdict(why=f"{names}; there is no room for it elsewhere")
     return None
 
 
-def _doomed_tasks(reasons: Whys) -> list[TaskPlan]:
+def _doomed_tasks(reasons: Reasons) -> list[TaskPlan]:
     """Return the tasks that leave for more than a cordon."""
     return [task for task, why in reasons.items() if why != CORDONED]
 
 
-def _departures(job: Job, reasons: Whys) -> list[str]:
+def _departures(job: Job, reasons: Reasons) -> list[str]:
     """Return each of these tasks in words, with its reason."""
     departures = []
     for task, why in reasons.items():
@@ -131,7 +131,7 @@ def describe_staying(job: Job) -> str:
         notes.append(f"{pods} will move from a cordoned node when all of that fits elsewhere")
 
     doomed = _doomed_tasks(reasons)
-    if not _ends_soon(job, doomed):
+    if not _has_deadline(job, doomed):
         for departure in _departures(job, {task: reasons[task] for task in doomed}):
             notes.append(f"{departure} when there is room")
     return "; ".join(notes)
@@ -160,7 +160,7 @@ def _staying_tasks(newest: AllocationDecided, leaving: list[TaskPlan]) -> list[T
     return [task for task in newest.tasks if task not in leaving]
 
 
-def _ends_soon(job: Job, doomed: list[TaskPlan]) -> bool:
+def _has_deadline(job: Job, doomed: list[TaskPlan]) -> bool:
     """Return True if one of these tasks has a deadline. It is killed at that time."""
     for task in doomed:
         notice = job.leaving.get(job.pod(task))
@@ -177,7 +177,7 @@ def _is_closed(job: Job, task: TaskPlan) -> bool:
     return notice is None or bool(notice.closed)
 
 
-def _sent_away(job: Job) -> list[TaskPlan]:
+def _tasks_with_own_notice(job: Job) -> list[TaskPlan]:
     """Return the tasks that have to go for a reason of their own, not their node's."""
     found = []
     for decided in (job.active_decision, job.pending_decision):

@@ -136,16 +136,16 @@ def _first_victims(steps: Sequence[Victim], tasks_with: TasksWith) -> Victims | 
     """Return the victims of the fewest steps that make room for the waiting job; None: all steps do
     not.
     """
-    if not steps or tasks_with(_chosen(steps).values()) is None:
+    if not steps or tasks_with(_victims_by_job(steps).values()) is None:
         return None
 
     def is_enough(number: int) -> bool:
-        return tasks_with(_chosen(steps[:number]).values()) is not None
+        return tasks_with(_victims_by_job(steps[:number]).values()) is not None
 
     count = smallest_enough(len(steps), is_enough)
     if count is None:
-        return _chosen(steps)
-    return _chosen(steps[:count])
+        return _victims_by_job(steps)
+    return _victims_by_job(steps[:count])
 
 
 def _needed_victims(chosen: Victims, tasks_with: TasksWith) -> Victims:
@@ -197,7 +197,7 @@ def _all_steps(claim: Reservation, jobs: Iterable[Job], now: float, rules: Rules
     suspends = []
     for job in able:
         if job.active_decision:
-            smaller = _shrunk(job, shrink_floor(job, size_of(job.active_decision)))
+            smaller = _shrunk_victim(job, shrink_floor(job, size_of(job.active_decision)))
             if smaller.freed():
                 shrinks.append(smaller)
         if _may_be_suspended(job, claim, rules):
@@ -222,7 +222,7 @@ def _may_give_way(job: Job, claim: Reservation, now: float, rules: Rules) -> boo
         or job.is_trained
     ):
         return False
-    if not _is_below(job.request.priority, claim):
+    if not _gives_way_to(job.request.priority, claim):
         return False
     if now < job.resumed_s + rules.cooldown_s or now < retry_s(job, rules):
         return False
@@ -235,7 +235,7 @@ def _may_give_way(job: Job, claim: Reservation, now: float, rules: Rules) -> boo
     return gain.left_s > rules.payback_factor * gain.cost_s
 
 
-def _is_below(priority: int, claim: Reservation) -> bool:
+def _gives_way_to(priority: int, claim: Reservation) -> bool:
     """Return True if a job of this priority gives way for the claim."""
     if priority == claim.priority:
         return claim.overdue
@@ -262,13 +262,13 @@ def _payback(job: Job, rules: Rules) -> Payback:
     return payback_of(view_of_job(job, rules), size, batch, rules)
 
 
-def _shrunk(job: Job, size: Size) -> Victim:
+def _shrunk_victim(job: Job, size: Size) -> Victim:
     """Return the job as a victim that keeps its oldest tasks at this size."""
     tasks = job.active_decision.tasks if job.active_decision else ()
     return Victim(job=job, tasks=shrink_tasks(tasks, size))
 
 
-def _chosen(steps: Iterable[Victim]) -> Victims:
+def _victims_by_job(steps: Iterable[Victim]) -> Victims:
     """Return the victims by job: the last step replaces the ones before."""
     return {victim.job.key: victim for victim in steps}
 
@@ -280,6 +280,6 @@ def _smallest_cut(victim: Victim, is_enough: Callable[[Victim], bool]) -> Victim
     sizes = ladder(size_of(victim.job.active_decision), counted_size(victim.tasks))[1:]
     if not sizes:
         return victim
-    smaller = [_shrunk(victim.job, size) for size in sizes]
+    smaller = [_shrunk_victim(victim.job, size) for size in sizes]
     first = smallest_enough(len(smaller) - 1, lambda number: is_enough(smaller[number]))
     return victim if first is None else smaller[first]

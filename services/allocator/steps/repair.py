@@ -35,7 +35,7 @@ def replace_lost_tasks(situation: Situation) -> Verdict | None:
     job, newest = situation.job, situation.newest
     if newest is None or not job.exits:
         return None
-    report_until_s = _over_s(job, newest, situation.settings)
+    report_until_s = _report_deadline_s(job, newest, situation.settings)
     if situation.now < report_until_s:
         return Verdict(
             why="the chief has completed; the job is about to finish", wake_s=report_until_s
@@ -55,7 +55,7 @@ def _replace_tasks(
 ) -> Verdict:
     """Replace the lost tasks, or wait for room."""
     job, now = situation.job, situation.now
-    settled_s = _settled_s(situation, newest, lost) + situation.settings.settle_s
+    settled_s = _lost_s(situation, newest, lost) + situation.settings.settle_s
     is_settled = now >= settled_s
 
     trial = _trial(situation, newest, lost, may_shrink=is_settled)
@@ -67,7 +67,7 @@ def _replace_tasks(
 
     part = "" if len(trial.tasks) == len(newest.tasks) else " as far as there is room"
     reason = f"{names}; replaced{part}"
-    if not _shut_down(job, lost):
+    if not _were_shut_down(job, lost):
         reason = f"{reason} ({describe_budget(job, lost, now, situation.settings)})"
     rationale = Rationale(reason=reason, cause=job.pod(lost[0]))
     return grant_tasks(situation, trial.tasks, newest.batch, rationale)
@@ -90,18 +90,18 @@ def _trial(
     return situation.first_trial(attempts)
 
 
-def _settled_s(situation: Situation, newest: AllocationDecided, lost: Tasks) -> float:
+def _lost_s(situation: Situation, newest: AllocationDecided, lost: Tasks) -> float:
     """Return when (s) the last of the lost tasks ended. Nodes that were shut down come back one
     after another, so then the time begins again with each.
     """
     job = situation.job
     ended_s = max([job.exits[job.pod(task)].at_s for task in lost])
-    if _shut_down(job, lost) or len(lost) == len(newest.tasks):
+    if _were_shut_down(job, lost) or len(lost) == len(newest.tasks):
         return max(ended_s, situation.opened_s)
     return ended_s
 
 
-def _over_s(job: Job, newest: AllocationDecided, rules: Rules) -> float:
+def _report_deadline_s(job: Job, newest: AllocationDecided, rules: Rules) -> float:
     """Return until when (s) a chief that ended well may still report that the job is over."""
     until_s = -math.inf
     for task in newest.tasks:
@@ -117,12 +117,12 @@ def _lost_tasks(job: Job, newest: AllocationDecided) -> Tasks:
     """Return the tasks that have ended and are to be replaced."""
     lost = []
     for task in newest.tasks:
-        if job.exit_of(task) and not _left_to_launcher(job, task):
+        if job.exit_of(task) and not _is_left_to_launcher(job, task):
             lost.append(task)
     return lost
 
 
-def _left_to_launcher(job: Job, task: TaskPlan) -> bool:
+def _is_left_to_launcher(job: Job, task: TaskPlan) -> bool:
     """Return True if the launcher abandons the generation in flight because of this new task."""
     ended, current = job.exit_of(task), job.active_decision
     if ended is None:
@@ -139,14 +139,14 @@ def _describe_loss(job: Job, lost: Tasks) -> str:
     """Return the lost pods for the decision's reason: as one shutdown if all of them were shut down
     in order, else each with its exit.
     """
-    if _shut_down(job, lost):
+    if _were_shut_down(job, lost):
         pods = [job.pod(task) for task in lost]
         return f"was stopped with its cluster or its nodes ({format_some_names(pods, 'pod')})"
     ends = [_describe_end(job, task) for task in lost]
     return f"lost {format_some_names(ends, 'pod')}"
 
 
-def _shut_down(job: Job, tasks: Tasks) -> bool:
+def _were_shut_down(job: Job, tasks: Tasks) -> bool:
     """Return True if all of these tasks were shut down in order, so that no fault is looked for."""
     for task in tasks:
         ended = job.exit_of(task)

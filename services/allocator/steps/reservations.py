@@ -66,7 +66,7 @@ TRIES = 16
 Sizes with more than all nodes have together, or with a task larger than each node, do not count."""
 
 
-Impossible = tuple[Size, RoleResources, tuple[TaskPlan, ...], frozenset[str]]
+UnplaceableRequest = tuple[Size, RoleResources, tuple[TaskPlan, ...], frozenset[str]]
 """A request without a place: the smallest size of a job, the sizes of its tasks, the tasks that it
 keeps, and the nodes out of its reach.
 """
@@ -96,7 +96,9 @@ def claimants(
             next_due_s = min(next_due_s, due_s)
             if job.request.priority <= lowest_priority:
                 continue
-        if not _pauses(job, now, rules) and not _may_come_back(job, now, rules, opened_s):
+        if not _is_backing_off(job, now, rules) and not _may_get_room_back(
+            job, now, rules, opened_s
+        ):
             found.append(job)
 
     if next_due_s == inf:
@@ -108,7 +110,7 @@ def _is_overdue(job: Job, now: float, rules: Rules) -> bool:
     return now >= waits_since_s(job) + rules.reserve_after_s
 
 
-def _pauses(job: Job, now: float, rules: Rules) -> bool:
+def _is_backing_off(job: Job, now: float, rules: Rules) -> bool:
     """Return True if a job has failed to start in the allowed number of tries, and its backoff is
     not over yet.
     """
@@ -116,7 +118,7 @@ def _pauses(job: Job, now: float, rules: Rules) -> bool:
     return job.abandonments >= tries and now < retry_s(job, rules)
 
 
-def _may_come_back(job: Job, now: float, rules: Rules, opened_s: float) -> bool:
+def _may_get_room_back(job: Job, now: float, rules: Rules, opened_s: float) -> bool:
     """Return True if a job has just lost tasks, or nodes are coming back, so that its own room may
     come back.
     """
@@ -139,7 +141,7 @@ class ReservationPlan:
         self.victims: list[Victim] = []
         self.wake_s: float | None = None
         self._held: Reservations = ()
-        self._nowhere: defaultdict[str, set[Impossible]] = defaultdict(set)
+        self._unplaceable: defaultdict[str, set[UnplaceableRequest]] = defaultdict(set)
 
     # ------------------------------------------------------------ the choice of reservations
 
@@ -180,7 +182,7 @@ class ReservationPlan:
                 self.victims += victims
                 is_short = False
         if tasks is None:
-            tasks = capacity.earliest(request, earlier, _keeper(request))
+            tasks = capacity.earliest(request, earlier, _job_with_tasks(request))
         if tasks is None:
             return
 
@@ -219,13 +221,13 @@ class ReservationPlan:
         """Return True if the job has a place once all others have ended. Of one namespace only so
         many jobs without a place are tried.
         """
-        impossible = self._nowhere[request.namespace]
+        impossible = self._unplaceable[request.namespace]
         if not capacity.may_hold(request):
             return False
         question = request.most, request.sizes, tuple(request.keep), request.avoid
         if question in impossible or len(impossible) == TRIES:
             return False
-        if capacity.holds(request, earlier, _keeper(request)):
+        if capacity.holds(request, earlier, _job_with_tasks(request)):
             return True
         impossible.add(question)
         return False
@@ -309,7 +311,7 @@ def _fits(situation: Situation, sizes: RoleResources) -> bool:
     return False
 
 
-def _keeper(request: PlacementRequest) -> str:
+def _job_with_tasks(request: PlacementRequest) -> str:
     """Return the job, if it keeps tasks, else nothing."""
     return request.job if request.keep else ""
 

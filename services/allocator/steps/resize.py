@@ -85,7 +85,7 @@ def start_or_resize(situation: Situation) -> Verdict:
     # 2. Start a job that waits, if its policy gives it a size.
     target = situation.target
     if target is None:
-        return Verdict(why=_left_alone(situation))
+        return Verdict(why=_reason_without_target(situation))
     if target.waits:
         return Verdict(why=floor_shortage(situation) or target.reason)
     current = situation.current
@@ -105,7 +105,7 @@ def start_or_resize(situation: Situation) -> Verdict:
 # ---------------------------------------------------------------- a job that waits
 
 
-def _left_alone(situation: Situation) -> str:
+def _reason_without_target(situation: Situation) -> str:
     """Return the reason for a job without a desired size: a lack of room, if its floor has none."""
     if situation.current is not None:
         return "the policy leaves it as it is"

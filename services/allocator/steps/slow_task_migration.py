@@ -32,7 +32,7 @@ def slow_nodes(jobs: Iterable[Job], now: float, rules: Rules) -> set[str]:
     """Return the nodes with a starving task. They take nothing new meanwhile."""
     nodes = set()
     for job in jobs:
-        for task in _starving(job, now, rules):
+        for task in _starving_tasks(job, now, rules):
             nodes.add(task.node)
     return nodes
 
@@ -45,7 +45,7 @@ def migrate_slow_tasks(situation: Situation) -> Verdict | None:
     now = situation.now
     settings = situation.settings
     current = situation.current
-    starving = _starving(job, now, settings)
+    starving = _starving_tasks(job, now, settings)
     if current is None or not starving or now < retry_s(job, settings):
         return None
 
@@ -55,14 +55,14 @@ def migrate_slow_tasks(situation: Situation) -> Verdict | None:
         return None
 
     keep = [task for task in current.tasks if task not in starving]
-    avoided = _fled_nodes(job, now, settings)
+    avoided = _avoided_nodes(job, now, settings)
     trial = situation.trial(keep, size_of(current), avoid=avoided)
     if isinstance(trial, Shortage):
         return None
 
-    strains = ", ".join([_describe_strain(job, task) for task in starving])
+    shares = ", ".join([_describe_cpu_share(job, task) for task in starving])
     rationale = Rationale(
-        reason=f"{strains}; moved",
+        reason=f"{shares}; moved",
         cause=job.pod(starving[0]),
         gain_s=saved_s,
         cost_s=pause_s,
@@ -70,7 +70,7 @@ def migrate_slow_tasks(situation: Situation) -> Verdict | None:
     return grant_tasks(situation, trial.tasks, current.batch, rationale)
 
 
-def _fled_nodes(job: Job, now: float, rules: Rules) -> frozenset[str]:
+def _avoided_nodes(job: Job, now: float, rules: Rules) -> frozenset[str]:
     """Return the nodes that a task of the job has fled from a short time ago."""
     nodes = set()
     for node, fled_s in job.starved.items():
@@ -79,7 +79,7 @@ def _fled_nodes(job: Job, now: float, rules: Rules) -> frozenset[str]:
     return frozenset(nodes)
 
 
-def _starving(job: Job, now: float, rules: Rules) -> list[TaskPlan]:
+def _starving_tasks(job: Job, now: float, rules: Rules) -> list[TaskPlan]:
     """Return the tasks that have starved for long enough, of a job that runs unchanged."""
     if not job.starving or job.active_decision is None or job.pending_generation is not None:
         return []
@@ -97,12 +97,12 @@ def _saved_s(job: Job, current: AllocationDecided, starving: list[TaskPlan]) -> 
     remaining_s = (progress.total_samples - progress.samples) / progress.samples_per_second
     saved = []
     for task in starving:
-        lacking = 1 - _share(job, task)
+        lacking = 1 - _cpu_share(job, task)
         saved.append(remaining_s * lacking * _speed_share(current, task))
     return max(saved)
 
 
-def _share(job: Job, task: TaskPlan) -> float:
+def _cpu_share(job: Job, task: TaskPlan) -> float:
     """Return the share of its CPU that a task gets; 1: not known."""
     if job.progress is None:
         return 1.0
@@ -121,7 +121,7 @@ def _speed_share(current: AllocationDecided, task: TaskPlan) -> float:
     return 1 / size_of(current).workers
 
 
-def _describe_strain(job: Job, task: TaskPlan) -> str:
+def _describe_cpu_share(job: Job, task: TaskPlan) -> str:
     """Return the share of its promised CPU that a task gets, as a part of the reason."""
-    share = _share(job, task)
+    share = _cpu_share(job, task)
     return f"{job.pod(task)} gets {share:.0%} of the CPU that {task.node} has promised it"

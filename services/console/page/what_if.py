@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from services.allocator.admission.validation import Wrong, check_request
+from services.allocator.admission.validation import InvalidRequest, check_request
 from services.allocator.placement.free_capacity import free_nodes
 from services.allocator.placement.placers import ROLES, place
 from services.allocator.placement.room import Room
@@ -74,7 +74,7 @@ def answer_proposal(state: State, text: str, now_s: float, rules: Rules) -> Answ
         request = check_request(job_file.encode_fields(fields, NAME), rules)
     except Trouble as trouble:
         return Answer(refused=[single_line(str(trouble))])
-    if isinstance(request, Wrong):
+    if isinstance(request, InvalidRequest):
         return Answer(refused=[*map(single_line, request.reasons)])
     found = outlook(state, request, now_s, rules)
     if found.reasons:

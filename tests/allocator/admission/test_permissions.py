@@ -7,7 +7,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from services.allocator.admission.validation import Wrong, check_request, reasons_against
+from services.allocator.admission.validation import InvalidRequest, check_request, reasons_against
 from services.allocator.settings import Rules
 from shared.runtime import config
 from tests.allocator.builders import request
@@ -23,7 +23,7 @@ STRICT = Rules(
 def reasons(rules: Rules = STRICT, **changed: object) -> tuple[str, ...]:
     fields = {**GOOD, "namespace": "team-a", **changed}
     checked = check_request(msgspec.json.encode(fields), rules)
-    return checked.reasons if isinstance(checked, Wrong) else ()
+    return checked.reasons if isinstance(checked, InvalidRequest) else ()
 
 
 def mounted(path: str, rules: Rules = STRICT) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ def test_a_job_runs_where_jobs_may_run():
 def test_a_request_without_a_namespace_is_checked_for_the_default_one():
     bare = msgspec.json.encode({name: value for name, value in GOOD.items() if name != "namespace"})
     wrong = check_request(bare, STRICT)
-    assert isinstance(wrong, Wrong) and wrong.reasons[0].startswith(
+    assert isinstance(wrong, InvalidRequest) and wrong.reasons[0].startswith(
         "namespace: jobs may not run in 'default'"
     )
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.admission.validation import Wrong, check_request
+from services.allocator.admission.validation import InvalidRequest, check_request
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Limit, Rules
 from shared.messages import JobRequested
@@ -31,7 +31,7 @@ def reasons(**changed: object) -> tuple[str, ...]:
     checked = check_request(
         msgspec.json.encode({k: v for k, v in (GOOD | changed).items() if v is not ...})
     )
-    return checked.reasons if isinstance(checked, Wrong) else ()
+    return checked.reasons if isinstance(checked, InvalidRequest) else ()
 
 
 def test_a_valid_request_is_accepted():
@@ -80,7 +80,7 @@ def test_the_cluster_owners_limits_are_named_in_the_refusal():
         check_request(asked, rules) for rules in (Rules(max_priority=10), limited, free, elsewhere)
     ]
 
-    assert [each.reasons if isinstance(each, Wrong) else () for each in found] == [
+    assert [each.reasons if isinstance(each, InvalidRequest) else () for each in found] == [
         (
             "priority: 11 is more than 10, the highest in namespace 'team-a' (WEIR_ALLOCATOR_MAX_PRIORITY)",
         ),
@@ -127,7 +127,9 @@ def test_an_unusable_name_is_answered_under_a_digest():
     ):
         wrong = check_request(body)
         assert (
-            isinstance(wrong, Wrong) and wrong.job.startswith("invalid-") and wrong.namespace == "-"
+            isinstance(wrong, InvalidRequest)
+            and wrong.job.startswith("invalid-")
+            and wrong.namespace == "-"
         )
 
 
@@ -151,7 +153,7 @@ def test_a_fuzzed_request_is_read_or_refused_with_reasons(changed):
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_get_an_answer(body):
-    assert isinstance(check_request(body), Wrong)
+    assert isinstance(check_request(body), InvalidRequest)
 
 
 def test_a_grace_period_above_the_limit_names_the_setting() -> None:

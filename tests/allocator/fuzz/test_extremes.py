@@ -136,13 +136,13 @@ def test_messages_beyond_any_bound_are_refused(message: Message) -> None:
 def test_a_number_out_of_range_is_refused_with_its_name_and_bound(
     place: tuple[str, ...], value: float, reason: str
 ) -> None:
-    from services.allocator.admission.validation import Wrong
+    from services.allocator.admission.validation import InvalidRequest
     from services.allocator.admission.validation import check_request as answer
 
     asked = replace(request("extreme", 18, 1), resources=RoleResources())
     kinds: dict[Any, Any] = dict(places(asked))
     found = answer(with_number(asked, (place, kinds[place]), value), Rules(max_priority=1000))
 
-    assert isinstance(found, Wrong) and any(each.startswith(reason) for each in found.reasons), (
-        found
-    )
+    assert isinstance(found, InvalidRequest) and any(
+        each.startswith(reason) for each in found.reasons
+    ), found

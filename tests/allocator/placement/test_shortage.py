@@ -214,7 +214,7 @@ def test_describing_a_shortage_changes_nothing() -> None:
     assert missing_resources(room, "default.one", (), ONE_EACH, EVEN) == missing_resources(
         room, "default.two", (), ONE_EACH, EVEN
     )
-    assert room.nodes["n1"].free.cpu == 2.5 and len(room.lacks) == 1
+    assert room.nodes["n1"].free.cpu == 2.5 and len(room.shortage_texts) == 1
 
 
 def test_a_job_that_waits_for_memory_has_that_reason() -> None:

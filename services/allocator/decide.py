@@ -82,7 +82,8 @@ def decide(
     suspects: Sequence[Failure] = (),
     untried: Collection[str] = (),
 ) -> Decisions:
-    """Return the decisions of one pass, whatever a policy or a step raises.
+    """Return the decisions of one pass. If a policy or a step raises, the jobs that cause it are
+    set aside.
 
     `pending_changes`, `suspects` and `untried`: results of the last pass.
     """

@@ -240,7 +240,7 @@ class _SoundItems(Generic[R]):
         self.untried: list[str] = []
 
     def add(self, items: Sequence[str]) -> None:
-        """Add those of them that the computation works with."""
+        """Add the items that the computation works with."""
         if not items:
             return
         works = self.works_with(items)

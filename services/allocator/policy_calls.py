@@ -208,7 +208,7 @@ def unknown_policies(state: State, consequence: str) -> str:
     jobs = ", ".join([job_of_policy[policy].replace(".", "/") for policy in unknown])
     policies = ", ".join(unknown)
     remedy = REMEDY.format(",".join(unknown))
-    return f"policy {policies} (of {jobs}) cannot be asked here, so {consequence}; {remedy}"
+    return f"policy {policies} (of {jobs}) is not known here, so {consequence}; {remedy}"
 
 
 def _jobs_of_unknown_policies(state: State) -> dict[str, str]:

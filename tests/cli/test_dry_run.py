@@ -133,7 +133,7 @@ async def test_where_another_jobs_policy_cannot_be_asked_here_it_says_who_is_ask
 
     assert said.code == 0 and said.out.splitlines()[-2:] == [
         "  policy: static",
-        "  not sure: policy mine:fair (of default/other) cannot be asked here, so config-manager is asked in its place "
+        "  not sure: policy mine:fair (of default/other) is not known here, so config-manager is asked in its place "
         f"and may answer otherwise; set {ENROL}, and start in the folder of its module",
     ]
 

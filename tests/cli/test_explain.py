@@ -239,6 +239,4 @@ async def test_where_the_policy_is_not_known_here_the_allocators_last_word_is_to
     ]
 
     assert "now        too small" in lines
-    assert lines[-1].startswith(
-        "note       policy mine:fair (of default/mnist) cannot be asked here"
-    )
+    assert lines[-1].startswith("note       policy mine:fair (of default/mnist) is not known here")

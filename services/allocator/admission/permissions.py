@@ -1,4 +1,4 @@
-"""The features that a cluster gives to nobody, and those that it gives only where it says so.
+"""Permissions: features that no job gets, and features that only the settings of the cluster allow.
 
 namespace          one of `job_namespaces`, where there are any
 image              below one of `images`, where there are any
@@ -62,7 +62,7 @@ SOURCES = {
 
 
 def forbidden_reason(path: str) -> str:
-    """Return the reason why nobody may have a field of this name; empty if it is only unknown."""
+    """Return the reason against a forbidden field; empty: the field is only unknown."""
     name = path.rpartition(".")[2].lower()
     word = "".join(filter(str.isalnum, name))
     if path.startswith("volumes[") and word in SOURCES:

@@ -113,10 +113,9 @@ class Removal:
         await remove_unused_programs(self.bus, self.state(), until_s)
 
     async def remove_forgotten(self) -> None:
-        """Remove the jobs that are over and that somebody asked to forget, and the requests for it.
-
-        A request that the state has not heard yet stays: the job may have been asked for again
-        before it.
+        """Remove the ended jobs that a user asked to forget, and the requests for that. A request
+        that the state has not read yet stays, because the job may have been submitted again before
+        it.
         """
         async for raw in self._stored_messages(ORDERS, subjects.pattern(ForgetRequested)):
             requested_seq = _sequence_of(raw)
@@ -329,7 +328,7 @@ async def remove_unused_programs(bus: Bus, state: State, until_s: float) -> None
 
 
 async def remove_program(bus: Bus, state: State, program: ProgramKey, until_s: float) -> None:
-    """Remove a program at once if no job uses it, and nobody stored it again after `until_s`."""
+    """Remove a program at once, unless a job uses it or it was stored again after `until_s`."""
     if program in programs_in_use(state, 0.0):
         return
     namespace, digest = program

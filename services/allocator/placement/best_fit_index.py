@@ -102,7 +102,7 @@ class BestFitIndex:
 
 
 def _first_on_shelf(shelf: list[Entry], wants: Resources) -> str | None:
-    """Return the first node of a shelf that the task fits on; None: it fits on none of them."""
+    """Return the first node of a shelf with room for the task; None: there is none."""
     start = bisect_left(shelf, (wants.cpu - 2 * ROUNDING,))
     for at in range(start, len(shelf)):
         cpu, memory, name = shelf[at]

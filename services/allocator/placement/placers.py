@@ -99,7 +99,9 @@ def _new_tasks(
 
 def _missing_indices(staying: Mapping[int, TaskPlan], count: int) -> Sequence[int]:
     """Return the indices below `count` that no task has."""
-    return [index for index in range(count) if index not in staying] if staying else range(count)
+    if not staying:
+        return range(count)
+    return [index for index in range(count) if index not in staying]
 
 
 def _tasks_that_stay(keep: Sequence[TaskPlan], role: Role, count: int) -> dict[int, TaskPlan]:

@@ -97,7 +97,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sent_s: float = 0.0
     """When the newest decision was stored."""
     repeats: int = 0
-    """Number of repetitions of the newest decision, because nobody acted on it
+    """Number of repetitions of the newest decision, because the launcher did not act on it
     (`steps/repetition.py`).
     """
     acted_on: int = 0
@@ -111,7 +111,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     abandonments: int = 0
     """Number of abandoned generations in a row, since training last resumed."""
     unprepared: int = 0
-    """Those of them with all tasks ready."""
+    """Number of these abandoned generations with all tasks ready."""
     abandoned_s: float = 0.0
     abandoned_why: str = ""
     exits: dict[str, Exit] = {}

@@ -146,7 +146,7 @@ def _raised_to_limits(sizes: RoleResources, quota: Quota | None) -> RoleResource
 
 
 def _with_oom_memory(job: Job, role: Role, size: Resources, rules: Rules) -> Resources:
-    """Return the size of a role's tasks, with more memory for each of them that ran out of it."""
+    """Return the size of a role's tasks, with more memory for each time that one ran out of it."""
     times = 0
     for ended in job.exits.values():
         if ended.role == role and ended.reason == OUT_OF_MEMORY:

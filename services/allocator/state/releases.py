@@ -38,7 +38,7 @@ from shared.messages import CapacityChanged, Resources, TaskPlan
 KEPT = 20
 """Releases with a duration that is remembered."""
 USUAL = 2.0
-"""A release is waited for up to so many times the longest of them."""
+"""A change waits for a release up to this factor times the longest of them."""
 SHORTEST_S = 1.0
 
 

@@ -29,7 +29,7 @@ from shared.messages import Resources, Role, RoleResources, TaskPlan
 SETTLE_S = 30.0
 AT_ONCE = 2.0
 FEWEST = 6
-"""Readings; of fewer no growth is told."""
+"""Readings; fewer show no growth."""
 FORESEEN: tuple[Role, ...] = ("ps", "worker")
 
 

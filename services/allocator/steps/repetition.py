@@ -115,9 +115,7 @@ def pods_of(keys: Collection[str], nodes: Nodes) -> dict[str, list[OwnPod]]:
 
 
 def is_acted_on(job: Job, pods: Sequence[OwnPod]) -> bool:
-    """Return True if somebody acted on the pending decision. `pods`: the job's, as nodes list
-    them.
-    """
+    """Return True if the launcher acted on the pending decision. `pods`: the job's listed pods."""
     pending = job.pending_decision
     if pending is None and job.active_decision is None:
         return all(pod.terminating for pod in pods)
@@ -132,7 +130,7 @@ def is_acted_on(job: Job, pods: Sequence[OwnPod]) -> bool:
 
 
 def _has_old_sizes(job: Job, pods: Sequence[OwnPod]) -> bool:
-    """Return True if a pod is listed as it was before a change in place."""
+    """Return True if a pod is listed with its size before a change in place."""
     decided = {}
     for task in job.active_decision.tasks if job.active_decision else ():
         decided[job.pod(task)] = _millicores_and_mib(task.resources)
@@ -187,7 +185,7 @@ def first_reason(pending: AllocationDecided) -> str:
 
 
 def count_unanswered(jobs: Mapping[str, Job], nodes: Nodes) -> int:
-    """Return the number of jobs with a repeated decision that nobody has acted on yet."""
+    """Return the number of jobs with a repeated decision that the launcher has not acted on yet."""
     repeated: dict[str, Job] = {}
     for key, job in jobs.items():
         if job.repeats and repeatable_decision(job):

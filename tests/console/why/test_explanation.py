@@ -177,7 +177,7 @@ def test_parts_that_need_an_unknown_policy_are_left_out_with_a_note() -> None:
         said = lines(why(story, key=key))
         assert [line[:12].strip() for line in said[1:]] == ["has", "note"] == known
         assert said[-1].startswith(
-            "  note       policy mine:fair (of default/mnist) cannot be asked here"
+            "  note       policy mine:fair (of default/mnist) is not known here"
         )
         assert "set WEIR_ALLOCATOR_POLICIES=mine:fair" in said[-1]
 

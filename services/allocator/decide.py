@@ -44,7 +44,7 @@ from services.allocator.steps import (
 from services.allocator.steps.finish import finish
 from services.allocator.steps.preemption import give_way
 from services.allocator.steps.reservations import ReservationPlan
-from services.allocator.steps.stabilisation import PendingChange
+from services.allocator.steps.resize_conditions import PendingChange
 from services.allocator.steps.user_changes import fit_into_bounds, suspend
 from services.allocator.steps.verdict import Situation, Verdict
 from shared.messages import AllocationDecided, JobFinished

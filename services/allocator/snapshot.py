@@ -29,7 +29,7 @@ from services.allocator.state.state import (
     with_summaries,
     without_tables,
 )
-from services.allocator.state.stored_models import encode_models
+from services.allocator.state.table_updates import encode_models
 from shared.bus import snapshots, subjects
 from shared.bus.bus import Bus
 from shared.bus.snapshots import NoSnapshot, SnapshotAhead, SnapshotStore

@@ -27,7 +27,7 @@ import msgspec
 from nats.errors import Error as NatsError
 
 from services.allocator.job_views import JobView
-from services.allocator.placement.shortage import NEVER
+from services.allocator.placement.trial import NEVER
 from services.cli import build_request, connection, job_status, parameters, program_file
 from services.cli.build_request import Asked, asked
 from services.cli.events import printer

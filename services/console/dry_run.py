@@ -18,7 +18,7 @@ from services.allocator.admission.validation import InvalidRequest, check_reques
 from services.allocator.custom_policies import register_policies
 from services.allocator.placement.amounts import total_of
 from services.allocator.placement.placers import ROLES
-from services.allocator.placement.shortage import describe_resources as amount
+from services.allocator.placement.trial import describe_resources as amount
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, apply, with_last_fact

@@ -167,9 +167,9 @@ def place_most(
     if tasks is not None:
         return tasks
     if most == least or not has_room(room, job, keep, least, sizes):
-        question = None if keep else room.placement_key(job, most, least, sizes)
-        if question is not None:
-            room.unplaceable.add(question)
+        key = None if keep else room.placement_key(job, most, least, sizes)
+        if key is not None:
+            room.unplaceable.add(key)
         return None
 
     # Binary search: where a size fits, all smaller ones do.

@@ -94,11 +94,11 @@ class Room:
         self._last_homes: tuple[tuple[str, int], list[Node]] = (("", 0), [])
         self._last_most_free: tuple[int, tuple[float, float, int]] = (-1, (0.0, 0.0, 0))
         self.unplaceable: set[PlacementKey] = set()
-        """Questions without a placement, by moment."""
+        """Requests without a placement."""
         self.shortage_texts: dict[PlacementKey, str] = {}
-        """The lacking resources, by question (`shortage.py`)."""
+        """The resources that are short, as text (`trial.py`)."""
         self.wait_reasons: dict[PlacementKey, str] = {}
-        """The reason of a waiting job without a quota, by question (`trial.py`)."""
+        """The reason of a waiting job without a quota (`trial.py`)."""
 
     # ------------------------------------------------------------ the index
 
@@ -166,8 +166,8 @@ class Room:
 
     def _homes(self, job: str) -> list[Node]:
         """Return the nodes of a job."""
-        question = job, self._moments[-1]
-        if self._last_homes[0] == question:
+        key = job, self._moments[-1]
+        if self._last_homes[0] == key:
             return self._last_homes[1]
         names = self._new_homes.get(job) or self.first_homes().get(job, NOWHERE)
         homes = []
@@ -175,7 +175,7 @@ class Room:
             node = self.nodes[name]
             if job in node.hosts:
                 homes.append(node)
-        self._last_homes = question, homes
+        self._last_homes = key, homes
         return homes
 
     # ------------------------------------------------------------ quotas

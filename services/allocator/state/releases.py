@@ -32,7 +32,7 @@ from services.allocator.placement.room import Room
 from services.allocator.policies.contract import Node
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job, without_key
-from services.allocator.steps.stabilisation import PendingChange
+from services.allocator.steps.resize_conditions import PendingChange
 from shared.messages import CapacityChanged, Resources, TaskPlan
 
 KEPT = 20

@@ -14,10 +14,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.state.job import Job, job_of, without_key
+from services.allocator.state.job import Job, end_of, job_of, summary_of, without_key
 from services.allocator.state.job_folds import JOB_FOLDS, with_node_state, with_serial_above
 from services.allocator.state.releases import Releases, begin_release, end_releases
-from services.allocator.state.summaries import end_of, summary_of
 from services.allocator.state.tables import NO_MARKS, Marks, Tables
 from shared.bounds import add_early_fact, shorten_texts
 from shared.messages import (
@@ -118,7 +117,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = "-"
     """The id of the newest message that was applied and may be the cause of a decision."""
     models: bytes = b""
-    """In a snapshot: the models of its tables (`stored_models.py`)."""
+    """In a snapshot: the models of its tables (`table_updates.py`)."""
     tables: Tables | None = None
     """Data that is derived from the rest of the state, for passes (`table_updates.py`); not in a
     snapshot.

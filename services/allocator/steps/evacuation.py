@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from services.allocator.placement.trial import Placed, Shortage
 from services.allocator.state.job import Job
 from services.allocator.state.policy_view import shrink_floor, size_of
-from services.allocator.steps.stabilisation import retry_s
+from services.allocator.steps.resize_conditions import retry_s
 from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
 from shared.messages import CORDONED, OF_NODE, AllocationDecided, TaskPlan
 

@@ -22,7 +22,7 @@ from services.allocator.placement.trial import Shortage
 from services.allocator.policies.contract import Reading
 from services.allocator.state.job import Job
 from services.allocator.state.policy_view import size_of
-from services.allocator.steps.stabilisation import retry_s
+from services.allocator.steps.resize_conditions import retry_s
 from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 

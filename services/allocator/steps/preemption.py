@@ -37,8 +37,7 @@ from services.allocator.settings import Rules
 from services.allocator.state.job import Job, without_key
 from services.allocator.state.policy_view import counted_size, shrink_floor, size_of, view_of_job
 from services.allocator.steps import evacuation
-from services.allocator.steps.payback import Payback, payback_of
-from services.allocator.steps.stabilisation import retry_s
+from services.allocator.steps.resize_conditions import Payback, payback_of, retry_s
 from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
 from shared.messages import TaskPlan
 

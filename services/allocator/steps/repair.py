@@ -22,7 +22,7 @@ from services.allocator.state.job import Job
 from services.allocator.state.policy_view import shrink_floor, size_of
 from services.allocator.steps.evacuation import departure_reasons
 from services.allocator.steps.finish import describe_budget
-from services.allocator.steps.stabilisation import retry_s
+from services.allocator.steps.resize_conditions import retry_s
 from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
 from shared.messages import AllocationDecided, TaskPlan
 from shared.text import format_some_names

@@ -55,7 +55,7 @@ from services.allocator.state.policy_view import (
 )
 from services.allocator.state.state import State, tables_of
 from services.allocator.steps.preemption import Candidates, Victim, find_victims
-from services.allocator.steps.stabilisation import retry_s
+from services.allocator.steps.resize_conditions import retry_s
 from services.allocator.steps.verdict import Situation, Verdict
 from shared.messages import Resources, RoleResources, TaskPlan
 
@@ -224,12 +224,12 @@ class ReservationPlan:
         impossible = self._unplaceable[request.namespace]
         if not capacity.may_hold(request):
             return False
-        question = request.most, request.sizes, tuple(request.keep), request.avoid
-        if question in impossible or len(impossible) == TRIES:
+        placement = request.most, request.sizes, tuple(request.keep), request.avoid
+        if placement in impossible or len(impossible) == TRIES:
             return False
         if capacity.holds(request, earlier, _job_with_tasks(request)):
             return True
-        impossible.add(question)
+        impossible.add(placement)
         return False
 
     # ------------------------------------------------------------ the reserved capacity

@@ -27,11 +27,12 @@ from services.allocator.policies.contract import JobSnapshot, Size, Target
 from services.allocator.state.job import Job
 from services.allocator.state.policy_view import counted_size, shrink_floor
 from services.allocator.state.releases import bounded_wait, expected_room
-from services.allocator.steps.payback import Payback, payback_of
 from services.allocator.steps.preemption import release_wait
-from services.allocator.steps.stabilisation import (
+from services.allocator.steps.resize_conditions import (
+    Payback,
     PendingChange,
     change_due_s,
+    payback_of,
     retry_s,
     update_pending_change,
 )

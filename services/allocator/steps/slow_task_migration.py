@@ -22,8 +22,7 @@ from services.allocator.settings import Rules
 from services.allocator.state import observations
 from services.allocator.state.job import Job
 from services.allocator.state.policy_view import size_of, view_of_job
-from services.allocator.steps.payback import cost_s
-from services.allocator.steps.stabilisation import retry_s
+from services.allocator.steps.resize_conditions import cost_s, retry_s
 from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
 from shared.messages import AllocationDecided, TaskPlan
 

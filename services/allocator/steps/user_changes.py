@@ -12,7 +12,7 @@ from services.allocator.placement.trial import Shortage
 from services.allocator.policies.contract import Size
 from services.allocator.state.policy_view import size_of
 from services.allocator.steps.preemption import decide_tasks
-from services.allocator.steps.stabilisation import retry_s
+from services.allocator.steps.resize_conditions import retry_s
 from services.allocator.steps.verdict import Situation, Verdict
 from shared.messages import JobRequested, Span
 

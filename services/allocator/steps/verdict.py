@@ -16,7 +16,7 @@ from services.allocator.settings import Rules
 from services.allocator.state.job import Job
 from services.allocator.state.policy_view import downtime_s
 from services.allocator.state.releases import NOTHING_RELEASING, ReleasingCapacity
-from services.allocator.steps.stabilisation import PendingChange
+from services.allocator.steps.resize_conditions import PendingChange
 from shared.messages import (
     LONGEST_S,
     MOST_MEASURED,

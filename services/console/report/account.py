@@ -27,7 +27,7 @@ with the times and examples of the two reports, and `size` the examples of an ep
 two reports is shared evenly, a pause is not. An epoch that was rolled back ends when it is complete
 again; the first begins with the first update.
 
-A decision's forecast and its outcome, by the formula of `services/allocator/steps/payback.py`:
+A decision's forecast and its outcome, by the formula of the allocator (`steps/resize_conditions.py`):
 
 foreseen   saved = remaining / v - remaining / v',  for a pause of so many seconds
 came       saved = left / v - left / v'';  in all: saved - slowed - pause

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from services.allocator.job_views import ENDED, JobView
-from services.allocator.placement.shortage import describe_resources as amount
+from services.allocator.placement.trial import describe_resources as amount
 from services.trainer.worker import scaling
 from shared.messages import (
     CORDONED,

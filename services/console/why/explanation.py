@@ -8,7 +8,7 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from services.allocator.job_views import ENDED, TRAINS
-from services.allocator.placement.shortage import describe_resources as amount
+from services.allocator.placement.trial import describe_resources as amount
 from services.allocator.policies.contract import Size
 from services.allocator.state.state import State
 from services.console.text.sentences import ASK, LISTED, sentence

@@ -19,7 +19,7 @@ from services.allocator.decide import Decisions, decide
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
 from services.allocator.state.state import State, apply, close_job
-from services.allocator.steps.stabilisation import PendingChange
+from services.allocator.steps.resize_conditions import PendingChange
 from services.whatif.decide_json.document import (
     Document,
     Free,

@@ -20,7 +20,7 @@ from services.allocator.policy_calls import unknown_policies
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
 from services.allocator.state.state import ClosedJob
-from services.allocator.steps.stabilisation import change_due_s, retry_s
+from services.allocator.steps.resize_conditions import change_due_s, retry_s
 from services.whatif.event_log import LoggedDecision, Moment
 from services.whatif.explain.counterfactual import AnyChange, bounds_of
 from services.whatif.explain.explanation import (

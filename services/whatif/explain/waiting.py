@@ -22,7 +22,7 @@ from services.allocator.state.job import Job
 from services.allocator.state.job_folds import JOB_FOLDS
 from services.allocator.state.policy_view import size_of
 from services.allocator.state.state import State, without_tables
-from services.allocator.steps.stabilisation import PendingChange
+from services.allocator.steps.resize_conditions import PendingChange
 from services.whatif.explain.counterfactual import (
     AnyChange,
     Reports,

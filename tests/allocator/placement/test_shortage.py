@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from services.allocator.placement.placers import ROLES
 from services.allocator.placement.room import Room
-from services.allocator.placement.shortage import missing_resources, unschedulable_reason
+from services.allocator.placement.trial import missing_resources, unschedulable_reason
 from services.allocator.policies.contract import Node, Size
 from services.allocator.settings import Rules
 from shared.messages import Resources, RoleResources, Taint, TaskPlan

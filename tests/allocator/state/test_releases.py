@@ -20,7 +20,7 @@ from services.allocator.state.releases import (
     expected_room,
     usual_release_s,
 )
-from services.allocator.steps.stabilisation import PendingChange
+from services.allocator.steps.resize_conditions import PendingChange
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,

@@ -10,10 +10,9 @@ from services.allocator import snapshot
 from services.allocator.job_views import closed_view
 from services.allocator.models.program_history import histories_by_program
 from services.allocator.policies.contract import LossPoint, Observed, Reading
-from services.allocator.state.job import Job
+from services.allocator.state.job import Job, summary_of
 from services.allocator.state.observations import CURVE_KEPT, RECENT_KEPT, TRIED_KEPT
 from services.allocator.state.state import CLOSED_KEPT, ClosedJob, State, with_summaries
-from services.allocator.state.summaries import summary_of
 from shared.bus.bus import Bus
 from shared.bus.snapshots import PART_BYTES
 from shared.messages import JobFinished, Resources, TaskPlan

@@ -19,7 +19,7 @@ from services.allocator.policies.contract import ClusterQuota, JobList, Quota, T
 from services.allocator.policies.weir.job_rows import JobRow
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, without_tables
-from services.allocator.state.stored_models import decode_models, encode_models
+from services.allocator.state.table_updates import decode_models, encode_models
 from services.allocator.state.tables import Tables
 from shared.messages import CancelRequested, JobAccepted, JobFinished, Resources, Taint
 from tests.bench.decide_world import Cluster, with_quotas

@@ -15,7 +15,7 @@ from services.allocator.policies.weir.exploration import exploration_candidates,
 from services.allocator.policies.weir.job_rows import JobRow, fit_rows
 from services.allocator.policies.weir.market import JobArrays, Market
 from services.allocator.policies.weir.policy import largest_node, two_digits, weir
-from services.allocator.steps.payback import payback_of
+from services.allocator.steps.resize_conditions import payback_of
 from shared.messages import Program, ProgressReported, Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import AT_ONCE, request, span
 

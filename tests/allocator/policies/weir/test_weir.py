@@ -21,7 +21,7 @@ from services.allocator.policies.weir.auction import NO_STEP
 from services.allocator.policies.weir.job_rows import fit_rows
 from services.allocator.policies.weir.market import JobArrays, Market
 from services.allocator.policies.weir.policy import largest_node, weir
-from services.allocator.steps.payback import payback_of
+from services.allocator.steps.resize_conditions import payback_of
 from shared.messages import ProgressReported, Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import AT_ONCE, Story, accepted, request, size, span
 from tests.allocator.builders import node as nodes

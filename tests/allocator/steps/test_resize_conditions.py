@@ -6,10 +6,11 @@ from msgspec.structs import replace
 
 from services.allocator.policies.contract import JobSnapshot, Observed, Size
 from services.allocator.settings import Rules
-from services.allocator.steps.payback import observed_speed, payback_of
-from services.allocator.steps.stabilisation import (
+from services.allocator.steps.resize_conditions import (
     PendingChange,
     change_due_s,
+    observed_speed,
+    payback_of,
     update_pending_change,
 )
 from tests.allocator.builders import EVEN, progress, request

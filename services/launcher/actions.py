@@ -17,7 +17,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
         raise NotImplementedError
 
 
-class Say(Action, frozen=True, kw_only=True):
+class Publish(Action, frozen=True, kw_only=True):
     """Publish a message."""
 
     message: JobMessage
@@ -108,10 +108,10 @@ class ResizePod(Action, frozen=True, kw_only=True):
         return f"resize pod {self.uid} {self.revision}"
 
 
-Making = CreateService | CreatePolicy | CreateSecret | CreatePod
+CreateAction = CreateService | CreatePolicy | CreateSecret | CreatePod
 """What a generation cannot be without: where it is refused, the generation is given up."""
 
 
-def creation(pod_name: str, job_uid: int) -> str:
+def create_pod_key(pod_name: str, job_uid: int) -> str:
     """The key under which a pod's making is under way."""
     return f"create pod {job_uid} {pod_name}"

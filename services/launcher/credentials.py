@@ -52,7 +52,7 @@ class Minter:
         )
 
 
-def minter(key_file: str, lasts_s: float) -> Minter | None:
+def load_minter(key_file: str, lasts_s: float) -> Minter | None:
     """None where there is no key: then the bus asks for no credentials. Raises `BadKey`."""
     if not key_file:
         return None

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from services.launcher.facts import ServiceFact
-from services.launcher.kube import path
+from services.launcher.kube import object_path
 from services.launcher.settings import Settings
 from services.launcher.view import View
 from shared.kube.client import READ_ERRORS, Api, ApiError
@@ -52,7 +52,7 @@ ENDS = {"failed": "Failed", "succeeded": "Succeeded", "cancelled": "Cancelled"}
 Kind = Literal["Normal", "Warning"]
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True):
+class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be told of a job. `id`: of the message that says it."""
 
     uid: int
@@ -64,7 +64,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the job is over: of that it is always told."""
 
 
-def note_of(message: JobMessage, view: View) -> Note | None:
+def job_event(message: JobMessage, view: View) -> JobEvent | None:
     """Return what to tell of a message; None: nothing. `view`: before the message was
     remembered.
     """
@@ -79,7 +79,7 @@ def note_of(message: JobMessage, view: View) -> Note | None:
         return _note(
             message, "Abandoned", f"generation {message.generation}: {message.reason}", "Warning"
         )
-    if isinstance(message, JobFinished) and message.uid in view.told.jobs:
+    if isinstance(message, JobFinished) and message.uid in view.bus_state.jobs:
         reason, cause = ENDS[message.outcome], headline(message.cause)
         said = f"after {format_count(message.samples, 'example')}" + (f": {cause}" if cause else "")
         return _note(
@@ -90,14 +90,16 @@ def note_of(message: JobMessage, view: View) -> Note | None:
 
 def _note(
     message: JobMessage, reason: str, text: str, kind: Kind = "Normal", *, last: bool = False
-) -> Note:
+) -> JobEvent:
     told = cut_middle(single_line(text), LONGEST_TEXT, gap=" [...] ")
-    return Note(uid=message.uid, id=message.id(), reason=reason, text=told, kind=kind, last=last)
+    return JobEvent(
+        uid=message.uid, id=message.id(), reason=reason, text=told, kind=kind, last=last
+    )
 
 
-def _resumed_note(message: TrainingResumed, view: View) -> Note | None:
+def _resumed_note(message: TrainingResumed, view: View) -> JobEvent | None:
     """None: the generation is not known, or trains already."""
-    job = view.told.jobs.get(message.uid)
+    job = view.bus_state.jobs.get(message.uid)
     now = job.generations.get(message.generation) if job else None
     if job is None or now is None or (job.running or -1) >= message.generation:
         return None
@@ -134,17 +136,17 @@ def _size(tasks: tuple[TaskPlan, ...]) -> str:
     return format_size(roles.count("ps"), roles.count("worker"))
 
 
-class Budget(msgspec.Struct, frozen=True):
+class EventBudget(msgspec.Struct, frozen=True):
     """How many more events one job may have: `burst` at once, and another one every `refill_s`."""
 
     left: float
     at_s: float
 
-    def refill(self, now: float, burst: int, refill_s: float) -> Budget:
-        return Budget(min(float(burst), self.left + max(now - self.at_s, 0.0) / refill_s), now)
+    def refill(self, now: float, burst: int, refill_s: float) -> EventBudget:
+        return EventBudget(min(float(burst), self.left + max(now - self.at_s, 0.0) / refill_s), now)
 
 
-def event(note: Note, service: ServiceFact, now: float) -> dict[str, Any]:
+def event_manifest(note: JobEvent, service: ServiceFact, now: float) -> dict[str, Any]:
     """Return the Event, as the API takes it."""
     number = hashlib.sha256(note.id.encode()).hexdigest()[:16]
     at = datetime.fromtimestamp(now, UTC).strftime(STAMP)
@@ -187,12 +189,12 @@ class EventWriter:
         self.api = api
         self.settings = settings
         self.clock = clock
-        self.queue = asyncio.Queue[tuple[Note, ServiceFact]](MOST_WAITING)
-        self.early: dict[int, deque[Note]] = {}
-        self.budgets: dict[int, Budget] = {}
-        self.plaint = RateLimitedWarning()
+        self.queue = asyncio.Queue[tuple[JobEvent, ServiceFact]](MOST_WAITING)
+        self.waiting_for_service: dict[int, deque[JobEvent]] = {}
+        self.budgets: dict[int, EventBudget] = {}
+        self.warning = RateLimitedWarning()
 
-    def add(self, note: Note | None, services: Mapping[int, ServiceFact]) -> None:
+    def add(self, note: JobEvent | None, services: Mapping[int, ServiceFact]) -> None:
         """Have it written, unless its job has had too many."""
         if note is None or not self.settings.event_rate or not self._may_tell(note):
             return
@@ -200,21 +202,25 @@ class EventWriter:
         if service is not None:
             self._enqueue(note, service)
         elif not note.last:
-            _keep(self.early, note.uid, self.early.get(note.uid, deque(maxlen=MOST_OF_JOB)))
-            self.early[note.uid].append(note)
+            _keep(
+                self.waiting_for_service,
+                note.uid,
+                self.waiting_for_service.get(note.uid, deque(maxlen=MOST_OF_JOB)),
+            )
+            self.waiting_for_service[note.uid].append(note)
 
-    def service_seen(self, service: ServiceFact) -> None:
+    def on_service(self, service: ServiceFact) -> None:
         """Have written what waited for it."""
-        for note in self.early.pop(service.job_uid, ()):
+        for note in self.waiting_for_service.pop(service.job_uid, ()):
             self._enqueue(note, service)
 
-    def _enqueue(self, note: Note, service: ServiceFact) -> None:
+    def _enqueue(self, note: JobEvent, service: ServiceFact) -> None:
         if not self.queue.full():
             self.queue.put_nowait((note, service))
 
-    def _may_tell(self, note: Note) -> bool:
+    def _may_tell(self, note: JobEvent) -> bool:
         now, rules = self.clock(), self.settings
-        full = Budget(float(rules.event_burst), now)
+        full = EventBudget(float(rules.event_burst), now)
         budget = self.budgets.get(note.uid, full).refill(
             now, rules.event_burst, rules.event_refill_s
         )
@@ -222,25 +228,27 @@ class EventWriter:
             self.budgets.pop(note.uid, None)
             return True
         may = budget.left >= 1.0
-        _keep(self.budgets, note.uid, Budget(budget.left - 1.0, now) if may else budget)
+        _keep(self.budgets, note.uid, EventBudget(budget.left - 1.0, now) if may else budget)
         return may
 
-    async def write_for_ever(self) -> None:
+    async def run(self) -> None:
         while True:
             note, service = await self.queue.get()
             await self._write(note, service)
             await asyncio.sleep(1.0 / self.settings.event_rate)
 
-    async def _write(self, note: Note, service: ServiceFact) -> None:
+    async def _write(self, note: JobEvent, service: ServiceFact) -> None:
         try:
             await self.api.call(
-                "POST", path("events", service.namespace), event(note, service, self.clock())
+                "POST",
+                object_path("events", service.namespace),
+                event_manifest(note, service, self.clock()),
             )
         except ApiError as error:
             if error.status != ALREADY_THERE:
-                self.plaint.warn_error("EventNotWritten", error)
+                self.warning.warn_error("EventNotWritten", error)
         except READ_ERRORS as error:
-            self.plaint.warn_error("EventNotWritten", error)
+            self.warning.warn_error("EventNotWritten", error)
 
 
 def _keep(among: dict[int, T], uid: int, value: T) -> None:

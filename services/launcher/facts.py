@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 from msgspec.structs import replace
 
-from services.launcher.pods import resources
+from services.launcher.pods import read_resources
 from shared.kube import labels
 from shared.kube.eviction import TAKEN_AWAY, evicts_pods
 from shared.kube.objects import ApiObject, MalformedObject
@@ -29,7 +29,7 @@ from shared.messages import CORDONED, DELETED, EVICTED, TAINTED, Resources, Role
 Amounts = dict[str, str | int | float]
 
 
-class Meta(ApiObject, frozen=True):
+class ObjectMeta(ApiObject, frozen=True):
     name: str
     namespace: str | None = None
     uid: str | None = None
@@ -93,13 +93,13 @@ class NodeStatus(ApiObject, frozen=True):
 
 
 class PodObject(ApiObject, frozen=True):
-    metadata: Meta
+    metadata: ObjectMeta
     spec: Spec | None = None
     status: PodStatus | None = None
 
 
 class ServiceObject(ApiObject, frozen=True):
-    metadata: Meta
+    metadata: ObjectMeta
 
 
 class NodeTaint(ApiObject, frozen=True):
@@ -113,15 +113,15 @@ class NodeSpec(ApiObject, frozen=True):
 
 
 class NodeObject(ApiObject, frozen=True):
-    metadata: Meta
+    metadata: ObjectMeta
     spec: NodeSpec | None = None
     status: NodeStatus | None = None
 
 
-Kind = Literal["pods", "services", "networkpolicies", "nodes"]
+ObjectKind = Literal["pods", "services", "networkpolicies", "nodes"]
 OVER = ("Succeeded", "Failed")
 BY_PHASE = {"Succeeded": "Completed", "Failed": "Error"}
-KEPT = 4096  # characters of a reason or message: as many as Kubernetes keeps of a container's last words
+MAX_TEXT = 4096  # characters of a reason or message: as many as Kubernetes keeps of a container's last words
 MOST_GRACE_S = 86_400
 WHOLE = re.compile(r"[0-9]{1,18}")
 
@@ -139,41 +139,41 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0  # the one that made it
     node: str = ""
     phase: str = "Pending"
-    leaving: bool = False  # has a deletionTimestamp
-    leaves_s: float = 0.0  # ... which is when it is killed
-    gone: bool = False
+    terminating: bool = False  # has a deletionTimestamp
+    killed_s: float = 0.0  # ... which is when it is killed
+    deleted: bool = False
     exit_code: int | None = None
     ended_s: float = 0.0  # when its container did
     reason: str = ""
     message: str = ""
-    stuck: str = ""  # why the scheduler found no place
-    stuck_s: float = 0.0  # ... and since when
+    unschedulable: str = ""  # why the scheduler found no place
+    unschedulable_since_s: float = 0.0  # ... and since when
     waiting: str = ""  # why the container does not run: ImagePullBackOff, ...
     resources: Resources = Resources()  # asked for
-    actual: Resources | None = None  # given, where the node says
-    made_with: Resources = Resources()
+    allocated: Resources | None = None  # given, where the node says
+    created_with: Resources = Resources()
     grace_s: int | None = None  # asked for by the request that it was made for
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         return self.phase in OVER
 
 
-class OwnFact(msgspec.Struct, frozen=True, kw_only=True):
+class JobObjectFact(msgspec.Struct, frozen=True, kw_only=True):
     """One of the objects that a job has once."""
 
     namespace: str
     name: str
     uid: str
     job_uid: int
-    leaving: bool = False
+    terminating: bool = False
 
 
-class ServiceFact(OwnFact, frozen=True, kw_only=True):
+class ServiceFact(JobObjectFact, frozen=True, kw_only=True):
     """A job's headless service: the owner of everything made for the job."""
 
 
-class PolicyFact(OwnFact, frozen=True, kw_only=True):
+class PolicyFact(JobObjectFact, frozen=True, kw_only=True):
     """A job's network policy."""
 
 
@@ -183,9 +183,9 @@ class NodeFact(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     ready: bool = True
     since_s: float = 0.0
-    doom: str = ""  # NodeCordoned, NodeTainted
-    doomed_by: str = ""  # the taint
-    within_s: float = 0.0  # its notice; 0: not known
+    eviction_reason: str = ""  # NodeCordoned, NodeTainted
+    eviction_taint: str = ""  # the taint
+    notice_s: float = 0.0  # its notice; 0: not known
     leaves_s: float = 0.0  # by when its pods are gone, from when we saw the taint; 0: not known
 
 
@@ -198,9 +198,9 @@ F = TypeVar("F")
 def loss_time(pod: PodFact, nodes: dict[str, NodeFact], node_lost_s: float) -> float | None:
     """Return when a pod counts as lost with its node; None while the node is ready."""
     node = nodes.get(pod.node)
-    if node is None or node.ready or pod.over or pod.gone:
+    if node is None or node.ready or pod.ended or pod.deleted:
         return None
-    return node.since_s if pod.leaving else node.since_s + node_lost_s
+    return node.since_s if pod.terminating else node.since_s + node_lost_s
 
 
 def pod_fact(raw: bytes) -> PodFact | None:
@@ -223,11 +223,11 @@ def node_fact(raw: bytes) -> NodeFact:
     return _read(raw, NodeObject, _node)
 
 
-def gone_pod(pod: PodFact) -> PodFact:
-    return replace(pod, gone=True)
+def deleted_pod(pod: PodFact) -> PodFact:
+    return replace(pod, deleted=True)
 
 
-def seconds(stamp: str | None) -> float:
+def unix_seconds(stamp: str | None) -> float:
     """A point in time as Kubernetes writes it; 0 for none."""
     return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
 
@@ -261,14 +261,14 @@ def _pod(pod: PodObject) -> PodFact | None:
         generation=_whole(notes.get(labels.GENERATION)) or 0,
         node=spec.node_name or "",
         phase=status.phase or "Pending",
-        leaving=leaving,
-        leaves_s=seconds(meta.deletion_timestamp),
-        stuck=(stuck.message or "Unschedulable") if stuck else "",
-        stuck_s=seconds(stuck.last_transition_time) if stuck else 0.0,
+        terminating=leaving,
+        killed_s=unix_seconds(meta.deletion_timestamp),
+        unschedulable=(stuck.message or "Unschedulable") if stuck else "",
+        unschedulable_since_s=unix_seconds(stuck.last_transition_time) if stuck else 0.0,
         waiting=((live.state or State()).waiting or Waiting()).reason or "",
-        resources=resources(asked),
-        actual=resources(given) if given else None,
-        made_with=_made_with(notes.get(labels.RESOURCES, ""), resources(asked)),
+        resources=read_resources(asked),
+        allocated=read_resources(given) if given else None,
+        created_with=_made_with(notes.get(labels.RESOURCES, ""), read_resources(asked)),
         grace_s=_grace_s(notes.get(labels.GRACE)),
     )
 
@@ -278,7 +278,7 @@ def _service(service: ServiceObject) -> ServiceFact | None:
     return (
         None
         if whose is None
-        else ServiceFact(**whose, leaving=service.metadata.deletion_timestamp is not None)
+        else ServiceFact(**whose, terminating=service.metadata.deletion_timestamp is not None)
     )
 
 
@@ -287,7 +287,7 @@ def _policy(policy: ServiceObject) -> PolicyFact | None:
     return (
         None
         if whose is None
-        else PolicyFact(**whose, leaving=policy.metadata.deletion_timestamp is not None)
+        else PolicyFact(**whose, terminating=policy.metadata.deletion_timestamp is not None)
     )
 
 
@@ -298,20 +298,26 @@ def _node(node: NodeObject) -> NodeFact:
     fact = NodeFact(name=node.metadata.name, **_doom(node.spec or NodeSpec()))
     if ready is None:
         return fact
-    return replace(fact, ready=ready.status == "True", since_s=seconds(ready.last_transition_time))
+    return replace(
+        fact, ready=ready.status == "True", since_s=unix_seconds(ready.last_transition_time)
+    )
 
 
 def _doom(spec: NodeSpec) -> dict[str, Any]:
-    found = doom(
+    found = node_eviction(
         bool(spec.unschedulable), [Taint(key=t.key, effect=t.effect) for t in spec.taints or ()]
     )
-    return {"doom": found.why, "doomed_by": found.by, "within_s": found.within_s} if found else {}
+    return (
+        {"eviction_reason": found.reason, "eviction_taint": found.taint, "notice_s": found.notice_s}
+        if found
+        else {}
+    )
 
 
 # ---------------------------------------------------------------- whose it is
 
 
-def _whose(meta: Meta) -> dict[str, Any] | None:
+def _whose(meta: ObjectMeta) -> dict[str, Any] | None:
     uid = _whole((meta.labels or {}).get(labels.UID))
     if uid is None:
         return None
@@ -320,7 +326,7 @@ def _whose(meta: Meta) -> dict[str, Any] | None:
     return {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid, "job_uid": uid}
 
 
-def _task(meta: Meta) -> dict[str, Any] | None:
+def _task(meta: ObjectMeta) -> dict[str, Any] | None:
     whose, tags = _whose(meta), meta.labels or {}
     role, serial = tags.get(labels.ROLE), _whole(tags.get(labels.SERIAL))
     if whose is None or role not in get_args(Role) or serial is None or labels.JOB not in tags:
@@ -362,9 +368,9 @@ def _ending(status: PodStatus, state: State, leaving: bool) -> dict[str, Any]:
     message = status.message or end.message or (moved.message if moved else None)
     return {
         "exit_code": end.exit_code,
-        "ended_s": seconds(end.finished_at),
-        "reason": (reason or "")[:KEPT],
-        "message": (message or "")[:KEPT],
+        "ended_s": unix_seconds(end.finished_at),
+        "reason": (reason or "")[:MAX_TEXT],
+        "message": (message or "")[:MAX_TEXT],
     }
 
 
@@ -389,18 +395,18 @@ def _first(items: list[S] | None, otherwise: S) -> S:
     return items[0] if items else otherwise
 
 
-class Doom(msgspec.Struct, frozen=True):
+class NodeEviction(msgspec.Struct, frozen=True):
     """Why a node's pods have to go, who says so, and within how many seconds (0: not known)."""
 
-    why: str
-    by: str = ""
-    within_s: float = 0.0
+    reason: str
+    taint: str = ""
+    notice_s: float = 0.0
 
 
-def doom(unschedulable: bool, taints: Iterable[Taint]) -> Doom | None:
+def node_eviction(unschedulable: bool, taints: Iterable[Taint]) -> NodeEviction | None:
     """None for a node whose pods may stay; of several reasons the hardest."""
     found = [taint for taint in taints if evicts_pods(taint)]
     if found:
         first = min(found, key=lambda taint: (TAKEN_AWAY.get(taint.key) or float("inf"), taint.key))
-        return Doom(TAINTED, f"{first.key}:{first.effect}", TAKEN_AWAY.get(first.key, 0.0))
-    return Doom(CORDONED) if unschedulable else None
+        return NodeEviction(TAINTED, f"{first.key}:{first.effect}", TAKEN_AWAY.get(first.key, 0.0))
+    return NodeEviction(CORDONED) if unschedulable else None

@@ -15,7 +15,15 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from services.launcher.jobs import Generation, Job, Leaving, Notice, ahead, is_paused, sooner
+from services.launcher.jobs import (
+    Generation,
+    Job,
+    LeavingNotices,
+    Notice,
+    is_ahead,
+    is_earlier,
+    is_paused,
+)
 from shared.kube import eviction
 from shared.messages import (
     ABANDONED_KEPT,
@@ -44,7 +52,9 @@ UIDS_OF_POD_KEPT = 4
 """A pod that is made again has another uid."""
 NOTICES_KEPT = 16
 """Reasons for which one pod has to go."""
-P = TypeVar("P", GenerationPrepared, Leaving, TaskReady, TaskStarted, TaskExited, TaskUpdated)
+P = TypeVar(
+    "P", GenerationPrepared, LeavingNotices, TaskReady, TaskStarted, TaskExited, TaskUpdated
+)
 
 GENERATION_FACTS = (TrainingResumed, CheckpointSaved, CheckpointFailed, GenerationPrepared)
 """Facts about a generation, which change nothing before its decision is known."""
@@ -66,7 +76,7 @@ def is_early(job: Job | None, message: JobMessage) -> bool:
 
 def _fold_decision(job: Job, message: AllocationDecided, at_s: float) -> Job:
     newest = job.newest
-    if not ahead(job, message.generation) and message.generation != job.running:
+    if not is_ahead(job, message.generation) and message.generation != job.running:
         return job
     if newest is not None and message.generation < newest:
         return job
@@ -111,7 +121,7 @@ def _fold_order(job: Job, message: HandOverOrdered, at_s: float) -> Job:
 
 def _fold_abandoned(job: Job, message: GenerationAbandoned, at_s: float) -> Job:
     known = job.generations.get(message.generation)
-    if known is None or known.abandoned or not ahead(job, message.generation):
+    if known is None or known.abandoned or not is_ahead(job, message.generation):
         return job
     left = replace(_with(job, message.generation, replace(known, abandoned=True)), settled_s=at_s)
     follows = known.spec is not None and known.spec.previous == job.drained
@@ -121,13 +131,13 @@ def _fold_abandoned(job: Job, message: GenerationAbandoned, at_s: float) -> Job:
 
 
 def _fold_resumed(job: Job, message: TrainingResumed, at_s: float) -> Job:
-    if message.generation in job.generations and ahead(job, message.generation):
+    if message.generation in job.generations and is_ahead(job, message.generation):
         job = replace(job, changes_s=eviction.add_measurement(job.changes_s, message.change_s))
     return _running(job, message.generation, at_s)
 
 
 def _running(job: Job, number: int, at_s: float) -> Job:
-    if number not in job.generations or not ahead(job, number):
+    if number not in job.generations or not is_ahead(job, number):
         return job
     return _tidy(replace(job, running=number, drained=None, settled_s=at_s))
 
@@ -184,9 +194,9 @@ def _fold_update(job: Job, message: TaskUpdated, at_s: float) -> Job:
 
 
 def _leaving(job: Job, message: TaskLeaving, at_s: float) -> Job:
-    known = job.leaving.get(message.pod_uid) or Leaving(pod=message.pod)
+    known = job.leaving.get(message.pod_uid) or LeavingNotices(pod=message.pod)
     before = known.notices.get(message.why)
-    if before is not None and not sooner(message.leaves_s, before.leaves_s):
+    if before is not None and not is_earlier(message.leaves_s, before.leaves_s):
         return job
     notice = Notice(before.at_s if before else at_s, message.leaves_s)
     notices = dict(list({**known.notices, message.why: notice}.items())[-NOTICES_KEPT:])

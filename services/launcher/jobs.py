@@ -25,14 +25,14 @@ class Notice(msgspec.Struct, frozen=True):
     leaves_s: float = 0.0
 
 
-class Leaving(msgspec.Struct, frozen=True, kw_only=True):
+class LeavingNotices(msgspec.Struct, frozen=True, kw_only=True):
     """What was said of a pod that will have to go, by reason."""
 
     pod: str
     notices: dict[str, Notice] = {}
 
 
-def sooner(leaves_s: float, said_s: float) -> bool:
+def is_earlier(leaves_s: float, said_s: float) -> bool:
     """Whether a time is news beside the one that was said; a message tells it to the second."""
     return bool(leaves_s) and (not said_s or round(leaves_s) < round(said_s))
 
@@ -79,7 +79,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     settled_s: float = 0.0  # when a generation last resumed or was abandoned
     ready: dict[str, TaskReady] = {}
     started: dict[str, TaskStarted] = {}
-    leaving: dict[str, Leaving] = {}
+    leaving: dict[str, LeavingNotices] = {}
     exited: dict[str, TaskExited] = {}
     updated: dict[str, TaskUpdated] = {}
     changes_s: tuple[
@@ -95,7 +95,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def newest(self) -> int | None:
         return max(self.generations, default=None)
 
-    def known_pods(self) -> set[str]:
+    def pods_seen_alive(self) -> set[str]:
         """The names that have been alive at some time."""
         return {
             fact.pod for facts in (self.ready, self.started, self.exited) for fact in facts.values()
@@ -108,7 +108,7 @@ def locked_generation(job: Job) -> int | None:
     """
     for number, generation in job.generations.items():
         handed = (
-            generation.ordered_s is not None and not generation.abandoned and ahead(job, number)
+            generation.ordered_s is not None and not generation.abandoned and is_ahead(job, number)
         )
         before = generation.spec.previous if generation.spec else None
         if handed and before is not None and before == job.drained:
@@ -116,7 +116,7 @@ def locked_generation(job: Job) -> int | None:
     return None
 
 
-def ahead(job: Job, number: int) -> bool:
+def is_ahead(job: Job, number: int) -> bool:
     return job.running is None or number > job.running
 
 

@@ -21,17 +21,17 @@ import structlog
 from services.launcher import facts, pods
 from services.launcher.actions import (
     Action,
+    CreateAction,
     CreatePod,
     CreatePolicy,
     CreateSecret,
     CreateService,
     DeletePod,
     DeleteService,
-    Making,
     ResizePod,
 )
 from services.launcher.credentials import Minter
-from services.launcher.facts import Kind, ServiceObject
+from services.launcher.facts import ObjectKind, ServiceObject
 from services.launcher.settings import Settings
 from services.launcher.steps import pod_actions
 from shared.kube import labels
@@ -45,7 +45,7 @@ OnOutcome = Callable[[Action, str | None], None]
 OnMade = Callable[[Action], None]
 
 
-class Hands:
+class Executor:
     """`on_outcome(action, refusal)`: it was not done, and may be ordered again; `refusal` says why
     it never will be. `on_made(action)`: it is done, and no watch will show it.
     """
@@ -60,8 +60,8 @@ class Hands:
     ) -> None:
         self.api = api
         self.settings = settings
-        self.on_outcome = on_outcome
-        self.on_made = on_made
+        self.on_failure = on_outcome
+        self.on_secret_created = on_made
         self.minter = minter
         self.failures: dict[str, int] = {}  # in a row, by action
         self.slots = asyncio.Semaphore(settings.kube_parallel)
@@ -73,11 +73,11 @@ class Hands:
                 await perform(self._whole(action), self.api, self.settings)
             self.failures.pop(action.key(), None)
             if isinstance(action, CreateSecret):
-                self.on_made(action)
+                self.on_secret_created(action)
         except Refused as error:
             await self.handle_refusal(action, str(error))
-        except TryLater as error:
-            await self.again_later(action, str(error))
+        except RetryLater as error:
+            await self.retry_later(action, str(error))
 
     def _whole(self, action: Action) -> Action:
         """With the secret in it that it is about, which is nowhere else."""
@@ -92,17 +92,17 @@ class Hands:
         is tried again.
         """
         log.warning("Refused", action=action.key(), error=why)
-        if isinstance(action, Making):
-            self.on_outcome(action, why)
+        if isinstance(action, CreateAction):
+            self.on_failure(action, why)
         elif not isinstance(action, ResizePod):
-            await self.again_later(action, why)
+            await self.retry_later(action, why)
 
-    async def again_later(self, action: Action, why: str) -> None:
+    async def retry_later(self, action: Action, why: str) -> None:
         count = self.failures[action.key()] = self.failures.get(action.key(), 0) + 1
         wait_s = self.api.backoff_s(count)
         log.warning("TryingAgain", action=action.key(), in_s=wait_s, error=why)
         await asyncio.sleep(wait_s)
-        self.on_outcome(action, None)
+        self.on_failure(action, None)
 
 
 Body = dict[str, Any]
@@ -119,7 +119,7 @@ class Refused(Exception):
     """The cluster says no, and will say so again."""
 
 
-class TryLater(Exception):
+class RetryLater(Exception):
     """The cluster cannot be asked just now, or something is in the way that will go."""
 
 
@@ -127,28 +127,28 @@ async def perform(action: Action, api: Api, settings: Settings) -> None:
     try:
         await _PERFORM[type(action)](action, api, settings)
     except ApiError as error:
-        raise (Refused if error.status in HOPELESS else TryLater)(str(error)) from error
+        raise (Refused if error.status in HOPELESS else RetryLater)(str(error)) from error
     except READ_ERRORS as error:
-        raise TryLater(repr(error)) from error
+        raise RetryLater(repr(error)) from error
 
 
 async def _create_service(action: CreateService, api: Api, settings: Settings) -> None:
-    await _create(api, "services", pods.service(action.decision))
+    await _create(api, "services", pods.service_manifest(action.decision))
 
 
 async def _create_policy(action: CreatePolicy, api: Api, settings: Settings) -> None:
-    await _create(api, "networkpolicies", pod_actions.manifest(action))
+    await _create(api, "networkpolicies", pod_actions.policy_manifest(action))
 
 
 async def _create_secret(action: CreateSecret, api: Api, settings: Settings) -> None:
     """One that is there is this job's own: its name holds its owner's uid. So nobody has to be let
     read any.
     """
-    await _create_object(api, "secrets", pods.secret(action))
+    await _create_object(api, "secrets", pods.secret_manifest(action))
 
 
 async def _create_pod(action: CreatePod, api: Api, settings: Settings) -> None:
-    await _create(api, "pods", pods.pod(action, settings))
+    await _create(api, "pods", pods.pod_manifest(action, settings))
 
 
 async def _create(api: Api, kind: str, body: Body) -> None:
@@ -160,7 +160,7 @@ async def _create(api: Api, kind: str, body: Body) -> None:
 async def _create_object(api: Api, kind: str, body: Body) -> bool:
     """False where there is one of this name already."""
     try:
-        await api.call("POST", path(kind, body["metadata"]["namespace"]), body)
+        await api.call("POST", object_path(kind, body["metadata"]["namespace"]), body)
     except ApiError as error:
         if error.status != CONFLICT or error.reason != "AlreadyExists":
             raise
@@ -170,10 +170,12 @@ async def _create_object(api: Api, kind: str, body: Body) -> bool:
 
 async def _existing(api: Api, namespace: str, kind: str, name: str) -> Body:
     try:
-        return await api.call("GET", path(kind, namespace, name))
+        return await api.call("GET", object_path(kind, namespace, name))
     except ApiError as error:
         raise (
-            TryLater(f"{kind}/{name} was there and is gone") if error.status == NOT_FOUND else error
+            RetryLater(f"{kind}/{name} was there and is gone")
+            if error.status == NOT_FOUND
+            else error
         ) from error
 
 
@@ -183,16 +185,18 @@ def _must_be_ours(found: Body, wanted: Body) -> None:
     if tags.get(labels.UID) == wanted["metadata"]["labels"][labels.UID]:
         return
     if tags.get(labels.MANAGED_BY) == labels.OURS or meta.deletion_timestamp is not None:
-        raise TryLater(f"{name} still belongs to an earlier job")
+        raise RetryLater(f"{name} still belongs to an earlier job")
     raise Refused(f"the name {name} is taken by something that is not Weir's")
 
 
 async def _delete_pod(action: DeletePod, api: Api, settings: Settings) -> None:
-    await _delete(api, path("pods", action.namespace, action.name), action.uid, action.grace_s)
+    await _delete(
+        api, object_path("pods", action.namespace, action.name), action.uid, action.grace_s
+    )
 
 
 async def _delete_service(action: DeleteService, api: Api, settings: Settings) -> None:
-    await _delete(api, path("services", action.namespace, action.name), action.uid)
+    await _delete(api, object_path("services", action.namespace, action.name), action.uid)
 
 
 async def _delete(api: Api, where: str, uid: str, grace_s: int | None = None) -> None:
@@ -206,9 +210,9 @@ async def _delete(api: Api, where: str, uid: str, grace_s: int | None = None) ->
 
 
 async def _resize(action: ResizePod, api: Api, settings: Settings) -> None:
-    where = path("pods", action.namespace, action.name) + "/resize"
+    where = object_path("pods", action.namespace, action.name) + "/resize"
     await api.call(
-        "PATCH", where, pods.resize(action.task.resources, action.cpu_limits), patch=True
+        "PATCH", where, pods.resize_patch(action.task.resources, action.cpu_limits), patch=True
     )
 
 
@@ -226,24 +230,24 @@ GROUPS = {"networkpolicies": "/apis/networking.k8s.io/v1"}
 CORE = "/api/v1"
 
 
-def path(kind: str, namespace: str = "", name: str = "") -> str:
+def object_path(kind: str, namespace: str = "", name: str = "") -> str:
     """All of a kind; in one namespace, where one is given; or one object."""
     inside = f"/namespaces/{namespace}" if namespace else ""
     return f"{GROUPS.get(kind, CORE)}{inside}/{kind}" + (f"/{name}" if name else "")
 
 
-KINDS: tuple[Kind, ...] = ("nodes", "services", "networkpolicies", "pods")
-READERS: dict[Kind, Callable[[bytes], Any]] = {
+KINDS: tuple[ObjectKind, ...] = ("nodes", "services", "networkpolicies", "pods")
+READERS: dict[ObjectKind, Callable[[bytes], Any]] = {
     "nodes": facts.node_fact,
     "services": facts.service_fact,
     "networkpolicies": facts.policy_fact,
     "pods": facts.pod_fact,
 }
-OnEvent = Callable[[Kind, str, Event[Any]], None]
+OnEvent = Callable[[ObjectKind, str, Event[Any]], None]
 """Kind, the namespace that was looked at (empty: all), and what was seen there."""
 
 
-def watched_kinds(settings: Settings) -> list[tuple[Kind, str]]:
+def watched_kinds(settings: Settings) -> list[tuple[ObjectKind, str]]:
     """Each kind with each namespace in which it is looked at; empty: in all of them."""
     inside = settings.job_namespaces or ("",)
     kinds = [kind for kind in KINDS if kind != "networkpolicies" or settings.network_policies]
@@ -252,8 +256,8 @@ def watched_kinds(settings: Settings) -> list[tuple[Kind, str]]:
     ]
 
 
-async def watch(api: Api, kind: Kind, namespace: str, on_event: OnEvent) -> None:
+async def watch_objects(api: Api, kind: ObjectKind, namespace: str, on_event: OnEvent) -> None:
     """Tell everything of a kind, for ever."""
     query = {} if kind == "nodes" else {"labelSelector": SELECTOR}
-    async for event in ListWatch(api, path(kind, namespace), READERS[kind], query).follow():
+    async for event in ListWatch(api, object_path(kind, namespace), READERS[kind], query).follow():
         on_event(kind, namespace, event)

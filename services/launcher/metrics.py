@@ -23,7 +23,7 @@ from shared.messages import (
 )
 from shared.runtime.metrics import Family, Measure, Meter
 
-Standing = Literal["pending", "stuck", "running", "leaving", "ended"]
+PodState = Literal["pending", "stuck", "running", "leaving", "ended"]
 REASONS = ("Completed", "Error", "OOMKilled", "Unschedulable", EVICTED, DELETED, NODE_LOST)
 OTHER = "other"
 BEGINNING = ("", "ContainerCreating", "PodInitializing")
@@ -66,7 +66,7 @@ UNSAVED = Family(
 )
 
 
-class Meters:
+class LauncherMetrics:
     def __init__(self) -> None:
         self.exited = Meter(EXITED, [(reason,) for reason in (*REASONS, OTHER)])
         self.abandoned, self.unsaved = Meter(ABANDONED), Meter(UNSAVED)
@@ -96,22 +96,22 @@ class Meters:
 
     def measures(self, view: View) -> Iterable[Measure]:
         meters = (self.exited, self.abandoned, self.preparing, self.saving, self.unsaved)
-        return (*(meter.measure() for meter in meters), standing(view))
+        return (*(meter.measure() for meter in meters), pods_by_state(view))
 
 
-def standing(view: View) -> Measure:
+def pods_by_state(view: View) -> Measure:
     """How many pods are in each state; a state that none is in is told, too."""
     found = Counter(
-        state_of(pod) for pods in view.pods.values() for pod in pods.values() if not pod.gone
+        pod_state(pod) for pods in view.pods.values() for pod in pods.values() if not pod.deleted
     )
-    return Measure(PODS, {(state,): found[state] for state in get_args(Standing)})
+    return Measure(PODS, {(state,): found[state] for state in get_args(PodState)})
 
 
-def state_of(pod: PodFact) -> Standing:
-    if pod.over:
+def pod_state(pod: PodFact) -> PodState:
+    if pod.ended:
         return "ended"
-    if pod.leaving:
+    if pod.terminating:
         return "leaving"
     if pod.phase == "Running":
         return "running"
-    return "stuck" if pod.stuck or pod.waiting not in BEGINNING else "pending"
+    return "stuck" if pod.unschedulable or pod.waiting not in BEGINNING else "pending"

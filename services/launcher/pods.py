@@ -42,7 +42,7 @@ COMMAND = ["python", "-m", "services.trainer"]
 CREDENTIALS, UID_KEPT = "nats.creds", 13  # two groups of a uid's digits
 
 
-def service(decision: AllocationDecided) -> Body:
+def service_manifest(decision: AllocationDecided) -> Body:
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -60,7 +60,7 @@ def service(decision: AllocationDecided) -> Body:
     }
 
 
-def secret(order: CreateSecret) -> Body:
+def secret_manifest(order: CreateSecret) -> Body:
     """The trainers' credentials, for as long as the job's service is there."""
     decision = order.decision
     return {
@@ -83,7 +83,7 @@ def secret_name(job: str, owner_uid: str) -> str:
     return f"{job}-nats-{owner_uid[:UID_KEPT]}"
 
 
-def pod(order: CreatePod, settings: Settings) -> Body:
+def pod_manifest(order: CreatePod, settings: Settings) -> Body:
     body = _pod(order, settings)
     body["spec"]["containers"][0]["env"] += [
         *_certificates(settings),
@@ -128,15 +128,18 @@ def _pod(order: CreatePod, settings: Settings) -> Body:
     }
 
 
-def resize(resources: Resources, cpu_limits: CpuLimits) -> Body:
+def resize_patch(resources: Resources, cpu_limits: CpuLimits) -> Body:
     """The patch for a pod's `resize` subresource: cpu and memory only, devices cannot change."""
-    container = {"name": CONTAINER, "resources": amounts(replace(resources, gpu=0), cpu_limits)}
+    container = {
+        "name": CONTAINER,
+        "resources": container_resources(replace(resources, gpu=0), cpu_limits),
+    }
     return {"spec": {"containers": [container]}}
 
 
-def amounts(resources: Resources, cpu_limits: CpuLimits) -> Body:
+def container_resources(resources: Resources, cpu_limits: CpuLimits) -> Body:
     """Requests and limits. Soft: no limit of cpu; the kernel weighs a pod by what it requests."""
-    wanted = quantities(resources)
+    wanted = to_quantities(resources)
     limits = wanted if cpu_limits == "hard" else {k: v for k, v in wanted.items() if k != "cpu"}
     return {"requests": wanted, "limits": limits}
 
@@ -146,7 +149,7 @@ def _spec(order: CreatePod, settings: Settings) -> Body:
     volumes = [
         *_volumes(request),
         *checkpoint_volumes(order.decision, settings),
-        volume(settings),
+        tmp_volume(settings),
     ]
     return {
         "hostname": order.name,
@@ -156,7 +159,7 @@ def _spec(order: CreatePod, settings: Settings) -> Body:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "affinity": _on_node(task.node),
-        "securityContext": of_pod(settings),
+        "securityContext": pod_security_context(settings),
         "containers": [_container(order, settings)],
         "volumes": volumes,
         **({"priorityClassName": settings.priority_class} if settings.priority_class else {}),
@@ -178,10 +181,10 @@ def _container(order: CreatePod, settings: Settings) -> Body:
         "image": request.image or settings.image,
         "command": COMMAND,
         "env": [*_env(order, settings), *_pod_env()],
-        "resources": amounts(order.task.resources, request.cpu_limits),
+        "resources": container_resources(order.task.resources, request.cpu_limits),
         "securityContext": SECURITY_CONTEXT,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [*mounts, mount()],
+        "volumeMounts": [*mounts, tmp_mount()],
         **({"ports": [{"name": PORT, "containerPort": port}]} if port else {}),
     }
 
@@ -210,7 +213,7 @@ def _env(order: CreatePod, settings: Settings) -> list[Body]:
         "WEIR_TRAINER_STUCK_PATIENCE": f"{settings.stuck_patience:g}",
         "GRPC_FAIL_FAST": "use_caller",
         "TF_CPP_MIN_LOG_LEVEL": "2",
-        **home(settings),
+        **home_variable(settings),
     }
     if earlier := continue_from(decision, settings):
         values["WEIR_TRAINER_CONTINUE_FROM"] = earlier
@@ -259,7 +262,7 @@ SECURITY_CONTEXT: Body = {
 }
 
 
-def of_pod(settings: Settings) -> Body:
+def pod_security_context(settings: Settings) -> Body:
     """Its security context. Which user it runs as, the image says, unless the settings do."""
     user = settings.run_as_user
     return {
@@ -271,15 +274,15 @@ def of_pod(settings: Settings) -> Body:
     }
 
 
-def volume(settings: Settings) -> Body:
+def tmp_volume(settings: Settings) -> Body:
     return {"name": VOLUME, "emptyDir": {"sizeLimit": f"{round(settings.tmp_gib * 1024)}Mi"}}
 
 
-def mount() -> Body:
+def tmp_mount() -> Body:
     return {"name": VOLUME, "mountPath": FOLDER}
 
 
-def home(settings: Settings) -> dict[str, str]:
+def home_variable(settings: Settings) -> dict[str, str]:
     return {"HOME": settings.home} if settings.home else {}
 
 
@@ -341,13 +344,13 @@ def checkpoint_volumes(decision: AllocationDecided, settings: Settings) -> list[
     ]
 
 
-def quantities(resources: Resources) -> dict[str, str]:
+def to_quantities(resources: Resources) -> dict[str, str]:
     """As a container's requests and limits have them."""
     found = {"cpu": f"{millicores(resources)}m", "memory": f"{mebibytes(resources)}Mi"}
     return {**found, GPU: str(resources.gpu)} if resources.gpu else found
 
 
-def resources(listed: Mapping[str, object]) -> Resources:
+def read_resources(listed: Mapping[str, object]) -> Resources:
     return Resources(
         cpu=whole_units("cpu", listed.get("cpu", 0)) / 1000,
         memory_gib=whole_units("memory", listed.get("memory", 0)) / GIB,
@@ -363,10 +366,10 @@ def mebibytes(resources: Resources) -> int:
     return round(resources.memory_gib * 1024)
 
 
-def same(one: Resources, other: Resources) -> bool:
+def is_same_size(one: Resources, other: Resources) -> bool:
     """Alike in what can change in place."""
     return (millicores(one), mebibytes(one)) == (millicores(other), mebibytes(other))
 
 
-def grows(old: Resources, new: Resources) -> bool:
+def is_growth(old: Resources, new: Resources) -> bool:
     return millicores(new) >= millicores(old) and mebibytes(new) >= mebibytes(old)

@@ -17,21 +17,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from services.launcher.actions import Action, Say
+from services.launcher.actions import Action, Publish
 from services.launcher.facts import loss_time
 from services.launcher.jobs import Job
 from services.launcher.settings import Settings
 from services.launcher.steps import pod_actions
 from services.launcher.steps.generations import (
+    abandon_reasons,
     abandon_superseded,
     abandonment,
-    in_flight,
+    due_reason,
     next_step,
-    reason,
-    troubles,
+    pending_generation,
 )
-from services.launcher.steps.pod_actions import creations, orphaned_s, remains, resizes, victims
-from services.launcher.steps.task_reports import exits, notices, starts
+from services.launcher.steps.pod_actions import (
+    creations,
+    removal_time,
+    remove_job,
+    resizes,
+    unwanted_pods,
+)
+from services.launcher.steps.task_reports import exit_reports, leaving_notices, start_reports
 from services.launcher.view import View
 from shared.messages import JobMessage
 
@@ -42,41 +48,41 @@ def reconcile(
     """What is to be done, for these jobs (absent: all). What is under way already is left out."""
     found: list[Action] = []
     for uid in sorted(view.uids() if only is None else only):
-        job = view.told.jobs.get(uid)
+        job = view.bus_state.jobs.get(uid)
         found += (
             _without_job(view, uid, now, rules) if job is None else _of_job(view, job, now, rules)
         )
-    return [action for action in found if action.key() not in view.asked]
+    return [action for action in found if action.key() not in view.pending_actions]
 
 
-def next_due(view: View, now: float, rules: Settings, uid: int) -> float | None:
+def next_check_s(view: View, now: float, rules: Settings, uid: int) -> float | None:
     """When time alone will change the answer for a job; None: never."""
     return min((due for due in _dues(view, uid, rules) if due > now), default=None)
 
 
 def _without_job(view: View, uid: int, now: float, rules: Settings) -> list[Action]:
-    due = orphaned_s(view, uid, rules.orphan_s)
-    return remains(view, uid) if due is not None and due <= now else []
+    due = removal_time(view, uid, rules.orphan_s)
+    return remove_job(view, uid) if due is not None and due <= now else []
 
 
 def _of_job(view: View, job: Job, now: float, rules: Settings) -> list[Action]:
     return [
-        *_say(exits(view, job, now, rules.node_lost_s)),
-        *_say(notices(view, job)),
+        *_say(exit_reports(view, job, now, rules.node_lost_s)),
+        *_say(leaving_notices(view, job)),
         *_say(abandon_superseded(view, job)),
-        *pod_actions.missing(view, job, rules),
+        *pod_actions.missing_policy(view, job, rules),
         *_flight(view, job, now, rules),
-        *_say(starts(view, job)),
-        *victims(view, job),
+        *_say(start_reports(view, job)),
+        *unwanted_pods(view, job),
         *resizes(view, job),
     ]
 
 
 def _flight(view: View, job: Job, now: float, rules: Settings) -> list[Action]:
-    number = in_flight(job)
+    number = pending_generation(job)
     if number is None:
         return []
-    why = reason(troubles(view, job, number, rules), now)
+    why = due_reason(abandon_reasons(view, job, number, rules), now)
     if why is not None:
         return _say([abandonment(view, job, number, why)])
     step = next_step(view, job, number, now)
@@ -84,15 +90,15 @@ def _flight(view: View, job: Job, now: float, rules: Settings) -> list[Action]:
 
 
 def _say(messages: Sequence[JobMessage]) -> list[Action]:
-    return [Say(message=message) for message in messages]
+    return [Publish(message=message) for message in messages]
 
 
 def _dues(view: View, uid: int, rules: Settings) -> list[float]:
-    job = view.told.jobs.get(uid)
+    job = view.bus_state.jobs.get(uid)
     if job is None:
-        due = orphaned_s(view, uid, rules.orphan_s)
+        due = removal_time(view, uid, rules.orphan_s)
         return [] if due is None else [due]
     lost = (loss_time(pod, view.nodes, rules.node_lost_s) for pod in view.pods_of(uid))
-    number = in_flight(job)
-    late = troubles(view, job, number, rules) if number is not None else []
+    number = pending_generation(job)
+    late = abandon_reasons(view, job, number, rules) if number is not None else []
     return [due for due in lost if due is not None] + [due for due, _ in late]

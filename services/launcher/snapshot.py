@@ -13,7 +13,7 @@ import msgspec
 import structlog
 from nats.js.errors import NotFoundError
 
-from services.launcher.view import Told
+from services.launcher.view import BusState
 from shared.bus import snapshots
 from shared.bus.bus import Bus
 from shared.bus.snapshots import SnapshotStore
@@ -30,7 +30,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     after: dict[str, int] = {}
     stored_s: dict[str, float] = {}
-    told: Told = Told()
+    told: BusState = BusState()
 
 
 async def load(connection: Bus) -> Snapshot:

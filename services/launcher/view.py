@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.launcher import actions
-from services.launcher.facts import NodeFact, OwnFact, PodFact, PolicyFact, ServiceFact
+from services.launcher.facts import JobObjectFact, NodeFact, PodFact, PolicyFact, ServiceFact
 from services.launcher.folding import fold, is_early
 from services.launcher.jobs import Job
 from shared.bounds import add_early_fact, shorten_texts
@@ -56,7 +56,7 @@ class EarlyFact(msgspec.Struct, frozen=True):
     at_s: float
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class BusState(msgspec.Struct, frozen=True, kw_only=True):
     """What the bus said: `jobs` by uid, `finished` by name and uid, in the order in which the ends
     were told.
 
@@ -83,26 +83,28 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     `refused`: why (job uid, generation) cannot be made.
     """
 
-    told: Told = Told()
+    bus_state: BusState = BusState()
     pods: dict[int, dict[str, PodFact]] = {}
     services: dict[int, ServiceFact] = {}
     policies: dict[int, PolicyFact] = {}
     nodes: dict[str, NodeFact] = {}
     refused: dict[tuple[int, int], str] = {}
-    provided: frozenset[str] = frozenset()  # services (uids) whose job has its credentials
-    asked: frozenset[str] = frozenset()
-    awaited: frozenset[tuple[int, str]] = frozenset()
+    services_with_credentials: frozenset[str] = (
+        frozenset()
+    )  # services (uids) whose job has its credentials
+    pending_actions: frozenset[str] = frozenset()
+    awaited_pods: frozenset[tuple[int, str]] = frozenset()
     """Job uid and uid of each pod that has spoken on the bus and has yet to be shown to us."""
-    awake_s: float = (
+    watching_since_s: float = (
         0.0  # since when we watch: no step is late before its time has passed before our eyes
     )
 
     def pods_of(self, uid: int) -> list[PodFact]:
         return list(self.pods.get(uid, {}).values())
 
-    def standing(self, uid: int) -> dict[str, PodFact]:
+    def existing_pods(self, uid: int) -> dict[str, PodFact]:
         """The pods of a job that exist, by name."""
-        return {pod.name: pod for pod in self.pods_of(uid) if not pod.gone}
+        return {pod.name: pod for pod in self.pods_of(uid) if not pod.deleted}
 
     def taken_names(self, job: Job) -> set[str]:
         """Pod names that an earlier job of the same name has not given back yet."""
@@ -111,17 +113,17 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
             p.name
             for pods in others
             for p in pods
-            if (p.namespace, p.job) == (job.namespace, job.job) and not p.gone
+            if (p.namespace, p.job) == (job.namespace, job.job) and not p.deleted
         }
 
-    def service_taken(self, job: Job) -> bool:
+    def is_service_name_taken(self, job: Job) -> bool:
         same = (job.namespace, job.job)
         return any(
             (s.namespace, s.name) == same for uid, s in self.services.items() if uid != job.uid
         )
 
     def uids(self) -> set[int]:
-        return {*self.told.jobs, *self.pods, *self.services}
+        return {*self.bus_state.jobs, *self.pods, *self.services}
 
 
 # ---------------------------------------------------------------- the bus
@@ -129,8 +131,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 def fold_message(view: View, message: JobMessage, at_s: float) -> View:
     """Remember a message."""
-    uid, new = message.uid, _fold_told(view.told, message, at_s)
-    if new is view.told:
+    uid, new = message.uid, _fold_told(view.bus_state, message, at_s)
+    if new is view.bus_state:
         return view
     gone = (uid, message.generation)
     keep = {
@@ -138,24 +140,28 @@ def fold_message(view: View, message: JobMessage, at_s: float) -> View:
         for k, v in view.refused.items()
         if not (isinstance(message, GenerationAbandoned) and k == gone)
     }
-    return replace(view, told=new, refused=keep, awaited=_pods_not_shown_yet(view, new, uid))
+    return replace(
+        view, bus_state=new, refused=keep, awaited_pods=_pods_not_shown_yet(view, new, uid)
+    )
 
 
-def _pods_not_shown_yet(view: View, new: Told, uid: int) -> frozenset[tuple[int, str]]:
+def _pods_not_shown_yet(view: View, new: BusState, uid: int) -> frozenset[tuple[int, str]]:
     """Return the pods that Kubernetes has yet to show us, after news of one job: its newly ready
     pods are added.
     """
-    before, now = view.told.jobs.get(uid), new.jobs.get(uid)
+    before, now = view.bus_state.jobs.get(uid), new.jobs.get(uid)
     old, ready = before.ready if before else {}, now.ready if now else {}
     if old is ready:
-        return view.awaited
+        return view.awaited_pods
     spoken = {
         (uid, pod_uid) for pod_uid in ready.keys() - old.keys() - view.pods.get(uid, {}).keys()
     }
-    return frozenset(each for each in view.awaited if each[0] != uid or each[1] in ready) | spoken
+    return (
+        frozenset(each for each in view.awaited_pods if each[0] != uid or each[1] in ready) | spoken
+    )
 
 
-def _fold_told(said: Told, message: JobMessage, at_s: float) -> Told:
+def _fold_told(said: BusState, message: JobMessage, at_s: float) -> BusState:
     uid, key = message.uid, message.key()
     job = said.jobs.get(uid)
     if said.has_finished(key, uid) or (job is not None and job.key != key):
@@ -180,12 +186,12 @@ def _fold_told(said: Told, message: JobMessage, at_s: float) -> Told:
     )
 
 
-def _without(said: Told, key: str, uid: int, at_s: float) -> Told:
+def _without(said: BusState, key: str, uid: int, at_s: float) -> BusState:
     """Forget a job that is over, except that it is."""
     of_name = [end for end in said.finished if end.startswith(f"{key}.")]
     dropped = set(of_name[: max(0, len(of_name) + 1 - FINISHED_OF_NAME)])
     ends = [(end, told_s) for end, told_s in said.finished.items() if end not in dropped]
-    return Told(
+    return BusState(
         jobs={other: job for other, job in said.jobs.items() if other != uid},
         finished=dict([*ends, (_end_key(key, uid), at_s)][-FINISHED_KEPT:]),
         early=tuple(each for each in said.early if not _is_about(each, key, uid)),
@@ -196,7 +202,7 @@ def _is_about(early: EarlyFact, key: str, uid: int) -> bool:
     return early.fact.uid == uid and early.fact.key() == key
 
 
-def _with_early(said: Told, key: str, uid: int) -> Told:
+def _with_early(said: BusState, key: str, uid: int) -> BusState:
     """Fold the facts of a job that waited for the decision which is known now."""
     waiting = [each for each in said.early if _is_about(each, key, uid)]
     said = replace(said, early=tuple(each for each in said.early if not _is_about(each, key, uid)))
@@ -208,19 +214,22 @@ def _with_early(said: Told, key: str, uid: int) -> Told:
 # ---------------------------------------------------------------- Kubernetes
 
 
-def pod_seen(view: View, pod: PodFact) -> View:
+def with_pod(view: View, pod: PodFact) -> View:
     """Remember a pod as it is now; of one that is gone, only if it lived, how it ended."""
     own = {uid: p for uid, p in view.pods.get(pod.job_uid, {}).items() if uid != pod.uid}
-    if not (pod.gone and pod.phase == "Pending"):
+    if not (pod.deleted and pod.phase == "Pending"):
         own[pod.uid] = pod
-    done = {actions.creation(pod.name, pod.job_uid)} | (
-        {f"delete pod {pod.uid}"} if pod.gone else set()
+    done = {actions.create_pod_key(pod.name, pod.job_uid)} | (
+        {f"delete pod {pod.uid}"} if pod.deleted else set()
     )
-    shown = {"asked": view.asked - done, "awaited": view.awaited - {(pod.job_uid, pod.uid)}}
+    shown = {
+        "pending_actions": view.pending_actions - done,
+        "awaited_pods": view.awaited_pods - {(pod.job_uid, pod.uid)},
+    }
     return replace(view, pods=_put(view.pods, pod.job_uid, own), **shown)
 
 
-def pods_listed(view: View, listed: Iterable[PodFact], namespace: str = "") -> View:
+def with_pod_list(view: View, listed: Iterable[PodFact], namespace: str = "") -> View:
     """All there are (in one namespace, where one is given): the others are gone. So is what was
     made and is not there, be it that it ended before it could be shown: it is made again, which
     does no harm where it is only late.
@@ -228,73 +237,82 @@ def pods_listed(view: View, listed: Iterable[PodFact], namespace: str = "") -> V
     found, view = list(listed), _unmade(view, "create pod ")
     there = {pod.uid for pod in found}
     known = (p for own in view.pods.values() for p in own.values() if _inside(p, namespace))
-    lost = [p for p in known if p.uid not in there and not p.gone]
-    for pod in [*(replace(p, gone=True) for p in lost), *found]:
-        view = pod_seen(view, pod)
+    lost = [p for p in known if p.uid not in there and not p.deleted]
+    for pod in [*(replace(p, deleted=True) for p in lost), *found]:
+        view = with_pod(view, pod)
     return view
 
 
-def pod_forgotten(view: View, pod: PodFact) -> View:
+def without_pod(view: View, pod: PodFact) -> View:
     """A pod that is gone, of which nothing more needs to be said."""
     own = {uid: p for uid, p in view.pods.get(pod.job_uid, {}).items() if uid != pod.uid}
     return replace(view, pods=_put(view.pods, pod.job_uid, own))
 
 
-def service_seen(view: View, service: ServiceFact, gone: bool) -> View:
+def with_service(view: View, service: ServiceFact, deleted: bool) -> View:
     known = view.services.get(service.job_uid)
-    if gone:
+    if deleted:
         if known is None or known.uid != service.uid:
             return view
         left = {uid: s for uid, s in view.services.items() if uid != service.job_uid}
-        return replace(view, services=left, asked=view.asked - {f"delete service {service.uid}"})
+        return replace(
+            view,
+            services=left,
+            pending_actions=view.pending_actions - {f"delete service {service.uid}"},
+        )
     asked = frozenset(
-        k for k in view.asked if not k.startswith(f"create service {service.job_uid} ")
+        k for k in view.pending_actions if not k.startswith(f"create service {service.job_uid} ")
     )
-    return replace(view, services={**view.services, service.job_uid: service}, asked=asked)
+    return replace(
+        view, services={**view.services, service.job_uid: service}, pending_actions=asked
+    )
 
 
-def services_listed(view: View, listed: Iterable[ServiceFact], namespace: str = "") -> View:
+def with_service_list(view: View, listed: Iterable[ServiceFact], namespace: str = "") -> View:
     view = replace(
         view, services={uid: s for uid, s in view.services.items() if not _inside(s, namespace)}
     )
     view = _unmade(view, "create service ")
     for service in listed:
-        view = service_seen(view, service, gone=False)
+        view = with_service(view, service, deleted=False)
     return view
 
 
-def policy_seen(view: View, policy: PolicyFact, gone: bool) -> View:
+def with_policy(view: View, policy: PolicyFact, deleted: bool) -> View:
     """One that is gone, or made, is no longer being made."""
     uid = policy.job_uid
-    if gone and view.policies.get(uid, policy).uid != policy.uid:
+    if deleted and view.policies.get(uid, policy).uid != policy.uid:
         return view
     left = {u: p for u, p in view.policies.items() if u != uid}
-    asked = frozenset(k for k in view.asked if not k.startswith(f"create policy {uid} "))
-    return replace(view, policies=left if gone else {**left, uid: policy}, asked=asked)
+    asked = frozenset(k for k in view.pending_actions if not k.startswith(f"create policy {uid} "))
+    return replace(view, policies=left if deleted else {**left, uid: policy}, pending_actions=asked)
 
 
-def policies_listed(view: View, listed: Iterable[PolicyFact], namespace: str = "") -> View:
+def with_policy_list(view: View, listed: Iterable[PolicyFact], namespace: str = "") -> View:
     view = replace(
         view, policies={uid: p for uid, p in view.policies.items() if not _inside(p, namespace)}
     )
     view = _unmade(view, "create policy ")
     for policy in listed:
-        view = policy_seen(view, policy, gone=False)
+        view = with_policy(view, policy, deleted=False)
     return view
 
 
 def _unmade(view: View, kind: str) -> View:
-    return replace(view, asked=frozenset(key for key in view.asked if not key.startswith(kind)))
+    return replace(
+        view,
+        pending_actions=frozenset(key for key in view.pending_actions if not key.startswith(kind)),
+    )
 
 
-def _inside(fact: PodFact | OwnFact, namespace: str) -> bool:
+def _inside(fact: PodFact | JobObjectFact, namespace: str) -> bool:
     return namespace in ("", fact.namespace)
 
 
-def node_seen(view: View, node: NodeFact, gone: bool, now: float) -> View:
+def with_node(view: View, node: NodeFact, deleted: bool, now: float) -> View:
     fact = (
         NodeFact(name=node.name, ready=False, since_s=now)
-        if gone
+        if deleted
         else _with_deadline(view, node, now)
     )
     return replace(view, nodes={**view.nodes, node.name: fact})
@@ -303,12 +321,12 @@ def node_seen(view: View, node: NodeFact, gone: bool, now: float) -> View:
 def _with_deadline(view: View, node: NodeFact, now: float) -> NodeFact:
     """With the time by which its pods are gone, from when we first saw who takes it away."""
     known = view.nodes.get(node.name)
-    if known is not None and known.doomed_by == node.doomed_by:
+    if known is not None and known.eviction_taint == node.eviction_taint:
         return replace(node, leaves_s=known.leaves_s)
-    return replace(node, leaves_s=now + node.within_s if node.within_s else 0.0)
+    return replace(node, leaves_s=now + node.notice_s if node.notice_s else 0.0)
 
 
-def nodes_listed(view: View, listed: Iterable[NodeFact], now: float) -> View:
+def with_node_list(view: View, listed: Iterable[NodeFact], now: float) -> View:
     """All there are: a node that was there and is not any more counts as not ready from now on."""
     found = {node.name: _with_deadline(view, node, now) for node in listed}
     lost = {
@@ -323,24 +341,26 @@ def with_credentials(view: View, service_uid: str) -> View:
     remembered.
     """
     there = {service.uid for service in view.services.values()}
-    return replace(view, provided=(view.provided & there) | {service_uid})
+    return replace(
+        view, services_with_credentials=(view.services_with_credentials & there) | {service_uid}
+    )
 
 
 # ---------------------------------------------------------------- what is under way
 
 
-def awake(view: View, now: float) -> View:
+def start_watching(view: View, now: float) -> View:
     """All has been listed: of what was said before, nothing is still to be shown."""
-    return replace(view, awake_s=now, awaited=frozenset())
+    return replace(view, watching_since_s=now, awaited_pods=frozenset())
 
 
 def with_pending_action(view: View, key: str) -> View:
-    return replace(view, asked=view.asked | {key})
+    return replace(view, pending_actions=view.pending_actions | {key})
 
 
 def without_pending_action(view: View, key: str) -> View:
     """It failed, or nothing will show that it is done: it may be ordered again."""
-    return replace(view, asked=view.asked - {key})
+    return replace(view, pending_actions=view.pending_actions - {key})
 
 
 def with_refusal(view: View, uid: int, generation: int, why: str) -> View:

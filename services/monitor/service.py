@@ -107,7 +107,7 @@ HOLDING = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phas
 """Pods that hold resources: bound to a node, and not ended. No others are sent."""
 
 M = TypeVar("M", bound=Message)
-FACTS_SAID = (CapacityChanged, QuotaChanged, ClaimsChanged)
+PUBLISHED = (CapacityChanged, QuotaChanged, ClaimsChanged)
 
 
 class Settings(KubeSettings, frozen=True, kw_only=True):
@@ -127,7 +127,7 @@ def sequences(heard: Iterable[StoredMessage]) -> dict[str, int]:
 
 async def read_all_last_facts(bus: Bus, at_once: int) -> list[StoredMessage]:
     """Return the last facts of all nodes, and of the quotas and claims of all namespaces."""
-    return [heard for kind in FACTS_SAID for heard in await read_last_facts(bus, at_once, kind)]
+    return [heard for kind in PUBLISHED for heard in await read_last_facts(bus, at_once, kind)]
 
 
 class Monitor:

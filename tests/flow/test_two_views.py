@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from services.allocator.state.state import State, apply
 from services.launcher import view as views
-from services.launcher.jobs import ahead, is_paused, locked_generation
-from services.launcher.service import HEARD, SAID
-from services.launcher.steps.generations import in_flight
-from services.launcher.view import Told, View
+from services.launcher.jobs import is_ahead, is_paused, locked_generation
+from services.launcher.service import CONSUMED, PUBLISHED
+from services.launcher.steps.generations import pending_generation
+from services.launcher.view import BusState, View
 from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CheckpointSaved
 from tests.flow.histories import History, merges, steps
@@ -55,9 +55,9 @@ def launcher(history: History, order: Order) -> dict[int, Belief]:
     view = View()
     for stream, index in order:
         message = history.streams[stream][index]
-        if isinstance(message, (*HEARD, *SAID)):
+        if isinstance(message, (*CONSUMED, *PUBLISHED)):
             view = views.fold_message(view, message, at_s(stream, index))
-    return {uid: belief(job) for uid, job in view.told.jobs.items()}
+    return {uid: belief(job) for uid, job in view.bus_state.jobs.items()}
 
 
 def belief(job) -> Belief:
@@ -69,11 +69,11 @@ def belief(job) -> Belief:
     newest = job.generations[job.newest]
     flight = (
         job.newest
-        if newest.decision.tasks and not newest.abandoned and ahead(job, job.newest)
+        if newest.decision.tasks and not newest.abandoned and is_ahead(job, job.newest)
         else None
     )
-    assert locked_generation(job) is not None or in_flight(job) == flight
-    gone = frozenset(n for n, g in job.generations.items() if g.abandoned and ahead(job, n))
+    assert locked_generation(job) is not None or pending_generation(job) == flight
+    gone = frozenset(n for n, g in job.generations.items() if g.abandoned and is_ahead(job, n))
     return Belief(job.running, flight, gone)
 
 
@@ -176,14 +176,16 @@ def test_facts_read_early_survive_a_restart_of_the_service() -> None:
         state = apply(state, history.streams[stream][n], stream, n + 1, 1.0)
         view = views.fold_message(view, history.streams[stream][n], 1.0)
     state = msgspec.json.decode(msgspec.json.encode(state), type=State)
-    view = View(told=msgspec.json.decode(msgspec.json.encode(view.told), type=Told))
+    view = View(bus_state=msgspec.json.decode(msgspec.json.encode(view.bus_state), type=BusState))
     for n, message in enumerate(history.streams[ORDERS]):
         state = apply(state, message, ORDERS, n + 1, 1.0)
         view = (
-            views.fold_message(view, message, 1.0) if isinstance(message, (*HEARD, *SAID)) else view
+            views.fold_message(view, message, 1.0)
+            if isinstance(message, (*CONSUMED, *PUBLISHED))
+            else view
         )
 
-    assert state.jobs[f"default.{JOB}"].running == view.told.jobs[history.uid].running == 1
+    assert state.jobs[f"default.{JOB}"].running == view.bus_state.jobs[history.uid].running == 1
 
 
 def test_a_repeated_suspension_changes_nothing() -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.launcher import pods, view
-from services.launcher.actions import CreatePod, Say
+from services.launcher.actions import CreatePod, Publish
 from services.launcher.facts import (
     NodeFact,
     PodFact,
@@ -20,9 +20,9 @@ from services.launcher.facts import (
     pod_fact,
     service_fact,
 )
-from services.launcher.pods import resources
-from services.launcher.reconcile import next_due, reconcile
-from services.launcher.service import HEARD, SAID
+from services.launcher.pods import read_resources
+from services.launcher.reconcile import next_check_s, reconcile
+from services.launcher.service import CONSUMED, PUBLISHED
 from services.launcher.settings import Settings
 from services.launcher.view import View
 from shared.bus import subjects
@@ -73,7 +73,7 @@ def a_pod(word: str = "w2") -> Body:
     order = CreatePod(
         decision=decided(1, word), task=plan(word), name=names(word)[0], owner_uid="s"
     )
-    made = pods.pod(order, Settings())
+    made = pods.pod_manifest(order, Settings())
     made["metadata"] |= {
         "uid": f"uid-{word}",
         "resourceVersion": "7",
@@ -83,7 +83,7 @@ def a_pod(word: str = "w2") -> Body:
 
 
 def a_service() -> Body:
-    made = pods.service(decided(1, "c0"))
+    made = pods.service_manifest(decided(1, "c0"))
     made["metadata"] |= {"uid": "s", "resourceVersion": "7"}
     return made
 
@@ -120,7 +120,7 @@ def test_labels_and_annotations_written_by_users_do_not_hide_a_pod() -> None:
         "note": "\0" * 9,
     }
     fact = pod_fact(sent(body))
-    assert fact and (fact.generation, fact.made_with) == (0, fact.resources)
+    assert fact and (fact.generation, fact.created_with) == (0, fact.resources)
 
 
 @pytest.mark.parametrize("amount", ["many", "1e4000", "-", {}, [1]])
@@ -132,7 +132,7 @@ def test_an_invalid_quantity_makes_a_pod_malformed(amount: Any) -> None:
 
 
 def test_a_huge_quantity_is_clamped() -> None:
-    assert resources({"cpu": "1e999", "memory": "9" * 400}) == Resources(
+    assert read_resources({"cpu": "1e999", "memory": "9" * 400}) == Resources(
         cpu=2.0**63, memory_gib=2.0**33
     )
 
@@ -159,10 +159,10 @@ def seen(said: list[Any], bodies: list[Body]) -> View:
     known = View()
     for at, message in enumerate([decided(1, "c0 p1 w2"), *said]):
         known = view.fold_message(known, message, float(at))
-    return view.pods_listed(known, facts_of([a_pod("c0"), *bodies]))
+    return view.with_pod_list(known, facts_of([a_pod("c0"), *bodies]))
 
 
-ABOUT_JOBS = odd_messages().filter(lambda m: isinstance(m, HEARD + SAID))
+ABOUT_JOBS = odd_messages().filter(lambda m: isinstance(m, CONSUMED + PUBLISHED))
 
 
 @settings(max_examples=200, deadline=None)
@@ -176,13 +176,13 @@ def test_any_readable_message_gives_readable_actions(
 ) -> None:
     known = seen(said, bodies)
     for action in reconcile(known, now, Settings()):
-        if isinstance(action, Say):
+        if isinstance(action, Publish):
             body = subjects.encode_message(action.message)
             assert (
                 subjects.decode_message(subjects.subject_of(action.message), body) == action.message
             )
     for uid in known.uids():
-        next_due(known, now, Settings(), uid)
+        next_check_s(known, now, Settings(), uid)
 
 
 # ------------------------------------------------------------ the bus
@@ -194,7 +194,7 @@ async def buried(stage: Stage) -> int:
 
 def buries(subject: str) -> bool:
     try:
-        return subjects.kind_of(subject) in HEARD + SAID and len(subject.split(".")) > 3
+        return subjects.kind_of(subject) in CONSUMED + PUBLISHED and len(subject.split(".")) > 3
     except subjects.UnreadableMessage:
         return False
 
@@ -224,12 +224,12 @@ async def test_the_launcher_dead_letters_unreadable_messages_and_continues(
 
 async def test_a_decision_after_bad_input_is_executed(stage: Stage) -> None:
     await stage.begin()
-    for kind in HEARD + SAID:
+    for kind in CONSUMED + PUBLISHED:
         await stage.bus.js.publish(f"weir.{subjects.tag_of(kind)}.default.net", b"\xff")
 
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
 
-    assert await buried(stage) == len(HEARD + SAID)
+    assert await buried(stage) == len(CONSUMED + PUBLISHED)
 
 
 # ------------------------------------------------------------ Kubernetes

@@ -20,7 +20,7 @@ from nats.errors import Error as NatsError
 from services.launcher import kube, pods
 from services.launcher import view as views
 from services.launcher.actions import CreatePod, CreateSecret, CreateService
-from services.launcher.credentials import BadKey, Minter, minter
+from services.launcher.credentials import BadKey, Minter, load_minter
 from services.launcher.facts import ServiceFact
 from services.launcher.reconcile import reconcile
 from services.launcher.settings import Settings
@@ -60,36 +60,39 @@ def todo(view: View, rules: Settings = GUARDED) -> list[type]:
 def test_the_service_is_created_before_the_credentials_and_those_before_the_pods() -> None:
     view = views.fold_message(View(), DECIDED, 0.0)
     assert todo(view) == [CreateService]
-    view = views.service_seen(view, service(), gone=False)
+    view = views.with_service(view, service(), deleted=False)
     assert todo(view) == [CreateSecret]
     assert todo(views.with_credentials(view, SECRET.owner_uid)) == [CreatePod, CreatePod]
 
 
 def test_a_recreated_service_gets_its_own_credentials() -> None:
     view = views.with_credentials(
-        views.service_seen(views.fold_message(View(), DECIDED, 0.0), service(), gone=False),
+        views.with_service(views.fold_message(View(), DECIDED, 0.0), service(), deleted=False),
         service().uid,
     )
-    view = views.service_seen(
-        views.service_seen(view, service(), gone=True), service("another"), gone=False
+    view = views.with_service(
+        views.with_service(view, service(), deleted=True), service("another"), deleted=False
     )
 
     assert todo(view) == [CreateSecret]
-    assert views.with_credentials(view, "another").provided == {"another"}
+    assert views.with_credentials(view, "another").services_with_credentials == {"another"}
 
 
 def test_a_bus_without_credentials_needs_no_secret() -> None:
-    view = views.service_seen(views.fold_message(View(), DECIDED, 0.0), service(), gone=False)
+    view = views.with_service(views.fold_message(View(), DECIDED, 0.0), service(), deleted=False)
 
     assert todo(view, OPEN) == [CreatePod, CreatePod]
-    assert "WEIR_NATS_CREDS_TEXT" not in str(pods.pod(POD, Settings()))
+    assert "WEIR_NATS_CREDS_TEXT" not in str(pods.pod_manifest(POD, Settings()))
 
 
 # ------------------------------------------------------------ where
 
 
 def test_a_pod_refers_to_the_secret_and_the_service_owns_it() -> None:
-    kept, env = pods.secret(SECRET), pods.pod(POD, GUARDED)["spec"]["containers"][0]["env"]
+    kept, env = (
+        pods.secret_manifest(SECRET),
+        pods.pod_manifest(POD, GUARDED)["spec"]["containers"][0]["env"],
+    )
     given = next(
         each["valueFrom"]["secretKeyRef"] for each in env if each["name"] == "WEIR_NATS_CREDS_TEXT"
     )
@@ -195,10 +198,10 @@ async def test_credentials_expire_as_configured(server: NatsServer) -> None:
 
 def test_an_invalid_signing_key_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "jobs.json").write_text("{}")
-    assert minter("", DAY_S) is None
+    assert load_minter("", DAY_S) is None
     for file in ("jobs.json", "missing.json"):
         with pytest.raises(BadKey, match=file):
-            minter(str(tmp_path / file), DAY_S)
+            load_minter(str(tmp_path / file), DAY_S)
 
 
 def test_credentials_do_not_depend_on_the_generation() -> None:

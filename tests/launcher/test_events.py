@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.launcher.events import LONGEST_TEXT, EventWriter, Note, note_of
+from services.launcher.events import LONGEST_TEXT, EventWriter, JobEvent, job_event
 from services.launcher.facts import ServiceFact
 from services.launcher.settings import Settings
 from services.launcher.view import View, fold_message
@@ -35,7 +35,7 @@ def after(*messages: JobMessage) -> View:
 
 
 def said(message: JobMessage, *before: JobMessage) -> tuple[str, str, str]:
-    note = note_of(message, after(*before))
+    note = job_event(message, after(*before))
     assert note is not None
     return note.kind, note.reason, note.text
 
@@ -77,14 +77,14 @@ def test_the_event_of_a_jobs_end_has_its_cause() -> None:
         "Failed",
         "after 1,200 examples: ValueError: no [31mexamples",
     )
-    assert note_of(failed, View()) is None, "of a job that is not known"
+    assert job_event(failed, View()) is None, "of a job that is not known"
 
 
 def test_a_long_cause_is_shortened_and_repeated_resumptions_have_no_event() -> None:
     failed = JobFinished(**OF_JOB, outcome="failed", cause="x" * 30_000)
 
     assert len(said(failed, decided(1, "c0 p1 w2"))[2]) == LONGEST_TEXT
-    assert note_of(resumed(1), after(decided(1, "c0 p1 w2"), resumed(1))) is None
+    assert job_event(resumed(1), after(decided(1, "c0 p1 w2"), resumed(1))) is None
 
 
 class Clock:
@@ -95,8 +95,8 @@ class Clock:
         return self.now
 
 
-def note(number: int, **fields: Any) -> Note:
-    return Note(uid=UID, id=f"id-{number}", reason="Decided", text="why", **fields)
+def note(number: int, **fields: Any) -> JobEvent:
+    return JobEvent(uid=UID, id=f"id-{number}", reason="Decided", text="why", **fields)
 
 
 def test_events_of_a_job_are_rate_limited_except_its_end() -> None:
@@ -119,8 +119,8 @@ def test_events_wait_for_the_jobs_service() -> None:
         writer.add(note(number), {})
     assert writer.queue.empty()
 
-    writer.service_seen(SERVICE)
-    writer.service_seen(SERVICE)
+    writer.on_service(SERVICE)
+    writer.on_service(SERVICE)
     assert writer.queue.qsize() == 8
 
 
@@ -129,7 +129,7 @@ def test_disabled_events_are_not_queued() -> None:
     writer.add(note(1), {UID: SERVICE})
     writer.add(note(2), {})
 
-    assert writer.queue.empty() and writer.early == {}
+    assert writer.queue.empty() and writer.waiting_for_service == {}
 
 
 @pytest.mark.parametrize("refuses", [False, True], ids=["takes them", "refuses some"])

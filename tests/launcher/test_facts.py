@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.launcher.facts import Doom, doom, node_fact, pod_fact, seconds, service_fact
-from services.launcher.pods import quantities, resources, same
+from services.launcher.facts import (
+    NodeEviction,
+    node_eviction,
+    node_fact,
+    pod_fact,
+    service_fact,
+    unix_seconds,
+)
+from services.launcher.pods import is_same_size, read_resources, to_quantities
 from shared.messages import CORDONED, TAINTED, Resources, Taint
 from tests.launcher.builders import sent
 
@@ -79,7 +86,7 @@ def test_the_time_since_a_pod_is_unschedulable() -> None:
             "conditions": [{**condition, "lastTransitionTime": "1970-01-01T00:01:00Z"}],
         }
     )
-    assert (fact.stuck, fact.stuck_s) == ("no room", 60.0)
+    assert (fact.unschedulable, fact.unschedulable_since_s) == ("no room", 60.0)
 
 
 def test_the_deadline_and_the_cause_of_a_leaving_pod() -> None:
@@ -87,14 +94,14 @@ def test_the_deadline_and_the_cause_of_a_leaving_pod() -> None:
     fact = pod(
         {"phase": "Running", "conditions": [moved]}, deletionTimestamp="1970-01-01T00:01:00Z"
     )
-    assert (fact.leaving, fact.leaves_s, fact.reason, fact.message) == (
+    assert (fact.terminating, fact.killed_s, fact.reason, fact.message) == (
         True,
         60.0,
         "Evicted",
         moved["message"],
     )
     assert pod({"phase": "Running"}, deletionTimestamp="1970-01-01T00:01:00Z").reason == "Deleted"
-    assert (pod({"phase": "Running"}).leaves_s, pod({"phase": "Running"}).reason) == (0.0, "")
+    assert (pod({"phase": "Running"}).killed_s, pod({"phase": "Running"}).reason) == (0.0, "")
 
 
 def test_the_waiting_reason_of_a_container() -> None:
@@ -106,7 +113,7 @@ def test_the_waiting_reason_of_a_container() -> None:
 
 def test_the_actual_resources_of_a_pod() -> None:
     given_now = {"containerStatuses": [{"resources": {"requests": {"cpu": "2", "memory": "1Gi"}}}]}
-    assert pod(given_now).actual == Resources(cpu=2, memory_gib=1)
+    assert pod(given_now).allocated == Resources(cpu=2, memory_gib=1)
 
 
 @pytest.mark.parametrize(
@@ -131,13 +138,13 @@ def test_services_and_nodes_are_read() -> None:
 
 
 def test_a_missing_timestamp_is_zero() -> None:
-    assert seconds(None) == 0.0
+    assert unix_seconds(None) == 0.0
 
 
 @given(st.floats(0.001, 512), st.floats(0.001, 4096), st.integers(0, 16))
 def test_quantities_round_trip(cpu: float, memory: float, gpu: int) -> None:
     asked = Resources(cpu=cpu, memory_gib=memory, gpu=gpu)
-    assert same(resources(quantities(asked)), asked)
+    assert is_same_size(read_resources(to_quantities(asked)), asked)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +159,7 @@ def test_quantities_round_trip(cpu: float, memory: float, gpu: int) -> None:
 def test_an_evicting_taint_is_a_reason_to_leave_a_node(
     key: str, effect: str, notice_s: float
 ) -> None:
-    assert doom(False, [Taint(key=key, effect=effect)]) == Doom(
+    assert node_eviction(False, [Taint(key=key, effect=effect)]) == NodeEviction(
         TAINTED, f"{key}:{effect}", notice_s
     )
 
@@ -171,13 +178,13 @@ def test_an_evicting_taint_is_a_reason_to_leave_a_node(
     ],
 )
 def test_other_taints_are_no_reason_to_leave(key: str, effect: str) -> None:
-    assert doom(False, [Taint(key=key, effect=effect)]) is None
+    assert node_eviction(False, [Taint(key=key, effect=effect)]) is None
 
 
 def test_an_evicting_taint_precedes_a_cordon() -> None:
-    assert doom(True, []) == Doom(CORDONED)
+    assert node_eviction(True, []) == NodeEviction(CORDONED)
     keys = ("karpenter.sh/disrupted", "aws-node-termination-handler/spot-itn")
-    assert doom(True, [Taint(key=key) for key in keys]) == Doom(
+    assert node_eviction(True, [Taint(key=key) for key in keys]) == NodeEviction(
         TAINTED, f"{keys[1]}:NoSchedule", 120.0
     )
 
@@ -187,11 +194,11 @@ def test_a_node_is_read_with_its_cordon_and_its_taints() -> None:
         "unschedulable": True,
         "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}],
     }
-    assert node_fact(sent({"metadata": {"name": "n"}, "spec": cordon})).doom == CORDONED
+    assert node_fact(sent({"metadata": {"name": "n"}, "spec": cordon})).eviction_reason == CORDONED
     taint = {
         "key": "aws-node-termination-handler/spot-itn",
         "effect": "NoSchedule",
         "timeAdded": None,
     }
     node = node_fact(sent({"metadata": {"name": "n"}, "spec": {"taints": [taint]}}))
-    assert (node.doom, node.within_s, node.ready) == (TAINTED, 120.0, True)
+    assert (node.eviction_reason, node.notice_s, node.ready) == (TAINTED, 120.0, True)

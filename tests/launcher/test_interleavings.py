@@ -60,7 +60,7 @@ class Life(RuleBasedStateMachine):
     @rule(n=some)
     def run(self, n: int) -> None:
         pod = self.pick(n)
-        if pod and pod.phase == "Pending" and not pod.leaving:
+        if pod and pod.phase == "Pending" and not pod.terminating:
             self.world.change(pod.name, phase="Running")
 
     @rule(n=some)
@@ -78,7 +78,7 @@ class Life(RuleBasedStateMachine):
     @rule(n=some)
     def fail(self, n: int) -> None:
         pod = self.pick(n)
-        if pod and not pod.over:
+        if pod and not pod.ended:
             self.world.change(pod.name, phase="Failed", exit_code=1, reason="Error")
 
     @rule(n=some)
@@ -164,9 +164,9 @@ class Life(RuleBasedStateMachine):
         """Some of what was decided is performed, then all but the log and the cluster is gone."""
         for action in reconcile(self.world.view, self.world.now, self.world.rules)[:many]:
             self.world.perform(action)
-        told = self.world.view.told
+        told = self.world.view.bus_state
         self.world.restart()
-        assert self.world.view.told == told
+        assert self.world.view.bus_state == told
 
     @invariant()
     def names_are_unique(self) -> None:
@@ -180,7 +180,7 @@ class Life(RuleBasedStateMachine):
         self.world.reap()
         self.world.settle()
         assert not (self.world.pods or self.world.services or self.world.policies), JOB
-        assert UID not in self.world.view.told.jobs
+        assert UID not in self.world.view.bus_state.jobs
 
 
 Life.TestCase.settings = settings(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.launcher.folding import fold
 from services.launcher.jobs import Job, is_paused
-from services.launcher.steps.generations import in_flight, previous, wanted_tasks
+from services.launcher.steps.generations import pending_generation, predecessor, wanted_tasks
 from services.launcher.view import View, fold_message
 from shared.messages import (
     ABANDONED_KEPT,
@@ -52,7 +52,7 @@ def test_every_message_of_a_job_may_be_delivered_twice() -> None:
     for at_s, message in world.log:
         once = fold_message(once, message, at_s)
         twice = fold_message(fold_message(twice, message, at_s), message, at_s + 1)
-    assert once.told == twice.told
+    assert once.bus_state == twice.bus_state
 
 
 def test_an_older_decision_changes_nothing() -> None:
@@ -92,8 +92,8 @@ def test_a_report_of_the_running_generation_leaves_the_view_unchanged(
 
 
 def test_a_generation_with_a_final_checkpoint_is_no_previous_generation() -> None:
-    assert previous(job(decided(1, "c0"), resumed(1))) == 1
-    assert previous(job(decided(1, "c0"), resumed(1), saved(1))) is None
+    assert predecessor(job(decided(1, "c0"), resumed(1))) == 1
+    assert predecessor(job(decided(1, "c0"), resumed(1), saved(1))) is None
 
 
 def test_only_the_latest_abandoned_generations_are_kept() -> None:
@@ -102,14 +102,18 @@ def test_only_the_latest_abandoned_generations_are_kept() -> None:
         *(message for g in range(1, newest + 1) for message in (decided(g, f"c{g}"), abandoned(g)))
     )
     assert list(lived.generations) == list(range(6, newest + 1))
-    assert in_flight(lived) is None and wanted_tasks(lived) == {}
+    assert pending_generation(lived) is None and wanted_tasks(lived) == {}
 
 
 def test_a_paused_job_has_no_tasks_until_the_next_decision() -> None:
     lived = job(decided(1, "c0"), resumed(1), decided(2, ""))
     assert is_paused(lived) and wanted_tasks(lived) == {}
     after = fold(lived, decided(3, "c1"), 9.0)
-    assert (after.running, in_flight(after), list(wanted_tasks(after))) == (None, 3, names("c1"))
+    assert (after.running, pending_generation(after), list(wanted_tasks(after))) == (
+        None,
+        3,
+        names("c1"),
+    )
 
 
 def test_facts_of_unknown_and_finished_jobs_are_ignored() -> None:
@@ -124,10 +128,10 @@ def test_facts_of_unknown_and_finished_jobs_are_ignored() -> None:
         host="h",
         ports=(1, 2),
     )
-    assert fold_message(View(), fact, 0.0).told.jobs == {}
+    assert fold_message(View(), fact, 0.0).bus_state.jobs == {}
     over = fold_message(
         fold_message(View(), decided(1, "c0"), 0.0),
         JobFinished(job=JOB, uid=UID, outcome="failed"),
         1.0,
     )
-    assert fold_message(fold_message(over, decided(2, "c0"), 2.0), fact, 3.0).told.jobs == {}
+    assert fold_message(fold_message(over, decided(2, "c0"), 2.0), fact, 3.0).bus_state.jobs == {}

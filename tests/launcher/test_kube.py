@@ -25,7 +25,7 @@ from services.launcher.facts import ServiceFact
 from services.launcher.kube import watched_kinds
 from services.launcher.reconcile import reconcile
 from services.launcher.settings import Settings
-from services.launcher.view import View, pods_listed, services_listed, with_pending_action
+from services.launcher.view import View, with_pending_action, with_pod_list, with_service_list
 from shared.kube.client import Api, connect_api
 from shared.messages import Resources
 from shared.runtime import config
@@ -65,7 +65,7 @@ async def test_creating_an_object_is_idempotent(server: ApiServer, api: Api) -> 
 async def test_a_name_used_by_an_earlier_job_is_retried(server: ApiServer, api: Api) -> None:
     await perform(POD, api)
     server.pod("net-worker-3")["metadata"]["labels"]["weir.dev/uid"] = "1"
-    with pytest.raises(kube.TryLater):
+    with pytest.raises(kube.RetryLater):
         await perform(POD, api)
 
 
@@ -84,7 +84,7 @@ async def test_deleting_a_missing_object_succeeds(server: ApiServer, api: Api) -
 
 async def test_a_pod_is_deleted_only_with_its_uid(server: ApiServer, api: Api) -> None:
     await perform(POD, api)
-    with pytest.raises(kube.TryLater, match="Conflict"):
+    with pytest.raises(kube.RetryLater, match="Conflict"):
         await perform(
             DeletePod(namespace="default", name="net-worker-3", uid="an earlier one"), api
         )
@@ -120,7 +120,7 @@ async def test_permanent_api_errors_are_refusals(
 @pytest.mark.parametrize("code", [401, 429, 500, 503])
 async def test_transient_api_errors_are_retried(server: ApiServer, api: Api, code: int) -> None:
     server.trouble = [(code, "Busy")]
-    with pytest.raises(kube.TryLater):
+    with pytest.raises(kube.RetryLater):
         await perform(POD, api)
 
 
@@ -128,13 +128,13 @@ async def test_an_unreachable_server_is_retried() -> None:
     api = await connect_api(
         Settings(kube_url="http://127.0.0.1:9", kube_timeout_s=1.0), "test", random.Random(1).random
     )
-    with pytest.raises(kube.TryLater):
+    with pytest.raises(kube.RetryLater):
         await perform(POD, api)
     await api.close()
 
 
 def test_a_manifest_is_deterministic() -> None:
-    assert pods.pod(POD, Settings()) == pods.pod(POD, Settings())
+    assert pods.pod_manifest(POD, Settings()) == pods.pod_manifest(POD, Settings())
 
 
 def test_without_namespaces_all_namespaces_are_watched_together() -> None:
@@ -163,12 +163,12 @@ def test_a_list_of_one_namespace_keeps_the_others() -> None:
     world = World()
     world.train(decided(1, "c0 p1"))
     pods = [pod for own in world.view.pods.values() for pod in own.values()]
-    elsewhere = pods_listed(world.view, [], "elsewhere")
+    elsewhere = with_pod_list(world.view, [], "elsewhere")
     assert elsewhere.pods == world.view.pods
     assert (
         all(
-            pod.gone
-            for own in pods_listed(world.view, [], "default").pods.values()
+            pod.deleted
+            for own in with_pod_list(world.view, [], "default").pods.values()
             for pod in own.values()
         )
         and pods
@@ -183,11 +183,11 @@ def test_an_object_deleted_before_its_watch_event_is_created_again() -> None:
     world.hear(decided(1, "c0 p1"))
     world.settle()
     pod = next(action for action in world.done if isinstance(action, CreatePod))
-    lost = pods_listed(world.view, [])
+    lost = with_pod_list(world.view, [])
     unseen = with_pending_action(lost, pod.key())
     assert pod.key() not in {a.key() for a in reconcile(unseen, world.now, world.rules)}
 
-    again = reconcile(pods_listed(unseen, []), world.now, world.rules)
+    again = reconcile(with_pod_list(unseen, []), world.now, world.rules)
 
     assert pod.key() in {action.key() for action in again}
 
@@ -195,7 +195,7 @@ def test_an_object_deleted_before_its_watch_event_is_created_again() -> None:
 def test_services_of_two_namespaces_are_separate() -> None:
     one = ServiceFact(namespace="a", name="net", uid="s1", job_uid=1)
     two = replace(one, namespace="b", uid="s2", job_uid=2)
-    both = services_listed(services_listed(View(), [one], "a"), [two], "b")
+    both = with_service_list(with_service_list(View(), [one], "a"), [two], "b")
     assert both.services == {1: one, 2: two}
-    assert services_listed(both, [], "a").services == {2: two}
-    assert services_listed(both, []).services == {}
+    assert with_service_list(both, [], "a").services == {2: two}
+    assert with_service_list(both, []).services == {}

@@ -14,10 +14,10 @@ from services.launcher.metrics import (
     PREPARING,
     SAVING,
     UNSAVED,
-    Meters,
-    standing,
+    LauncherMetrics,
+    pods_by_state,
 )
-from services.launcher.view import View, pod_seen
+from services.launcher.view import View, with_pod
 from shared.messages import (
     CheckpointFailed,
     CheckpointSaved,
@@ -45,7 +45,7 @@ def exited(reason: str) -> TaskExited:
     return TaskExited(**about, node="n1", reason=reason)
 
 
-def told(meters: Meters) -> dict[str, Any]:
+def told(meters: LauncherMetrics) -> dict[str, Any]:
     return {measure.family.name: measure.series for measure in meters.measures(View())}
 
 
@@ -65,31 +65,35 @@ def pod(number: int, **fields: Any) -> PodFact:
     [
         ({}, "pending"),
         ({"waiting": "ContainerCreating"}, "pending"),
-        ({"stuck": "0/3 nodes are available"}, "stuck"),
+        ({"unschedulable": "0/3 nodes are available"}, "stuck"),
         ({"waiting": "ImagePullBackOff"}, "stuck"),
         ({"phase": "Running"}, "running"),
-        ({"phase": "Running", "leaving": True}, "leaving"),
-        ({"phase": "Succeeded", "leaving": True}, "ended"),
+        ({"phase": "Running", "terminating": True}, "leaving"),
+        ({"phase": "Succeeded", "terminating": True}, "ended"),
         ({"phase": "Failed"}, "ended"),
     ],
 )
 def test_a_pod_counts_in_one_state(fields: dict[str, Any], state: str) -> None:
-    found = standing(pod_seen(View(), pod(1, **fields))).series
+    found = pods_by_state(with_pod(View(), pod(1, **fields))).series
 
     assert {labels: number for labels, number in found.items() if number} == {(state,): 1}
     assert len(found) == 5  # a state that none is in is told, too
 
 
 def test_a_deleted_pod_counts_in_no_state() -> None:
-    seen = pod_seen(View(), pod(1, phase="Running"))
+    seen = with_pod(View(), pod(1, phase="Running"))
     assert (
-        sum(standing(pod_seen(seen, replace(pod(1, phase="Running"), gone=True))).series.values())
+        sum(
+            pods_by_state(
+                with_pod(seen, replace(pod(1, phase="Running"), deleted=True))
+            ).series.values()
+        )
         == 0
     )  # type: ignore[arg-type]
 
 
 def test_trainer_events_are_counted() -> None:
-    meters = Meters()
+    meters = LauncherMetrics()
     failed = CheckpointFailed(**ABOUT, step=5, path="/c", cause="it is full", remedy="make room")
     heard: list[Message] = [SAVED, failed, prepared("chief", 2.0), prepared("ps", 0.0)]
     for message in [*heard, prepared("chief", 0.0, error="no"), replace(SAVED, seconds=0.0)]:
@@ -102,7 +106,7 @@ def test_trainer_events_are_counted() -> None:
 
 
 def test_exits_are_counted_by_a_few_reasons() -> None:
-    meters = Meters()
+    meters = LauncherMetrics()
     for reason in ("OOMKilled", "OOMKilled", "Evicted", "whatever a node says", ""):
         meters.count_published(exited(reason))
     meters.count_published(GenerationAbandoned(**ABOUT, reason="unschedulable"))
@@ -114,7 +118,7 @@ def test_exits_are_counted_by_a_few_reasons() -> None:
 
 def test_alarm_counters_are_exported_with_zero() -> None:
     """Or nobody could tell that it rises when it happens for the first time."""
-    found = told(Meters())
+    found = told(LauncherMetrics())
 
     assert set(found[EXITED.name].values()) == set(found[ABANDONED.name].values()) == {0}
     assert found[UNSAVED.name] == {(): 0}
@@ -122,8 +126,8 @@ def test_alarm_counters_are_exported_with_zero() -> None:
 
 
 def test_launcher_metrics_pass_the_lint() -> None:
-    meters = Meters()
+    meters = LauncherMetrics()
     meters.count_fact(SAVED)
     meters.count_fact(prepared("chief", 2.0))
 
-    assert problems(format_metrics(meters.measures(pod_seen(View(), pod(1))))) == []
+    assert problems(format_metrics(meters.measures(with_pod(View(), pod(1))))) == []

@@ -23,7 +23,9 @@ from tests.launcher.world import World
 
 
 def manifest(uid: int = UID) -> Any:
-    return pod_actions.manifest(CreatePolicy(decision=decided(1, "c0", uid=uid), owner_uid="owner"))
+    return pod_actions.policy_manifest(
+        CreatePolicy(decision=decided(1, "c0", uid=uid), owner_uid="owner")
+    )
 
 
 def chooses(selector: dict[str, Any], pod: Any) -> bool:
@@ -49,7 +51,7 @@ def test_the_network_policy_does_not_select_an_earlier_job() -> None:
 
 
 def test_the_network_policy_is_owned_by_the_jobs_service() -> None:
-    service, meta = pods.service(decided(1, "c0"))["metadata"], manifest()["metadata"]
+    service, meta = pods.service_manifest(decided(1, "c0"))["metadata"], manifest()["metadata"]
     assert (meta["name"], meta["namespace"], meta["labels"]) == (
         service["name"],
         "default",
@@ -128,10 +130,10 @@ def test_a_resize_and_its_reversal_are_both_published(world: World) -> None:
 
 def test_a_resize_is_published_after_the_node_has_applied_it(world: World) -> None:
     world.train(decided(1, "c0"))
-    world.change("net-chief-0", actual=SMALL)
+    world.change("net-chief-0", allocated=SMALL)
     world.decide(decided(1, "c0", revision=11, resources=MORE))
     assert world.all(TaskUpdated) == []
-    world.change("net-chief-0", actual=MORE)
+    world.change("net-chief-0", allocated=MORE)
     world.settle()
     assert world.last(TaskUpdated).resources == MORE
 

@@ -36,7 +36,7 @@ def made(
     task = decision.tasks[0]
     name = f"net-{task.role}-{task.serial}"
     order = CreatePod(decision=decision, task=task, name=name, owner_uid="owner", grace_s=grace_s)
-    return pods.pod(order, Settings(**fields))
+    return pods.pod_manifest(order, Settings(**fields))
 
 
 def container(pod: Any) -> Any:
@@ -72,7 +72,7 @@ def test_a_pod_has_weirs_the_common_and_the_tfjob_labels() -> None:
 def test_the_service_owns_the_pod() -> None:
     owner = made()["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Service", "net", "owner")
-    service = pods.service(decided(1, "c0"))
+    service = pods.service_manifest(decided(1, "c0"))
     assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
     assert service["spec"]["selector"].items() <= made()["metadata"]["labels"].items()
 
@@ -87,13 +87,17 @@ def test_requests_equal_limits() -> None:
 
 
 def test_a_resize_does_not_change_devices() -> None:
-    patched = pods.resize(Resources(cpu=1, memory_gib=1, gpu=2), "hard")["spec"]["containers"][0]
+    patched = pods.resize_patch(Resources(cpu=1, memory_gib=1, gpu=2), "hard")["spec"][
+        "containers"
+    ][0]
     assert patched["resources"]["requests"] == {"cpu": "1000m", "memory": "1024Mi"}
 
 
 def test_soft_limits_set_no_cpu_limit() -> None:
     first = container(made(wanted=request(cpu_limits="soft")))["resources"]
-    then = pods.resize(Resources(cpu=1, memory_gib=1), "soft")["spec"]["containers"][0]["resources"]
+    then = pods.resize_patch(Resources(cpu=1, memory_gib=1), "soft")["spec"]["containers"][0][
+        "resources"
+    ]
     for resources in (first, then):
         assert "cpu" in resources["requests"] and "cpu" not in resources["limits"]
         assert resources["limits"]["memory"] == resources["requests"]["memory"]
@@ -260,7 +264,7 @@ def test_a_pod_is_read_back_as_created() -> None:
     body["metadata"]["uid"] = "u"
     fact = pod_fact(sent(body))
     assert fact and (fact.job_uid, fact.role, fact.serial, fact.generation) == (7, "worker", 3, 4)
-    assert fact.resources == fact.made_with == Resources(cpu=0.5, memory_gib=1.5)
+    assert fact.resources == fact.created_with == Resources(cpu=0.5, memory_gib=1.5)
 
 
 CLAIM = Volume(name="data", mount_path="/data", claim="examples")

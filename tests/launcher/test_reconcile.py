@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from services.launcher.actions import CreatePod, CreatePolicy, CreateService, DeletePod, Say
+from services.launcher.actions import CreatePod, CreatePolicy, CreateService, DeletePod, Publish
 from services.launcher.facts import PodFact, ServiceFact
 from services.launcher.reconcile import reconcile
-from services.launcher.steps.generations import previous
-from services.launcher.steps.pod_actions import deletion
-from services.launcher.view import View, awake, pod_forgotten, pod_seen, service_seen, with_refusal
+from services.launcher.steps.generations import predecessor
+from services.launcher.steps.pod_actions import delete_pod
+from services.launcher.view import (
+    View,
+    start_watching,
+    with_pod,
+    with_refusal,
+    with_service,
+    without_pod,
+)
 from shared.messages import (
     ClusterSpecPublished,
     GenerationAbandoned,
@@ -73,13 +80,13 @@ def test_a_pod_that_reports_before_its_watch_event_is_not_lost() -> None:
     world = World()
     world.decide(decided(1, "c0"))
     pod = world.pod("net-chief-0")
-    world.view = pod_forgotten(world.view, pod)
+    world.view = without_pod(world.view, pod)
     world.hear(TaskReady(**world.about(pod), node="n", host="h", ports=(1, 2)))
     assert reconcile(world.view, world.now, world.rules) == []
-    late = reconcile(awake(world.view, world.now), world.now, world.rules)
-    assert [a.message.reason for a in late if isinstance(a, Say)] == ["net-chief-0 is gone"]
+    late = reconcile(start_watching(world.view, world.now), world.now, world.rules)
+    assert [a.message.reason for a in late if isinstance(a, Publish)] == ["net-chief-0 is gone"]
     world.show(pod)
-    assert world.view.awaited == frozenset()
+    assert world.view.awaited_pods == frozenset()
 
 
 def test_a_growth_keeps_every_pod(world: World) -> None:
@@ -135,7 +142,9 @@ def test_an_unschedulable_pod_abandons_its_generation_after_a_timeout(
     if before:
         world.train(decided(1, "c0 p1"))
     world.decide(decided(2, "c0 p1 w2"))
-    world.change("net-worker-2", stuck="0/3 nodes are available", stuck_s=world.now)
+    world.change(
+        "net-worker-2", unschedulable="0/3 nodes are available", unschedulable_since_s=world.now
+    )
     world.settle()
     assert world.abandoned() == {}
     world.wait()
@@ -426,9 +435,9 @@ def test_a_generation_that_saves_after_its_final_checkpoint_continued(world: Wor
     world.train(decided(1, "c0 p1"))
     world.drain(1)
     world.save(1, step=9)
-    assert previous(world.view.told.jobs[UID]) is None, "the same update"
+    assert predecessor(world.view.bus_state.jobs[UID]) is None, "the same update"
     world.save(1, step=10)
-    assert previous(world.view.told.jobs[UID]) == 1
+    assert predecessor(world.view.bus_state.jobs[UID]) == 1
 
 
 def test_a_lost_worker_is_reported_and_not_recreated(world: World) -> None:
@@ -499,7 +508,7 @@ def test_a_node_that_is_back_before_the_timeout_costs_nothing(world: World) -> N
 def test_a_terminating_pod_on_a_node_that_is_not_ready_is_lost_at_once(world: World) -> None:
     world.train(decided(1, "c0 p1 w2"))
     world.node("node-2", ready=False)
-    world.change("net-worker-2", leaving=True)
+    world.change("net-worker-2", terminating=True)
     world.settle()
     assert world.last(TaskExited).reason == "NodeLost"
 
@@ -534,7 +543,7 @@ def test_a_finished_job_leaves_nothing_even_after_a_late_decision(
     world.reap()
     world.decide(decided(3, "c0 p1"))
     assert world.pods == {} and world.services == {}
-    assert world.view.pods == {} and world.view.told.jobs == {}
+    assert world.view.pods == {} and world.view.bus_state.jobs == {}
 
 
 def test_a_new_job_of_the_same_name_waits_until_the_names_are_free(world: World) -> None:
@@ -555,7 +564,7 @@ def test_objects_of_unknown_jobs_are_deleted_after_a_timeout(world: World) -> No
         )
     )
     world.services[3] = ServiceFact(namespace="default", name="old", uid="y", job_uid=3)
-    world.view = service_seen(world.view, world.services[3], gone=False)
+    world.view = with_service(world.view, world.services[3], deleted=False)
     world.settle()
     assert world.standing() == ["old-ps-0"]
     world.now += world.rules.orphan_s
@@ -582,7 +591,7 @@ def test_the_restart_of_the_launcher_does_not_count_against_a_generation() -> No
     world = World()
     world.decide(decided(1, "c0 p1"))
     world.now += 10 * world.rules.start_timeout_s
-    world.view = replace(world.view, awake_s=world.now)
+    world.view = replace(world.view, watching_since_s=world.now)
     world.settle()
     assert world.abandoned() == {}
 
@@ -592,7 +601,9 @@ def test_actions_under_way_are_not_repeated() -> None:
     world.hear(decided(1, "c0 p1"))
     first = reconcile(world.view, world.now, world.rules)
     for action in first:
-        world.view = replace(world.view, asked=world.view.asked | {action.key()})
+        world.view = replace(
+            world.view, pending_actions=world.view.pending_actions | {action.key()}
+        )
     assert first and reconcile(world.view, world.now, world.rules) == []
 
 
@@ -627,19 +638,19 @@ def test_a_deletion_has_the_requested_grace_period() -> None:
     pod = PodFact(
         namespace="d", job="o", job_uid=3, role="ps", serial=0, name="o-ps-0", uid="x", grace_s=45
     )
-    assert deletion(pod).grace_s == 45
+    assert delete_pod(pod).grace_s == 45
 
 
 def test_a_spec_has_the_time_of_its_decision() -> None:
     world = World()
     world.train(decided(1, "c0 p1"))
     (spec,) = [message for message in world.said if isinstance(message, ClusterSpecPublished)]
-    assert spec.decided_s == world.view.told.jobs[UID].generations[1].decided_s > 0
+    assert spec.decided_s == world.view.bus_state.jobs[UID].generations[1].decided_s > 0
 
 
 def test_an_empty_view_has_no_actions() -> None:
     assert reconcile(View(), 0.0, World().rules) == []
     orphan = PodFact(
-        namespace="d", job="o", job_uid=3, role="ps", serial=0, name="o-ps-0", uid="x", gone=True
+        namespace="d", job="o", job_uid=3, role="ps", serial=0, name="o-ps-0", uid="x", deleted=True
     )
-    assert reconcile(pod_seen(View(), orphan), 1e9, World().rules) == []
+    assert reconcile(with_pod(View(), orphan), 1e9, World().rules) == []

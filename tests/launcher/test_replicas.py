@@ -75,11 +75,11 @@ async def test_an_order_is_refused_if_a_later_leader_has_ordered_for_the_job(
     bus: Bus, api: Api
 ) -> None:
     late, leader = launcher(bus, api), launcher(bus, api)
-    after_the_look(bus, lambda: leader.say(abandoned(2)))
-    await late.say(abandoned(1))
+    after_the_look(bus, lambda: leader.publish(abandoned(2)))
+    await late.publish(abandoned(1))
 
     assert await orders(bus) == [2]
-    assert late.dirty == {UID} and not late.view.told.jobs, (
+    assert late.dirty == {UID} and not late.view.bus_state.jobs, (
         "it thinks again, and does not believe that it was said"
     )
 
@@ -87,14 +87,14 @@ async def test_an_order_is_refused_if_a_later_leader_has_ordered_for_the_job(
 async def test_orders_of_one_launcher_are_accepted_in_order(bus: Bus, api: Api) -> None:
     leader = launcher(bus, api)
     for generation in (1, 2, 3):
-        await leader.say(abandoned(generation))
+        await leader.publish(abandoned(generation))
     assert await orders(bus) == [1, 2, 3]
 
 
 async def test_orders_of_others_are_read_before_ordering(bus: Bus, api: Api) -> None:
     leader = launcher(bus, api)
     await bus.publish(abandoned(1))
-    saying = asyncio.ensure_future(leader.say(abandoned(2)))
+    saying = asyncio.ensure_future(leader.publish(abandoned(2)))
     await asyncio.sleep(0.1)
     assert not saying.done()
     heard = await bus.last_message(GenerationAbandoned, abandoned(1).key())
@@ -102,15 +102,15 @@ async def test_orders_of_others_are_read_before_ordering(bus: Bus, api: Api) -> 
     await leader.on_fact(heard)
     await saying
     assert await orders(bus) == [1] and leader.dirty == {UID}
-    await leader.say(abandoned(2))
+    await leader.publish(abandoned(2))
     assert await orders(bus) == [1, 2]
 
 
 async def test_an_unreadable_order_is_awaited_once(bus: Bus, api: Api) -> None:
     leader = launcher(bus, api, echo_s=0.1)
     await bus.js.publish(subjects.pattern(ClusterSpecPublished, abandoned(1).key()), b"{not json")
-    await leader.say(abandoned(1))
-    await leader.say(abandoned(1))
+    await leader.publish(abandoned(1))
+    await leader.publish(abandoned(1))
     assert await bus.last_message(GenerationAbandoned, abandoned(1).key())
 
 

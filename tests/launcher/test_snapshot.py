@@ -8,13 +8,13 @@ import pytest
 
 from services.launcher import snapshot
 from services.launcher.snapshot import Snapshot
-from services.launcher.view import Told
+from services.launcher.view import BusState
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.messages import TrainingResumed
 from tests.launcher.builders import JOB, UID, decided
 
-KEPT = Told(finished={f"default.{JOB}.{UID}": 1.0})
+KEPT = BusState(finished={f"default.{JOB}.{UID}": 1.0})
 
 
 async def streams_with_two_messages(bus: Bus) -> dict[str, int]:

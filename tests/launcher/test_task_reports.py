@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from services.launcher.facts import NodeFact
-from services.launcher.steps.task_reports import about_pod
+from services.launcher.steps.task_reports import pod_fields
 from shared.messages import SIGTERM, GenerationAbandoned, TaskLeaving
 from tests.launcher.builders import UID, decided, names
 from tests.launcher.world import World
@@ -25,7 +25,7 @@ def told(world: World) -> list[tuple[str, str, float]]:
 def evict(world: World, name: str, **fields: Any) -> None:
     """As the API server shows it: there until its grace is over."""
     world.change(
-        name, leaving=True, leaves_s=DEADLINE_S, reason="Evicted", message="drained", **fields
+        name, terminating=True, killed_s=DEADLINE_S, reason="Evicted", message="drained", **fields
     )
     world.settle()
 
@@ -54,25 +54,36 @@ def test_a_cordon_is_published_for_every_task_and_a_taint_with_its_deadline(
     world: World,
 ) -> None:
     world.train(decided(1, FIRST))
-    condemn(world, "node-1", doom="NodeCordoned")
+    condemn(world, "node-1", eviction_reason="NodeCordoned")
     assert told(world) == [("net-ps-1", "NodeCordoned", 0.0)]
     world.now += 5
-    condemn(world, "node-1", doom="NodeTainted", doomed_by="spot", within_s=120.0)
+    condemn(world, "node-1", eviction_reason="NodeTainted", eviction_taint="spot", notice_s=120.0)
     world.now += 5
-    condemn(world, "node-1", doom="NodeTainted", doomed_by="spot", within_s=120.0, ready=True)
+    condemn(
+        world,
+        "node-1",
+        eviction_reason="NodeTainted",
+        eviction_taint="spot",
+        notice_s=120.0,
+        ready=True,
+    )
     assert told(world)[1:] == [("net-ps-1", "NodeTainted", world.now - 5 + 120.0)]
 
 
 def test_a_reason_is_published_again_with_an_earlier_deadline(world: World) -> None:
     world.train(decided(1, FIRST))
-    condemn(world, "node-1", doom="NodeTainted", doomed_by="rebalance")
+    condemn(world, "node-1", eviction_reason="NodeTainted", eviction_taint="rebalance")
     world.now += 60
-    condemn(world, "node-1", doom="NodeTainted", doomed_by="spot", within_s=120.0)
+    condemn(world, "node-1", eviction_reason="NodeTainted", eviction_taint="spot", notice_s=120.0)
     by_s = world.now + 120.0
     assert told(world) == [("net-ps-1", "NodeTainted", 0.0), ("net-ps-1", "NodeTainted", by_s)]
-    condemn(world, "node-1", doom="NodeTainted", doomed_by="another", within_s=130.0)
+    condemn(
+        world, "node-1", eviction_reason="NodeTainted", eviction_taint="another", notice_s=130.0
+    )
     assert len(told(world)) == 2, "later"
-    condemn(world, "node-1", doom="NodeTainted", doomed_by="one more", within_s=30.0)
+    condemn(
+        world, "node-1", eviction_reason="NodeTainted", eviction_taint="one more", notice_s=30.0
+    )
     assert told(world)[2:] == [("net-ps-1", "NodeTainted", by_s - 90.0)]
 
 
@@ -87,7 +98,7 @@ def test_an_announced_eviction_is_published_again_at_the_deletion(
 
 
 def test_a_pending_pod_has_no_leaving_report(world: World) -> None:
-    condemn(world, "node-1", doom="NodeCordoned")
+    condemn(world, "node-1", eviction_reason="NodeCordoned")
     world.decide(decided(1, FIRST))
     assert told(world) == []
 
@@ -118,7 +129,7 @@ def test_a_generation_with_a_leaving_pod_is_abandoned_if_not_superseded(world: W
 
 def test_an_old_cordon_leaves_the_time_to_supersede(world: World) -> None:
     world.train(decided(1, FIRST))
-    condemn(world, "node-1", doom="NodeCordoned")
+    condemn(world, "node-1", eviction_reason="NodeCordoned")
     world.now += 600
     world.stand(decided(2, "c0 p1 w2 w4"))
     evict(world, "net-ps-1")
@@ -136,7 +147,7 @@ def test_a_drained_hand_over_continues_with_a_leaving_pod(
     evict(world, "net-ps-1")
     world.resume(2)
     world.settle()
-    assert world.all(GenerationAbandoned) == [] and world.view.told.jobs[UID].running == 2
+    assert world.all(GenerationAbandoned) == [] and world.view.bus_state.jobs[UID].running == 2
 
 
 def test_a_chief_that_ends_before_draining_ends_the_wait(world: World) -> None:
@@ -177,7 +188,7 @@ def test_the_tasks_own_report_is_not_repeated_except_for_the_deadline(
     world.hear(replace(own, generation=0))
     evict(world, "net-ps-1")
     assert told(world) == [("net-ps-1", "Evicted", DEADLINE_S)]
-    assert world.view.told.jobs[UID].leaving["u4"].notices.keys() == {"SIGTERM", "Evicted"}
+    assert world.view.bus_state.jobs[UID].leaving["u4"].notices.keys() == {"SIGTERM", "Evicted"}
 
 
 def ends(world: World, name: str, **fields: Any) -> None:
@@ -206,7 +217,9 @@ def test_when_the_whole_cluster_stops_none_continues(world: World) -> None:
     for name in world.standing():
         pod = world.pod(name)
         world.hear(
-            TaskLeaving(**about_pod(world.view.told.jobs[UID], pod), node=pod.node, why=SIGTERM)
+            TaskLeaving(
+                **pod_fields(world.view.bus_state.jobs[UID], pod), node=pod.node, why=SIGTERM
+            )
         )
     ends(
         world, "net-worker-4", exit_code=143, reason="Terminated", message="the cluster was stopped"

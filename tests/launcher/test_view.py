@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from services.launcher.folding import NOTICES_KEPT, UIDS_OF_POD_KEPT, UNKNOWN_PODS_KEPT
 from services.launcher.reconcile import reconcile
-from services.launcher.view import FINISHED_OF_NAME, Told, View, awake, fold_message
+from services.launcher.view import FINISHED_OF_NAME, BusState, View, fold_message, start_watching
 from shared.bounds import MOST_OF_JOB
 from shared.messages import (
     CheckpointFailed,
@@ -54,12 +54,12 @@ def test_a_fact_with_another_jobs_uid_does_not_change_that_job(
     world: World, forged: JobMessage
 ) -> None:
     training(world)
-    before = world.view.told.jobs[UID]
+    before = world.view.bus_state.jobs[UID]
 
     world.hear(forged)
 
-    assert world.view.told.jobs == {UID: before}
-    assert not world.view.awaited and reconcile(world.view, world.now, world.rules) == []
+    assert world.view.bus_state.jobs == {UID: before}
+    assert not world.view.awaited_pods and reconcile(world.view, world.now, world.rules) == []
 
 
 @EACH
@@ -74,7 +74,7 @@ def test_a_fact_with_a_future_uid_does_not_change_the_later_job(
     alone = World()
     alone.train(decided(1, "c0 p1"))
     alone.decide(decided(2, "c0"))
-    assert world.view.told.jobs == alone.view.told.jobs
+    assert world.view.bus_state.jobs == alone.view.bus_state.jobs
 
 
 def test_an_end_announced_by_another_job_deletes_no_pods(world: World) -> None:
@@ -84,7 +84,7 @@ def test_an_end_announced_by_another_job_deletes_no_pods(world: World) -> None:
         View(pods=world.view.pods, services=world.view.services), FORGED[0], world.now
     )
 
-    assert reconcile(awake(heard, world.now), world.now, world.rules) == []
+    assert reconcile(start_watching(heard, world.now), world.now, world.rules) == []
 
 
 def test_many_announced_ends_do_not_displace_the_end_of_another_job() -> None:
@@ -92,16 +92,16 @@ def test_many_announced_ends_do_not_displace_the_end_of_another_job() -> None:
     for uid in range(UID + 1, UID + 3 * FINISHED_OF_NAME):
         view = fold_message(view, JobFinished(uid=uid, **STRANGER, outcome="failed"), 1.0)
 
-    assert len(view.told.finished) == FINISHED_OF_NAME + 1
-    assert fold_message(view, decided(1, "c0"), 2.0).told.jobs == {}
+    assert len(view.bus_state.finished) == FINISHED_OF_NAME + 1
+    assert fold_message(view, decided(1, "c0"), 2.0).bus_state.jobs == {}
 
 
 def test_a_snapshot_of_an_earlier_version_keeps_finished_jobs() -> None:
-    old = msgspec.json.decode(b'{"finished": {"7": 1.0}}', type=Told)
-    view = View(told=old)
+    old = msgspec.json.decode(b'{"finished": {"7": 1.0}}', type=BusState)
+    view = View(bus_state=old)
 
-    assert fold_message(view, decided(1, "c0", uid=7), 2.0).told.jobs == {}
-    assert list(fold_message(view, decided(1, "c0", uid=8), 2.0).told.jobs) == [8]
+    assert fold_message(view, decided(1, "c0", uid=7), 2.0).bus_state.jobs == {}
+    assert list(fold_message(view, decided(1, "c0", uid=8), 2.0).bus_state.jobs) == [8]
 
 
 def test_a_pod_is_awaited_only_by_its_own_job(world: World) -> None:
@@ -122,7 +122,7 @@ def test_a_pod_is_awaited_only_by_its_own_job(world: World) -> None:
         )
     )
 
-    assert world.view.awaited == {(UID + 1, uid)}
+    assert world.view.awaited_pods == {(UID + 1, uid)}
 
 
 def test_many_early_facts_of_one_job_do_not_displace_those_of_another() -> None:
@@ -132,15 +132,15 @@ def test_many_early_facts_of_one_job_do_not_displace_those_of_another() -> None:
     for fact in [quiet, *flood]:
         view = fold_message(view, fact, 0.0)
 
-    assert len(view.told.early) <= 1 + MOST_OF_JOB
-    assert fold_message(view, decided(1, "c0"), 1.0).told.jobs[UID].running == 1
+    assert len(view.bus_state.early) <= 1 + MOST_OF_JOB
+    assert fold_message(view, decided(1, "c0"), 1.0).bus_state.jobs[UID].running == 1
 
 
 def test_invented_pods_of_a_job_are_kept_in_small_numbers(
     world: World,
 ) -> None:
     training(world)
-    before = world.view.told.jobs[UID]
+    before = world.view.bus_state.jobs[UID]
     about = {"job": JOB, "uid": UID, "generation": 2, "role": "chief", "serial": 0}
     for number in range(3_000):
         pod = {**about, "pod": f"net-chief-{number % 2 * number}", "pod_uid": f"invented-{number}"}
@@ -157,10 +157,12 @@ def test_invented_pods_of_a_job_are_kept_in_small_numbers(
         fact = TaskLeaving(**about, pod="net-chief-0", pod_uid="u1", node="n", why=f"why {number}")
         world.view = fold_message(world.view, fact, world.now)
 
-    job = world.view.told.jobs[UID]
+    job = world.view.bus_state.jobs[UID]
     most = UNKNOWN_PODS_KEPT + 10 * UIDS_OF_POD_KEPT
     assert (
-        max(map(len, (job.ready, job.leaving, job.generations[2].prepared, world.view.awaited)))
+        max(
+            map(len, (job.ready, job.leaving, job.generations[2].prepared, world.view.awaited_pods))
+        )
         <= most
     )
     assert "u1" in job.generations[2].prepared and len(job.leaving["u1"].notices) == NOTICES_KEPT
@@ -180,4 +182,4 @@ def test_a_pod_ready_before_its_decision_is_ready_after_it() -> None:
     }
     view = fold_message(view, TaskReady(**pod, node="n", host="h", ports=(1, 2)), 1.0)
 
-    assert "u9" in fold_message(view, decided(2, "c0 p1 w2"), 2.0).told.jobs[UID].ready
+    assert "u9" in fold_message(view, decided(2, "c0 p1 w2"), 2.0).bus_state.jobs[UID].ready

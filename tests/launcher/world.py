@@ -21,14 +21,14 @@ from services.launcher.actions import (
     CreateService,
     DeletePod,
     DeleteService,
+    Publish,
     ResizePod,
-    Say,
 )
 from services.launcher.facts import NodeFact, PodFact, PolicyFact, ServiceFact
 from services.launcher.jobs import is_paused
-from services.launcher.reconcile import next_due, reconcile
+from services.launcher.reconcile import next_check_s, reconcile
 from services.launcher.settings import Settings
-from services.launcher.steps.task_reports import forget
+from services.launcher.steps.task_reports import drop_reported_pods
 from services.launcher.view import View
 from shared.messages import (
     AllocationDecided,
@@ -51,7 +51,7 @@ EPOCH = 1_000.0
 class World:
     def __init__(self, restarts: bool = False, **rules: Any) -> None:
         self.rules, self.restarts, self.now = Settings(**rules), restarts, EPOCH
-        self.view = View(awake_s=EPOCH)
+        self.view = View(watching_since_s=EPOCH)
         self.log: list[tuple[float, JobMessage]] = []
         self.said: list[JobMessage] = []
         self.done: list[Action] = []
@@ -73,7 +73,7 @@ class World:
             for action in todo:
                 self.perform(action)
             for uid in self.view.uids():
-                self.view = forget(self.view, uid)
+                self.view = drop_reported_pods(self.view, uid)
             if not todo:
                 return
         raise AssertionError(f"never done: {todo}")
@@ -82,12 +82,14 @@ class World:
         """As after kill -9: the log is read again, the cluster listed again, what was under way is
         forgotten.
         """
-        fresh = View(awake_s=self.view.awake_s, refused=self.view.refused)
+        fresh = View(watching_since_s=self.view.watching_since_s, refused=self.view.refused)
         for at_s, message in self.log:
             fresh = views.fold_message(fresh, message, at_s)
-        fresh = views.services_listed(fresh, self.services.values())
-        fresh = views.policies_listed(fresh, self.policies.values())
-        self.view = views.awake(views.pods_listed(fresh, self.pods.values()), fresh.awake_s)
+        fresh = views.with_service_list(fresh, self.services.values())
+        fresh = views.with_policy_list(fresh, self.policies.values())
+        self.view = views.start_watching(
+            views.with_pod_list(fresh, self.pods.values()), fresh.watching_since_s
+        )
         self.show_nodes()
 
     def hear(self, message: JobMessage) -> None:
@@ -95,12 +97,12 @@ class World:
         self.view = views.fold_message(self.view, message, self.now)
 
     def perform(self, action: Action) -> None:
-        if not isinstance(action, Say):
+        if not isinstance(action, Publish):
             self.view = views.with_pending_action(self.view, action.key())
         self.done.append(action)
         PERFORM[type(action)](self, action)
 
-    def say(self, action: Say) -> None:
+    def say(self, action: Publish) -> None:
         assert action.message.id() not in {m.id() for m in self.said}, (
             f"said twice: {action.message}"
         )
@@ -112,19 +114,19 @@ class World:
     def create_service(self, action: CreateService) -> None:
         self.born += 1
         decision = action.decision
-        assert not self.view.told.has_finished(decision.key(), decision.uid), (
+        assert not self.view.bus_state.has_finished(decision.key(), decision.uid), (
             "made for a job that is over"
         )
         fact = ServiceFact(
             namespace="default", name=decision.job, uid=f"s{self.born}", job_uid=decision.uid
         )
         self.services[decision.uid] = fact
-        self.view = views.service_seen(self.view, fact, gone=False)
+        self.view = views.with_service(self.view, fact, deleted=False)
 
     def create_policy(self, action: CreatePolicy) -> None:
         self.born += 1
         decision = action.decision
-        assert not self.view.told.has_finished(decision.key(), decision.uid), (
+        assert not self.view.bus_state.has_finished(decision.key(), decision.uid), (
             "made for a job that is over"
         )
         assert self.services[decision.uid].uid == action.owner_uid, "who owns it is not there"
@@ -132,12 +134,12 @@ class World:
             namespace="default", name=decision.job, uid=f"p{self.born}", job_uid=decision.uid
         )
         self.policies[decision.uid] = fact
-        self.view = views.policy_seen(self.view, fact, gone=False)
+        self.view = views.with_policy(self.view, fact, deleted=False)
 
     def lose_policy(self, uid: int = UID) -> None:
         """Somebody deletes it."""
         if uid in self.policies:
-            self.view = views.policy_seen(self.view, self.policies.pop(uid), gone=True)
+            self.view = views.with_policy(self.view, self.policies.pop(uid), deleted=True)
 
     def create_pod(self, action: CreatePod) -> None:
         self.born += 1
@@ -145,7 +147,7 @@ class World:
         assert action.name not in {p.name for p in self.pods.values()}, (
             f"two pods are called {action.name}"
         )
-        assert not self.view.told.has_finished(decision.key(), decision.uid), (
+        assert not self.view.bus_state.has_finished(decision.key(), decision.uid), (
             "made for a job that is over"
         )
         assert decision.uid in self.policies, f"{action.name} is open to everybody"
@@ -160,7 +162,7 @@ class World:
             generation=decision.generation,
             node=task.node,
             resources=task.resources,
-            made_with=task.resources,
+            created_with=task.resources,
         )
         self.show(fact)
 
@@ -168,16 +170,16 @@ class World:
         pod = self.pods.get(action.uid)
         if pod is None:
             return
-        job = self.view.told.jobs.get(pod.job_uid)
+        job = self.view.bus_state.jobs.get(pod.job_uid)
         if job is not None and job.running is not None and not is_paused(job):
             assert pod.name not in job.generations[job.running].tasks, f"{pod.name} still trains"
-        self.show(replace(pod, leaving=True))
+        self.show(replace(pod, terminating=True))
 
     def delete_service(self, action: DeleteService) -> None:
         for uid, service in list(self.services.items()):
             if service.uid == action.uid:
                 del self.services[uid]
-                self.view = views.service_seen(self.view, service, gone=True)
+                self.view = views.with_service(self.view, service, deleted=True)
                 self.lose_policy(uid)
 
     def resize(self, action: ResizePod) -> None:
@@ -186,10 +188,10 @@ class World:
 
     def show(self, pod: PodFact) -> None:
         self.pods[pod.uid] = pod
-        self.view = views.pod_seen(self.view, pod)
+        self.view = views.with_pod(self.view, pod)
 
     def show_nodes(self) -> None:
-        self.view = views.nodes_listed(self.view, self.nodes.values(), self.now)
+        self.view = views.with_node_list(self.view, self.nodes.values(), self.now)
 
     def node(self, name: str, ready: bool) -> None:
         self.nodes[name] = NodeFact(name=name, ready=ready, since_s=self.now)
@@ -197,11 +199,11 @@ class World:
 
     def vanish(self, pod: PodFact) -> None:
         del self.pods[pod.uid]
-        self.view = views.pod_seen(self.view, replace(pod, gone=True))
+        self.view = views.with_pod(self.view, replace(pod, deleted=True))
 
     def reap(self) -> None:
         """Grace periods end: pods that were deleted are gone."""
-        for pod in [p for p in self.pods.values() if p.leaving]:
+        for pod in [p for p in self.pods.values() if p.terminating]:
             self.vanish(pod)
 
     def pod(self, name: str) -> PodFact:
@@ -214,7 +216,7 @@ class World:
 
     def run_pods(self) -> None:
         for pod in list(self.pods.values()):
-            if pod.phase == "Pending" and not pod.leaving and not pod.stuck:
+            if pod.phase == "Pending" and not pod.terminating and not pod.unschedulable:
                 self.show(replace(pod, phase="Running"))
                 self.hear(
                     TaskReady(**self.about(pod), node=pod.node, host="10.0.0.1", ports=(2222, 2223))
@@ -299,7 +301,7 @@ class World:
 
     def wait(self) -> None:
         """Until time alone changes something for the job."""
-        due = next_due(self.view, self.now, self.rules, UID)
+        due = next_check_s(self.view, self.now, self.rules, UID)
         assert due is not None, "nothing is waited for"
         self.now = due
         self.settle()
@@ -320,11 +322,11 @@ class World:
         return [(m.generation, m.previous) for m in self.all(HandOverOrdered)]
 
     def standing(self) -> list[str]:
-        return sorted(pod.name for pod in self.pods.values() if not pod.leaving)
+        return sorted(pod.name for pod in self.pods.values() if not pod.terminating)
 
 
 PERFORM: dict[type[Action], Callable[[World, Any], None]] = {
-    Say: World.say,
+    Publish: World.say,
     CreateService: World.create_service,
     CreatePolicy: World.create_policy,
     CreatePod: World.create_pod,

@@ -9,7 +9,7 @@ from functools import cache
 
 from services.allocator.metrics import Meters as AllocatorMeters
 from services.allocator.state.state import State
-from services.launcher.metrics import Meters as LauncherMeters
+from services.launcher.metrics import LauncherMetrics as LauncherMeters
 from services.launcher.view import View
 from services.monitor.capacity import capacity_measures
 from shared.bus.dead_letters import DeadLetterCount

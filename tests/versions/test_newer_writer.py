@@ -17,8 +17,8 @@ from services.allocator.settings import Rules
 from services.allocator.state.state import CONSUMED, State, apply
 from services.launcher import snapshot, view
 from services.launcher.reconcile import reconcile
-from services.launcher.service import HEARD as LAUNCHER_HEARD
-from services.launcher.service import SAID as LAUNCHER_SAID
+from services.launcher.service import CONSUMED as LAUNCHER_CONSUMED
+from services.launcher.service import PUBLISHED as LAUNCHER_PUBLISHED
 from services.launcher.settings import Settings
 from services.monitor.capacity import ClusterPicture
 from services.trainer import protocol
@@ -104,14 +104,16 @@ def test_the_launcher_acts_the_same_on_messages_of_a_newer_writer(
     def asked(log: list[StoredMessage]) -> tuple[view.View, list[Any]]:
         seen, found = view.View(), []
         for each in log:
-            if isinstance(each.message, (*LAUNCHER_HEARD, *LAUNCHER_SAID)):
+            if isinstance(each.message, (*LAUNCHER_CONSUMED, *LAUNCHER_PUBLISHED)):
                 seen = view.fold_message(seen, each.message, each.stored_s)  # type: ignore[arg-type]
             if isinstance(each.message, AllocationDecided):
-                found += reconcile(view.awake(seen, each.stored_s), each.stored_s, Settings())
+                found += reconcile(
+                    view.start_watching(seen, each.stored_s), each.stored_s, Settings()
+                )
         return seen, found
 
     assert asked(newer) == asked(plain)
-    assert asked(plain)[0].told.jobs and asked(plain)[1]
+    assert asked(plain)[0].bus_state.jobs and asked(plain)[1]
 
 
 def test_trainers_act_the_same_on_messages_of_a_newer_writer(
@@ -150,12 +152,12 @@ def test_snapshots_of_a_newer_writer_are_read(plain: list[StoredMessage]) -> Non
     state, seen = State(), view.View()
     for each in plain:
         state = apply(state, each.message, each.stream, each.sequence, each.stored_s)
-        if isinstance(each.message, (*LAUNCHER_HEARD, *LAUNCHER_SAID)):
+        if isinstance(each.message, (*LAUNCHER_CONSUMED, *LAUNCHER_PUBLISHED)):
             seen = view.fold_message(seen, each.message, each.stored_s)  # type: ignore[arg-type]
     assert set(CONSUMED) >= {
         type(h.message) for h in plain if isinstance(h.message, CapacityChanged)
     }
-    for document in (state, snapshot.Snapshot(after={ORDERS: 1}, told=seen.told)):
+    for document in (state, snapshot.Snapshot(after={ORDERS: 1}, told=seen.bus_state)):
         kind = type(document)
         body = rewritten_as(kind, document)
         assert body.count(NAME.encode()) > 10

@@ -12,7 +12,7 @@ next check. There is one list, so no timer can be forgotten.
 from __future__ import annotations
 
 from services.launcher.facts import PodFact, loss_time
-from services.launcher.jobs import Generation, Job, ahead, is_paused, locked_generation
+from services.launcher.jobs import Generation, Job, is_ahead, is_paused, locked_generation
 from services.launcher.settings import Settings
 from services.launcher.view import View
 from shared.messages import (
@@ -32,7 +32,7 @@ what.
 """
 
 
-def in_flight(job: Job) -> int | None:
+def pending_generation(job: Job) -> int | None:
     """The generation that is being brought up now."""
     held = locked_generation(job)
     if held is not None or job.newest is None:
@@ -40,7 +40,7 @@ def in_flight(job: Job) -> int | None:
     newest = job.generations[job.newest]
     return (
         job.newest
-        if newest.decision.tasks and not newest.abandoned and ahead(job, job.newest)
+        if newest.decision.tasks and not newest.abandoned and is_ahead(job, job.newest)
         else None
     )
 
@@ -51,7 +51,7 @@ def abandon_superseded(view: View, job: Job) -> list[GenerationAbandoned]:
     return [
         abandonment(view, job, number, f"superseded by generation {job.newest}")
         for number, generation in sorted(job.generations.items())
-        if number not in (job.newest, held) and ahead(job, number)
+        if number not in (job.newest, held) and is_ahead(job, number)
         if generation.decision.tasks and not generation.abandoned
     ]
 
@@ -64,16 +64,16 @@ def abandonment(view: View, job: Job, number: int, reason: str) -> GenerationAba
         generation=number,
         reason=cut_middle(reason, KEPT, HEAD),
         stood=job.generations[number].spec is not None,
-        goes_on=goes_on(view, job),
+        goes_on=continuing_generation(view, job),
     )
 
 
-def goes_on(view: View, job: Job) -> int | None:
+def continuing_generation(view: View, job: Job) -> int | None:
     """The generation that trains meanwhile; None where nothing does, or its chief ends: with the
     whole cluster, say.
     """
     runs = job.generations.get(-1 if job.running is None else job.running)
-    pod = view.standing(job.uid).get(runs.chief) if runs and not is_paused(job) else None
+    pod = view.existing_pods(job.uid).get(runs.chief) if runs and not is_paused(job) else None
     return job.running if pod and not _ends(job, pod) else None
 
 
@@ -81,13 +81,13 @@ def _ends(job: Job, pod: PodFact) -> bool:
     """It has, or was told to; a node may yet take its word back."""
     known = job.leaving.get(pod.uid)
     return (
-        pod.over
-        or pod.leaving
+        pod.ended
+        or pod.terminating
         or any(why not in OF_NODE for why in (known.notices if known else ()))
     )
 
 
-def previous(job: Job) -> int | None:
+def predecessor(job: Job) -> int | None:
     """The generation that a new one would take over from: the one that runs, unless it has drained
     and stopped.
     """
@@ -103,7 +103,7 @@ def wanted_tasks(job: Job) -> dict[str, TaskPlan]:
     live = (
         g
         for n, g in sorted(job.generations.items())
-        if n == job.running or (ahead(job, n) and not g.abandoned)
+        if n == job.running or (is_ahead(job, n) and not g.abandoned)
     )
     return {name: task for generation in live for name, task in generation.tasks.items()}
 
@@ -122,14 +122,14 @@ def next_step(
 
 def ready_tasks(view: View, job: Job, generation: Generation) -> dict[str, TaskReady]:
     """The tasks whose pod runs and has itself said that it is ready, by pod name."""
-    pods = view.standing(job.uid)
+    pods = view.existing_pods(job.uid)
     alive = (pods[name] for name in generation.tasks if name in pods)
     return {pod.name: job.ready[pod.uid] for pod in alive if _runs(pod) and pod.uid in job.ready}
 
 
 def unprepared_pods(view: View, job: Job, generation: Generation) -> list[str]:
     """Who has not prepared the generation yet."""
-    pods = view.standing(job.uid)
+    pods = view.existing_pods(job.uid)
     return [
         n
         for n in sorted(generation.tasks)
@@ -144,7 +144,7 @@ def cluster_spec(
     if len(ready) < len(generation.tasks):
         return None
     running = job.generations.get(job.running) if job.running is not None else None
-    before = able(view, job, previous(job))
+    before = drainable_generation(view, job, predecessor(job))
     taken = running.spec if running else None
     return ClusterSpecPublished(
         namespace=job.namespace,
@@ -168,18 +168,18 @@ def hand_over(view: View, job: Job, spec: ClusterSpecPublished) -> HandOverOrder
         job=spec.job,
         uid=spec.uid,
         generation=spec.generation,
-        previous=able(view, job, spec.previous),
+        previous=drainable_generation(view, job, spec.previous),
     )
 
 
-def able(view: View, job: Job, number: int | None) -> int | None:
+def drainable_generation(view: View, job: Job, number: int | None) -> int | None:
     """The generation, if the pods of its chief and of every ps still run (be it for their last
     seconds); else it applies nothing more, and nobody can drain it: the next begins from a
     checkpoint.
     """
     generation = job.generations.get(-1 if number is None else number)
     needed = [n for n, t in generation.tasks.items() if t.role != "worker"] if generation else []
-    pods = view.standing(job.uid)
+    pods = view.existing_pods(job.uid)
     return (
         number if needed and all(n in pods and pods[n].phase == "Running" for n in needed) else None
     )
@@ -197,16 +197,19 @@ def _address(task: TaskPlan, ready: TaskReady, running: ClusterSpecPublished | N
 
 
 def _runs(pod: PodFact) -> bool:
-    return pod.phase == "Running" and not pod.leaving
+    return pod.phase == "Running" and not pod.terminating
 
 
 NOW = 0.0
 Trouble = tuple[float, str]
 
 
-def troubles(view: View, job: Job, number: int, rules: Settings) -> list[Trouble]:
+def abandon_reasons(view: View, job: Job, number: int, rules: Settings) -> list[Trouble]:
     generation = job.generations[number]
-    found = [late(view, job, generation, rules), *undrained_troubles(view, job, generation, rules)]
+    found = [
+        step_timeout(view, job, generation, rules),
+        *drain_failures(view, job, generation, rules),
+    ]
     if rules.job_namespaces and job.namespace not in rules.job_namespaces:
         found.append(
             (
@@ -235,28 +238,26 @@ def troubles(view: View, job: Job, number: int, rules: Settings) -> list[Trouble
     return found + [trouble for name in fragile for trouble in of_task[name]]
 
 
-def reason(found: list[Trouble], now: float) -> str | None:
+def due_reason(found: list[Trouble], now: float) -> str | None:
     """The first that counts by now."""
     due = sorted((t for t in found if t[0] <= now), key=lambda t: t[0])
     return due[0][1] if due else None
 
 
-def late(view: View, job: Job, generation: Generation, rules: Settings) -> Trouble:
+def step_timeout(view: View, job: Job, generation: Generation, rules: Settings) -> Trouble:
     """The time limit of the step that the generation is at, and who keeps it waiting."""
     if generation.ordered_s is not None:
-        due = max(generation.ordered_s, view.awake_s) + rules.resume_timeout_s
+        due = max(generation.ordered_s, view.watching_since_s) + rules.resume_timeout_s
         return due, f"training not resumed within {rules.resume_timeout_s:g} s of the hand-over"
     if generation.spec is not None:
-        due = max(generation.spec_s, view.awake_s) + rules.prepare_timeout_s
+        due = max(generation.spec_s, view.watching_since_s) + rules.prepare_timeout_s
         waits = ", ".join(unprepared_pods(view, job, generation))
         return due, f"not prepared within {rules.prepare_timeout_s:g} s: {waits}"
-    due = max(generation.decided_s, job.settled_s, view.awake_s) + rules.start_timeout_s
+    due = max(generation.decided_s, job.settled_s, view.watching_since_s) + rules.start_timeout_s
     return due, f"not ready within {rules.start_timeout_s:g} s: {_unready(view, job, generation)}"
 
 
-def undrained_troubles(
-    view: View, job: Job, generation: Generation, rules: Settings
-) -> list[Trouble]:
+def drain_failures(view: View, job: Job, generation: Generation, rules: Settings) -> list[Trouble]:
     """The chief that was ordered to drain has ended before it could: nobody will say that the next
     may begin.
     """
@@ -264,15 +265,15 @@ def undrained_troubles(
     if generation.ordered_s is None or before is None or job.drained == generation.drains:
         return []
     name = before.chief
-    pod = view.standing(job.uid).get(name)
-    if name not in job.known_pods() or (pod is not None and not pod.over):
+    pod = view.existing_pods(job.uid).get(name)
+    if name not in job.pods_seen_alive() or (pod is not None and not pod.ended):
         return []
     due = max(pod.ended_s if pod else 0.0, generation.ordered_s) + rules.drained_s
     return [(due, f"{name} ended before it had drained generation {generation.drains}")]
 
 
 def _unready(view: View, job: Job, generation: Generation) -> str:
-    ready, pods = ready_tasks(view, job, generation), view.standing(job.uid)
+    ready, pods = ready_tasks(view, job, generation), view.existing_pods(job.uid)
     return ", ".join(
         f"{name} ({_state(pods.get(name))})"
         for name in sorted(generation.tasks)
@@ -281,7 +282,7 @@ def _unready(view: View, job: Job, generation: Generation) -> str:
 
 
 def _state(pod: PodFact | None) -> str:
-    return "no pod" if pod is None else pod.waiting or pod.stuck or pod.phase
+    return "no pod" if pod is None else pod.waiting or pod.unschedulable or pod.phase
 
 
 def _indispensable(generation: Generation, of_task: dict[str, list[Trouble]]) -> list[str]:
@@ -296,7 +297,7 @@ def _indispensable(generation: Generation, of_task: dict[str, list[Trouble]]) ->
 def _of_task(
     view: View, job: Job, generation: Generation, name: str, rules: Settings
 ) -> list[Trouble]:
-    pod = view.standing(job.uid).get(name)
+    pod = view.existing_pods(job.uid).get(name)
     said = generation.prepared.get(pod.uid) if pod else None
     failed = [(NOW, f"{name}: {said.error}")] if said and said.error is not None else []
     return failed + _of_pod(view, job, generation.decision.generation, name, rules)
@@ -330,20 +331,20 @@ def _awaited_pods(view: View, job: Job) -> set[str]:
     """
     return {
         job.ready[pod_uid].pod
-        for uid, pod_uid in view.awaited
+        for uid, pod_uid in view.awaited_pods
         if uid == job.uid and pod_uid in job.ready
     }
 
 
 def _of_pod(view: View, job: Job, number: int, name: str, rules: Settings) -> list[Trouble]:
-    pod = view.standing(job.uid).get(name)
+    pod = view.existing_pods(job.uid).get(name)
     if pod is None:
         return (
             [(NOW, f"{name} is gone")]
-            if name in job.known_pods() and name not in _awaited_pods(view, job)
+            if name in job.pods_seen_alive() and name not in _awaited_pods(view, job)
             else []
         )
-    if pod.over:
+    if pod.ended:
         due = pod.ended_s + rules.overtake_s if number == job.newest else NOW
         return [
             (
@@ -351,13 +352,18 @@ def _of_pod(view: View, job: Job, number: int, name: str, rules: Settings) -> li
                 f"{name} ended: {pod.reason} (exit code {pod.exit_code}){_behind(pod.message.strip())}",
             )
         ]
-    if pod.leaving:
+    if pod.terminating:
         until_s = (
             None if locked_generation(job) == number else _overtaken_s(job, pod, number, rules)
         )
         return [] if until_s is None else [(until_s, f"{name} is being deleted")]
     lost = loss_time(pod, view.nodes, rules.node_lost_s)
     found = [] if lost is None else [(lost, f"{name} is lost: node {pod.node} is not ready")]
-    if pod.stuck:
-        found.append((pod.stuck_s + rules.unschedulable_s, f"{name} is unschedulable: {pod.stuck}"))
+    if pod.unschedulable:
+        found.append(
+            (
+                pod.unschedulable_since_s + rules.unschedulable_s,
+                f"{name} is unschedulable: {pod.unschedulable}",
+            )
+        )
     return found

@@ -27,12 +27,12 @@ from services.launcher.actions import (
     CreateService,
     DeletePod,
     DeleteService,
+    Publish,
     ResizePod,
-    Say,
 )
 from services.launcher.facts import PodFact
-from services.launcher.jobs import Job, ahead
-from services.launcher.pods import grows, same
+from services.launcher.jobs import Job, is_ahead
+from services.launcher.pods import is_growth, is_same_size
 from services.launcher.settings import Settings
 from services.launcher.steps.generations import wanted_tasks
 from services.launcher.view import View
@@ -42,10 +42,10 @@ from shared.messages import AllocationDecided, Resources, TaskPlan, TaskUpdated
 Body = dict[str, Any]
 
 
-def missing(view: View, job: Job, rules: Settings) -> list[Action]:
+def missing_policy(view: View, job: Job, rules: Settings) -> list[Action]:
     """Unless the cluster has refused it: then it is asked for again with the next generation."""
     service, newest = view.services.get(job.uid), job.newest
-    if has_network_policy(view, job, rules) or service is None or service.leaving:
+    if has_network_policy(view, job, rules) or service is None or service.terminating:
         return []
     if newest is None or (job.uid, newest) in view.refused:
         return []
@@ -57,7 +57,7 @@ def has_network_policy(view: View, job: Job, rules: Settings) -> bool:
     return not rules.network_policies or job.uid in view.policies
 
 
-def manifest(order: CreatePolicy) -> Body:
+def policy_manifest(order: CreatePolicy) -> Body:
     decision = order.decision
     own = {
         "podSelector": {"matchLabels": {labels.JOB: decision.job, labels.UID: str(decision.uid)}}
@@ -77,14 +77,14 @@ def manifest(order: CreatePolicy) -> Body:
 
 def creations(view: View, job: Job, number: int, rules: Settings) -> list[Action]:
     generation, service = job.generations[number], view.services.get(job.uid)
-    if service is None or service.leaving:
-        free = service is None and not view.service_taken(job)
+    if service is None or service.terminating:
+        free = service is None and not view.is_service_name_taken(job)
         return [CreateService(decision=generation.decision)] if free else []
-    if rules.signing_key and service.uid not in view.provided:
+    if rules.signing_key and service.uid not in view.services_with_credentials:
         return [CreateSecret(decision=generation.decision, owner_uid=service.uid)]
     if not has_network_policy(view, job, rules):
         return []
-    there = {*view.standing(job.uid), *job.known_pods(), *view.taken_names(job)}
+    there = {*view.existing_pods(job.uid), *job.pods_seen_alive(), *view.taken_names(job)}
     most_s = rules.grace_most_s
     grace_s = eviction.grace_period(
         generation.decision.request.grace_s, job.changes_s or (most_s,), most_s
@@ -102,38 +102,38 @@ def creations(view: View, job: Job, number: int, rules: Settings) -> list[Action
     ]
 
 
-def victims(view: View, job: Job) -> list[Action]:
+def unwanted_pods(view: View, job: Job) -> list[Action]:
     stays = wanted_tasks(job)
     return [
-        deletion(pod)
-        for name, pod in sorted(view.standing(job.uid).items())
-        if name not in stays and not pod.leaving
+        delete_pod(pod)
+        for name, pod in sorted(view.existing_pods(job.uid).items())
+        if name not in stays and not pod.terminating
     ]
 
 
-def remains(view: View, uid: int) -> list[Action]:
+def remove_job(view: View, uid: int) -> list[Action]:
     """Everything made for a job that is over: its pods by label, and the service that owns what
     else there is.
     """
     pods: list[Action] = [
-        deletion(p) for _, p in sorted(view.standing(uid).items()) if not p.leaving
+        delete_pod(p) for _, p in sorted(view.existing_pods(uid).items()) if not p.terminating
     ]
     service = view.services.get(uid)
-    if service is None or service.leaving:
+    if service is None or service.terminating:
         return pods
     return [*pods, DeleteService(namespace=service.namespace, name=service.name, uid=service.uid)]
 
 
-def deletion(pod: PodFact) -> DeletePod:
+def delete_pod(pod: PodFact) -> DeletePod:
     """With the grace that was asked for: nothing is handed over, so what Kubernetes gives for that
     is not needed.
     """
     return DeletePod(namespace=pod.namespace, name=pod.name, uid=pod.uid, grace_s=pod.grace_s)
 
 
-def orphaned_s(view: View, uid: int, orphan_s: float) -> float | None:
+def removal_time(view: View, uid: int, orphan_s: float) -> float | None:
     """When what belongs to a job that the bus does not know is to be removed; None: not at all."""
-    if uid in view.told.jobs or not orphan_s:
+    if uid in view.bus_state.jobs or not orphan_s:
         return None
     names = {f"{pod.namespace}.{pod.job}" for pod in view.pods_of(uid)}
     if service := view.services.get(uid):
@@ -141,33 +141,35 @@ def orphaned_s(view: View, uid: int, orphan_s: float) -> float | None:
     if not names:
         return None
     return (
-        0.0 if any(view.told.has_finished(name, uid) for name in names) else view.awake_s + orphan_s
+        0.0
+        if any(view.bus_state.has_finished(name, uid) for name in names)
+        else view.watching_since_s + orphan_s
     )
 
 
 def resizes(view: View, job: Job) -> list[Action]:
-    if job.newest is None or (job.generations[job.newest].abandoned and ahead(job, job.newest)):
+    if job.newest is None or (job.generations[job.newest].abandoned and is_ahead(job, job.newest)):
         return []
-    generation, pods = job.generations[job.newest], view.standing(job.uid)
+    generation, pods = job.generations[job.newest], view.existing_pods(job.uid)
     alive = [(task, pods[name]) for name, task in generation.tasks.items() if name in pods]
     steps = (
         _step(job, generation.decision, task, pod)
         for task, pod in alive
-        if not (pod.leaving or pod.over)
+        if not (pod.terminating or pod.ended)
     )
     return [step for step in steps if step is not None]
 
 
 def _step(job: Job, decision: AllocationDecided, task: TaskPlan, pod: PodFact) -> Action | None:
-    if not same(pod.resources, task.resources):
-        if ahead(job, decision.generation) and not grows(pod.resources, task.resources):
+    if not is_same_size(pod.resources, task.resources):
+        if is_ahead(job, decision.generation) and not is_growth(pod.resources, task.resources):
             return None
         return _resize(decision, task, pod)
-    if same(_last_said(job, pod), task.resources) or not same(
-        pod.actual or pod.resources, task.resources
+    if is_same_size(_last_said(job, pod), task.resources) or not is_same_size(
+        pod.allocated or pod.resources, task.resources
     ):
         return None
-    return Say(message=_task_update(job, decision, task, pod))
+    return Publish(message=_task_update(job, decision, task, pod))
 
 
 def _resize(decision: AllocationDecided, task: TaskPlan, pod: PodFact) -> ResizePod:
@@ -183,7 +185,7 @@ def _resize(decision: AllocationDecided, task: TaskPlan, pod: PodFact) -> Resize
 
 def _last_said(job: Job, pod: PodFact) -> Resources:
     said = job.updated.get(pod.uid)
-    return said.resources if said else pod.made_with
+    return said.resources if said else pod.created_with
 
 
 def _task_update(

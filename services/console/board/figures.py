@@ -38,14 +38,14 @@ BARS = 24
 
 
 def share_done(view: JobView) -> float | None:
-    """Of the examples, 0 to 1; None: not known how many there are."""
-    return min(view.samples / view.total_samples, 1.0) if view.total_samples else None
+    """Return the share of the examples that is applied, 0 to 1; None if their number is unknown."""
+    if not view.total_samples:
+        return None
+    return min(view.samples / view.total_samples, 1.0)
 
 
 def time_left_s(view: JobView) -> float | None:
-    """Seconds to the end at the speed of late; None: it does not train, or has not said how
-    fast.
-    """
+    """Return the seconds to the end at the recent speed; None if the job reports no speed."""
     speed = view.mean_samples_per_second or view.samples_per_second
     if is_ended(view) or not view.total_samples or speed <= 0:
         return None
@@ -57,27 +57,27 @@ def is_ended(view: JobView) -> bool:
 
 
 def utilisation(totals: Totals) -> float | None:
-    """Share of the cores that our tasks hold; None: there are none."""
+    """Return the share of the cores that our tasks hold; None without cores."""
     return totals.ours / totals.allocatable if totals.allocatable else None
 
 
 def use(totals: Totals) -> float | None:
-    """Share of the cores that our tasks use, as they last reported."""
+    """Return the share of the cores that our tasks use, from their last reports."""
     return totals.used / totals.allocatable if totals.allocatable else None
 
 
 def memory_share(totals: Totals) -> float | None:
-    """Share of the memory that our tasks hold; None: there is none."""
+    """Return the share of the memory that our tasks hold; None without memory."""
     return totals.ours_gib / totals.allocatable_gib if totals.allocatable_gib else None
 
 
 def memory_use(totals: Totals) -> float | None:
-    """Share of the memory that our tasks use, as they last reported."""
+    """Return the share of the memory that our tasks use, from their last reports."""
     return totals.used_gib / totals.allocatable_gib if totals.allocatable_gib else None
 
 
 def generation_speed(stretch: GenerationSpan) -> float | None:
-    """Examples a second while a generation trained; None where it did not report twice."""
+    """Return the examples a second while a generation trained; None without two reports."""
     first, last = stretch.first, stretch.last
     if first is None or last is None or last.at_s <= first.at_s:
         return None
@@ -85,7 +85,7 @@ def generation_speed(stretch: GenerationSpan) -> float | None:
 
 
 def core_seconds(story: JobHistory, now_s: float) -> float:
-    """Held up to now; nothing more once it is over and its pods are gone."""
+    """Return the core-seconds held up to now. They stop growing when the job's pods are gone."""
     since_s = story.held[-1].at_s if story.held else now_s
     return story.core_s + story.held_cpu * max(now_s - since_s, 0.0)
 
@@ -95,25 +95,28 @@ def cpu_hours(story: JobHistory, now_s: float) -> float:
 
 
 def pauses_s(story: JobHistory) -> list[float]:
-    """The known ones, oldest first."""
+    """Return the known pauses in seconds, oldest first."""
     return [stretch.pause_s for stretch in story.stretches if stretch.pause_s is not None]
 
 
 def last_pause_s(story: JobHistory) -> float | None:
-    """Where what was said of it is gone, as the allocator's stored state has it."""
-    return next(reversed((*story.view.pauses, *pauses_s(story))), None)
+    """Return the last pause in seconds; from the job's view if the log no longer has it."""
+    pauses = pauses_s(story) or story.view.pauses
+    return pauses[-1] if pauses else None
 
 
 def recent_losses(story: JobHistory, most: int = BARS) -> list[float]:
-    """The last reported ones, oldest first."""
+    """Return the losses of the last reports, oldest first."""
     return [report.loss for report in story.reports[-most:] if report.loss is not None]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision foresaw, and what came: the pause of the hand-over, speeds before the
-    decision and after, and seconds of training that its preparation cost what trained meanwhile;
-    None: not known, or it has not come (`abandoned` says why, where it will not). `applied`:
-    examples, as last reported before the hand-over.
+    """The forecast of a decision and its result. None: unknown, or it has not happened yet.
+
+    `pause_s`: the pause of the hand-over. `before`, `after`: speeds in examples a second.
+    `slowed_s`: seconds of training that the preparation cost the running generation. `applied`:
+    examples in the last report before the hand-over. A generation that was abandoned has the reason
+    in its decision.
     """
 
     decision: Decision
@@ -126,61 +129,67 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reaction_s(self) -> float | None:
-        """From the decision to its generation's first update."""
+        """Seconds from the decision to the first update of its generation."""
         return None if self.resumed_s is None else max(self.resumed_s - self.decision.at_s, 0.0)
 
 
 def decision_outcomes(story: JobHistory) -> Iterable[Outcome]:
-    """Of every decision that is known; of those of one generation (a change in place) the first
-    began it.
+    """Yield the outcome of every known decision.
+
+    Several decisions share a generation if a change was made in place; the first of them began it.
     """
     trained = {stretch.generation: stretch for stretch in story.stretches}
-    told: set[int] = set()
+    begun_generations: set[int] = set()
     for decision in story.decisions:
-        came = trained.get(decision.generation)
-        if came is None or decision.generation in told:
+        result = trained.get(decision.generation)
+        if result is None or decision.generation in begun_generations:
             yield Outcome(decision=decision)
             continue
-        told.add(decision.generation)
-        known = Outcome(
+        begun_generations.add(decision.generation)
+        outcome = Outcome(
             decision=decision,
-            resumed_s=came.resumed_s,
-            pause_s=came.pause_s,
-            after=generation_speed(came),
+            resumed_s=result.resumed_s,
+            pause_s=result.pause_s,
+            after=generation_speed(result),
         )
-        before = trained.get(came.previous) if came.previous is not None else None
-        yield _since(known, before, _report_by(story, before, decision.at_s)) if before else known
+        before = trained.get(result.previous) if result.previous is not None else None
+        if before:
+            report = _report_by(story, before, decision.at_s)
+            outcome = _with_generation_before(outcome, before, report)
+        yield outcome
 
 
-def _since(known: Outcome, before: GenerationSpan, heard: Report | None) -> Outcome:
-    """With what is known of the generation before. `heard`: its last report before the decision."""
-    last, pace = before.last, _pace(before, heard)
-    if last is None or heard is None or not pace:
-        return replace(known, before=pace)
-    slowed_s = (last.at_s - heard.at_s) - (last.samples - heard.samples) / pace
-    return replace(known, before=pace, slowed_s=max(slowed_s, 0.0), applied=last.samples)
+def _with_generation_before(
+    known: Outcome, before: GenerationSpan, report: Report | None
+) -> Outcome:
+    """Add the speed and the delay of the generation before. `report`: its last before the decision."""
+    last = before.last
+    speed = _speed_until(before, report)
+    if last is None or report is None or not speed:
+        return replace(known, before=speed)
+    slowed_s = (last.at_s - report.at_s) - (last.samples - report.samples) / speed
+    return replace(known, before=speed, slowed_s=max(slowed_s, 0.0), applied=last.samples)
 
 
-def _pace(stretch: GenerationSpan, heard: Report | None) -> float | None:
-    """Examples a second up to then; of a single report, what it says itself."""
-    if heard is None:
+def _speed_until(stretch: GenerationSpan, report: Report | None) -> float | None:
+    """Return the examples a second up to a report; the report's own figure if it is the only one."""
+    if report is None:
         return None
-    return generation_speed(replace(stretch, last=heard)) or (
-        heard.samples_per_second if heard == stretch.first else None
-    )
+    speed = generation_speed(replace(stretch, last=report))
+    if not speed and report == stretch.first:
+        return report.samples_per_second
+    return speed
 
 
 def _report_by(story: JobHistory, stretch: GenerationSpan, at_s: float) -> Report | None:
-    """The last one of a generation up to a time."""
+    """Return the last report up to a time, if it is of this generation."""
     found = bisect_right(story.reports, at_s, key=lambda report: report.at_s)
     report = story.reports[found - 1] if found else None
     return report if report and report.generation == stretch.generation else None
 
 
 def loss_curve(reports: Iterable[Report]) -> list[tuple[float, float]]:
-    """Loss over time: seconds since 1970, and the mean over the examples since the report
-    before.
-    """
+    """Return (seconds since 1970, mean loss of the examples since the report before)."""
     return [(report.at_s, report.loss) for report in reports if report.loss is not None]
 
 
@@ -188,8 +197,8 @@ T = TypeVar("T")
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """`gone_*`: names that are there no more. A list that is None was thinned: take the board's
-    own, whole.
+    """The difference of two boards. `gone_*`: names that were removed. `cluster` is None if the
+    series was thinned: take the whole series from the board.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -208,37 +217,33 @@ def board_changes(before: Board, after: Board) -> Changes:
         return NONE
     cluster = cluster_module.appended_points(before.cluster, after.cluster)
     return Changes(
-        nodes=_new(before.nodes, after.nodes),
-        gone_nodes=_gone_jobs(before.nodes, after.nodes),
-        jobs=_new(before.jobs, after.jobs),
-        gone_jobs=_gone_jobs(before.jobs, after.jobs),
+        nodes=_changed_values(before.nodes, after.nodes),
+        gone_nodes=_removed_names(before.nodes, after.nodes),
+        jobs=_changed_values(before.jobs, after.jobs),
+        gone_jobs=_removed_names(before.jobs, after.jobs),
         cluster=None if cluster is None else tuple(cluster),
-        decisions=_latest(before.decisions, after.decisions),
+        decisions=_new_items(before.decisions, after.decisions),
     )
 
 
-def _new(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[T, ...]:
-    return (
-        ()
-        if before is after
-        else tuple(one for name, one in after.items() if before.get(name) is not one)
-    )
+def _changed_values(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[T, ...]:
+    if before is after:
+        return ()
+    return tuple(value for name, value in after.items() if before.get(name) is not value)
 
 
-def _gone_jobs(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[str, ...]:
-    return () if before is after else tuple(name for name in before if name not in after)
+def _removed_names(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[str, ...]:
+    return tuple(name for name in before if name not in after)
 
 
-def _latest(before: Sequence[T], after: Sequence[T]) -> tuple[T, ...]:
-    """Those at the end that were not there; of a list that forgets its oldest."""
+def _new_items(before: Sequence[T], after: Sequence[T]) -> tuple[T, ...]:
+    """Return the new items at the end of a list that drops its oldest."""
     known = set(map(id, before))
-    return tuple(one for one in after if id(one) not in known)
+    return tuple(item for item in after if id(item) not in known)
 
 
 COLUMNS, NAMED = 120, 7
-"""Times that are read; jobs that are told by name: those that held most. There are as many
-colours.
-"""
+"""The number of times that are sampled; the number of jobs with a band and a colour of their own."""
 
 
 class Band(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -249,9 +254,8 @@ class Band(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """At each of `times`, cores: of the `jobs` that held most, of all other jobs of ours, of
-    others, free, allocatable; `used`: measured use of our tasks, which is part of what jobs
-    hold.
+    """Cores at each of `times`. `jobs`: those that held most; `rest`: all other jobs of Weir;
+    `others`: pods of others; `used`: measured use of our tasks, a part of the cores that jobs hold.
     """
 
     times: tuple[float, ...] = ()
@@ -264,51 +268,54 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def stack_cores(board: Board, from_s: float, to_s: float) -> Stack:
-    """From then, or from when the first node was heard of, whichever is later."""
-    if not board.cluster or to_s <= (begins := max(from_s, board.cluster[0].at_s)):
+    """Sample the use of cores evenly over a time span; it starts no earlier than the first node fact."""
+    if not board.cluster:
+        return Stack()
+    begins = max(from_s, board.cluster[0].at_s)
+    if to_s <= begins:
         return Stack()
     times = [begins + (to_s - begins) * column / (COLUMNS - 1) for column in range(COLUMNS)]
     totals = [point or Totals() for point in sample_at(board.cluster, times)]
-    named = _most(board.jobs.values(), times)
-    sums = [sum(column) for column in zip(*(band.cores for band in named), strict=True)] or [
-        0.0
-    ] * COLUMNS
+    bands = _largest_bands(board.jobs.values(), times)
+    rest = []
+    for column, total in enumerate(totals):
+        named_cores = sum(band.cores[column] for band in bands)
+        rest.append(max(round(total.ours - named_cores, 6), 0.0))
     return Stack(
         times=tuple(times),
-        jobs=tuple(named),
-        rest=tuple(max(round(t.ours - held, 6), 0.0) for t, held in zip(totals, sums, strict=True)),
-        others=tuple(t.others for t in totals),
-        free=tuple(t.free for t in totals),
-        allocatable=tuple(t.allocatable for t in totals),
-        used=tuple(t.used for t in totals),
+        jobs=tuple(bands),
+        rest=tuple(rest),
+        others=tuple(total.others for total in totals),
+        free=tuple(total.free for total in totals),
+        allocatable=tuple(total.allocatable for total in totals),
+        used=tuple(total.used for total in totals),
     )
 
 
 def sample_at(points: Sequence[P], times: Sequence[float]) -> list[P | None]:
-    """The last point up to each time; None before the first. Both rise."""
-    found: list[P | None] = []
+    """Return the last point up to each time; None before the first point. Both are in order of time."""
+    samples: list[P | None] = []
     reached = 0
     for at_s in times:
         while reached < len(points) and points[reached].at_s <= at_s:
             reached += 1
-        found.append(points[reached - 1] if reached else None)
-    return found
+        samples.append(points[reached - 1] if reached else None)
+    return samples
 
 
-def _most(stories: Iterable[JobHistory], times: Sequence[float]) -> list[Band]:
-    """Those that held most over these times, the largest first."""
-    bands = [
-        _band(one, times)
-        for one in stories
-        if one.held and (one.held_cpu or one.held[-1].at_s > times[0])
-    ]
-    return sorted(
-        (band for band in bands if any(band.cores)), key=lambda b: (-sum(b.cores), b.job)
-    )[:NAMED]
+def _largest_bands(stories: Iterable[JobHistory], times: Sequence[float]) -> list[Band]:
+    """Return the bands of the jobs that held most over these times, the largest first."""
+    bands = []
+    for story in stories:
+        if not story.held or (not story.held_cpu and story.held[-1].at_s <= times[0]):
+            continue
+        band = _band_of(story, times)
+        if any(band.cores):
+            bands.append(band)
+    bands.sort(key=lambda band: (-sum(band.cores), band.job))
+    return bands[:NAMED]
 
 
-def _band(story: JobHistory, times: Sequence[float]) -> Band:
-    return Band(
-        job=story.key,
-        cores=tuple(point.cpu if point else 0.0 for point in sample_at(story.held, times)),
-    )
+def _band_of(story: JobHistory, times: Sequence[float]) -> Band:
+    points = sample_at(story.held, times)
+    return Band(job=story.key, cores=tuple(point.cpu if point else 0.0 for point in points))

@@ -41,11 +41,11 @@ PARTS = (
 WAITING = ("pale", "waiting: decided, ready, connected, traced")
 BARS_MOST = 60
 TICK, NUMBER = 160.0, 96.0
-"""From one number of an axis to the next, about: seconds of a pause, epochs."""
+"""The distance between two numbers of an axis, about: seconds of a pause, epochs."""
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
-    """How pauses lie below each other; `above`: of a row, what its name takes of it."""
+    """The layout of the rows of pauses. `above`: the part of a row's height that its name takes."""
 
     left: float
     right: float
@@ -53,71 +53,68 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
     above: float = 0.0
 
 
-def _rows(width: float) -> Rows:
+def _row_layout(width: float) -> Rows:
     if width >= ROOMY:
         return Rows(left=LEFT, right=width - RIGHT, height=ROW)
     return Rows(left=EDGE, right=width - EDGE, height=ROW + drawing.LINE, above=drawing.LINE)
 
 
 def draw_pauses(stretches: Sequence[GenerationSpan], width: float = drawing.WIDE) -> str:
-    """A row each: from 0, the last update before, to the first one after it, by the ps' clocks. Its
-    phases lie after each other at its end; those that begin left of 0 began while updates were
-    still applied.
+    """Draw a row for each pause, from the last update before it (0) to the first update after it.
+
+    Times are those of the ps. The phases of a pause lie one after the other at its end; phases left
+    of 0 ran while updates were still applied.
     """
-    rows = _rows(width)
-    paused = [one for one in stretches if one.pause_s is not None][-BARS_MOST:]
-    longest = max((one.pause_s or 0.0 for one in paused), default=0.0)
-    x = Scale(
-        min((_begins(one) for one in paused), default=0.0), longest or 1.0, rows.left, rows.right
-    )
-    entries = [WAITING, *((style, said) for _, style, said in PHASES)]
-    told, last = drawing.key(rows.left, 14, width, entries, filled=True, left=rows.left)
-    top, floor = last + 14, last + 14 + len(paused) * rows.height
-    drawn = [told]
-    for row, one in enumerate(paused):
-        drawn += _pause(one, x, top + row * rows.height, rows)
-    drawn += _axis(x, top - 4, floor, drawing.about(width, TICK))
+    rows = _row_layout(width)
+    paused = [stretch for stretch in stretches if stretch.pause_s is not None][-BARS_MOST:]
+    longest = max((stretch.pause_s or 0.0 for stretch in paused), default=0.0)
+    earliest = min((_phases_start_s(stretch) for stretch in paused), default=0.0)
+    x = Scale(earliest, longest or 1.0, rows.left, rows.right)
+    entries = [WAITING, *((style, label) for _, style, label in PHASES)]
+    legend, last = drawing.key(rows.left, 14, width, entries, filled=True, left=rows.left)
+    top = last + 14
+    floor = top + len(paused) * rows.height
+    drawn = [legend]
+    for row, stretch in enumerate(paused):
+        drawn += _draw_pause(stretch, x, top + row * rows.height, rows)
+    drawn += _pause_axis(x, top - 4, floor, drawing.about(width, TICK))
     return drawing.svg(
         width, floor + 40, "pauses by phase, in seconds since the last update", drawn
     )
 
 
-def _begins(stretch: GenerationSpan) -> float:
-    """Seconds since the last update; below 0, where the phases together last longer than the
-    pause.
+def _phases_start_s(stretch: GenerationSpan) -> float:
+    """Return the start of the phases in seconds since the last update; below 0 if they are longer
+    than the pause.
     """
     return min((stretch.pause_s or 0.0) - stretch.phases.total_s(), 0.0)
 
 
-def _pause(one: GenerationSpan, x: Scale, y: float, rows: Rows) -> list[str]:
-    waiting_s = one.phases.waiting_s(one.pause_s or 0.0)
-    spans = [
-        (waiting_s, *WAITING),
-        *((float(getattr(one.phases, name)), style, said) for name, style, said in PHASES),
-    ]
-    drawn, reached = _name(one, x, y, rows), _begins(one)
+def _draw_pause(stretch: GenerationSpan, x: Scale, y: float, rows: Rows) -> list[str]:
+    spans = [(stretch.phases.waiting_s(stretch.pause_s or 0.0), *WAITING)]
+    for name, style, label in PHASES:
+        spans.append((float(getattr(stretch.phases, name)), style, label))
+    drawn = _pause_label(stretch, x, y, rows)
+    reached = _phases_start_s(stretch)
     y += rows.above
-    for seconds, style, said in spans:
+    for seconds, style, label in spans:
         left, right = x.at(reached), x.at(reached + seconds)
-        drawn.append(
-            drawing.rectangle(
-                left, y, right - left, ROW - 7, f"area {style}", f"{said}: {lasting(seconds)}"
-            )
-        )
+        title = f"{label}: {lasting(seconds)}"
+        drawn.append(drawing.rectangle(left, y, right - left, ROW - 7, f"area {style}", title))
         reached += seconds
     return drawn
 
 
-def _name(one: GenerationSpan, x: Scale, y: float, rows: Rows) -> list[str]:
-    """Which it is and how long: at both ends of its bar, or above it."""
-    name, long = f"generation {one.generation}", lasting(one.pause_s)
+def _pause_label(stretch: GenerationSpan, x: Scale, y: float, rows: Rows) -> list[str]:
+    """Draw the generation and the length of its pause at both ends of the bar, or above it."""
+    name, long = f"generation {stretch.generation}", lasting(stretch.pause_s)
     if rows.above:
         return [drawing.words(rows.left + 4, y + 12, f"{name}: {long}", "key")]
     beside = drawing.words(rows.left - 8, y + 13, name, "tick", "end")
-    return [beside, drawing.words(x.at(one.pause_s or 0.0) + 8, y + 13, long, "key")]
+    return [beside, drawing.words(x.at(stretch.pause_s or 0.0) + 8, y + 13, long, "key")]
 
 
-def _axis(x: Scale, top: float, y: float, about: int) -> list[str]:
+def _pause_axis(x: Scale, top: float, y: float, about: int) -> list[str]:
     drawn = [f'<path d="M{x.at(0.0):.1f} {top:.1f}V{y:.1f}" class="rule"/>']
     for value in drawing.ticks(x.high, about, x.low):
         drawn.append(f'<path d="M{x.at(value):.1f} {y:.1f}v5" class="rule"/>')
@@ -126,7 +123,7 @@ def _axis(x: Scale, top: float, y: float, about: int) -> list[str]:
 
 
 def draw_epochs(seconds: Sequence[float], width: float = drawing.WIDE) -> str:
-    """A bar each: how long it took."""
+    """Draw a bar for the seconds of each epoch."""
     height = 110.0
     left = 62.0
     right = width - EDGE
@@ -136,32 +133,34 @@ def draw_epochs(seconds: Sequence[float], width: float = drawing.WIDE) -> str:
     )
     drawn = [drawing.grid(panel, drawing.ticks(high, 3))]
     thick = min((right - left) / len(seconds) * 0.7, 40.0)
-    for at, each in enumerate(seconds, start=1):
-        y = panel.y.at(each)
-        box = (panel.x.at(at) - thick / 2, y, thick, panel.y.from_px - y)
-        drawn.append(drawing.rectangle(*box, "area blue", f"epoch {at}: {lasting(each)}"))
-    for at in _whole_ticks(len(seconds), drawing.about(width, NUMBER)):
-        drawn.append(drawing.words(panel.x.at(at), 12 + height + 16, str(at), "tick", "middle"))
+    for epoch, epoch_s in enumerate(seconds, start=1):
+        y = panel.y.at(epoch_s)
+        box = (panel.x.at(epoch) - thick / 2, y, thick, panel.y.from_px - y)
+        drawn.append(drawing.rectangle(*box, "area blue", f"epoch {epoch}: {lasting(epoch_s)}"))
+    for epoch in _epoch_ticks(len(seconds), drawing.about(width, NUMBER)):
+        x = panel.x.at(epoch)
+        drawn.append(drawing.words(x, 12 + height + 16, str(epoch), "tick", "middle"))
     drawn.append(drawing.words(right, 12 + height + 33, "epoch", "tick", "end"))
     return drawing.svg(width, 12 + height + 40, "seconds of each epoch", drawn)
 
 
-def _whole_ticks(most: int, about: int) -> list[int]:
+def _epoch_ticks(most: int, about: int) -> list[int]:
     return sorted({max(1, round(value)) for value in drawing.ticks(most, about)} | {1})
 
 
 def draw_core_hours(parts: Parts, width: float = drawing.WIDE) -> str:
-    """One bar, all that was held; what each part of it is stands in the list below it."""
-    x = Scale(0.0, parts.held_total or 1.0, 0.0, width)
+    """Draw all CPU-hours held as one bar, divided by purpose. The list below it has the figures."""
+    total = parts.held_total or 1.0
+    x = Scale(0.0, total, 0.0, width)
     drawn = list[str]()
     reached = 0.0
-    for name, style, said in PARTS:
+    for name, style, label in PARTS:
         amount = float(getattr(parts, name))
         left, right = x.at(reached), x.at(reached + amount)
-        title = f"{said}: {number(amount / HOUR_S)} CPU-hours, {percent(amount / (parts.held_total or 1.0))}"
+        title = f"{label}: {number(amount / HOUR_S)} CPU-hours, {percent(amount / total)}"
         drawn.append(drawing.rectangle(left, 4, right - left, 30, f"area {style}", title))
         reached += amount
-    return drawing.svg(width, 38, "CPU-hours held, by what they were held for", drawn)
+    return drawing.svg(width, 38, "CPU-hours held, by purpose", drawn)
 
 
 TIMELINE_LEFT, TIMELINE_RIGHT = 62.0, 14.0
@@ -181,9 +180,7 @@ ROOM = 1.08
 
 
 class Sheet:
-    """Panels below each other, each under its heading: all take their height, and say where the
-    next begins.
-    """
+    """Panels one below the other, each under its heading. `top`: where the next one begins."""
 
     def __init__(self, account: Account, story: JobHistory, width: float) -> None:
         self.from_s, self.until = account.from_s, max(account.completion_s, 1e-3)
@@ -199,62 +196,59 @@ class Sheet:
         return min(max(at_s - self.from_s, 0.0), self.until)
 
     def heading(
-        self, said: str, entries: Sequence[tuple[str, str]] = (), filled: bool = False
+        self, text: str, entries: Sequence[tuple[str, str]] = (), filled: bool = False
     ) -> None:
-        """In one line with what its lines and areas are, where there is room."""
-        y, lines = self.top + HEAD, drawing.wrap_text(said, self.width, BOLD)
-        for row, part in enumerate(lines):
-            self.drawn.append(drawing.words(0, y + row * drawing.LINE, part, "name"))
+        """Draw a heading; its legend is on the last line if there is room, otherwise below."""
+        y, lines = self.top + HEAD, drawing.wrap_text(text, self.width, BOLD)
+        for row, line in enumerate(lines):
+            self.drawn.append(drawing.words(0, y + row * drawing.LINE, line, "name"))
         y += (len(lines) - 1) * drawing.LINE
-        told, y = drawing.key(drawing.wide(lines[-1]) * BOLD + 30, y, self.width, entries, filled)
-        self.drawn.append(told)
+        indent = drawing.wide(lines[-1]) * BOLD + 30
+        legend, y = drawing.key(indent, y, self.width, entries, filled)
+        self.drawn.append(legend)
         self.top = y + UNDER
 
     def panel(self, height: float, high: float, low: float = 0.0, whole: bool = False) -> Panel:
-        """The next one, with its pauses and the lines of its grid; `whole`: at whole numbers
-        only.
-        """
+        """Draw the next panel with its grid and the pauses. `whole`: grid lines at whole numbers."""
         top = self.top
         high = high if high > low else low + 1.0
         panel = Panel(self.x, Scale(low, low + (high - low) * ROOM, top + height, top))
         self.top = top + height + GAP
-        values = [value for value in drawing.ticks(high, 3, low) if not whole or value.is_integer()]
-        self.drawn += [drawing.grid(panel, values), *self._pauses(panel)]
+        values = drawing.ticks(high, 3, low)
+        if whole:
+            values = [value for value in values if value.is_integer()]
+        self.drawn.append(drawing.grid(panel, values))
+        for stretch in self.story.stretches:
+            self._draw_pause(panel, stretch)
         return panel
 
-    def _pauses(self, panel: Panel) -> Iterable[str]:
-        for stretch in self.story.stretches:
-            if stretch.pause_s is not None:
-                at_s = stretch.resumed_s
-                title = (
-                    f"pause of {lasting(stretch.pause_s)} before generation {stretch.generation}"
-                )
-                began_s = at_s - stretch.pause_s
-                yield drawing.band(panel, self.since(began_s), self.since(at_s), "pause", title)
-                yield from self._off(panel, began_s, stretch.off_s)
+    def _draw_pause(self, panel: Panel, stretch: GenerationSpan) -> None:
+        """Draw the pause before a generation, and the time before it while the cluster was off."""
+        if stretch.pause_s is None:
+            return
+        end_s = stretch.resumed_s
+        start_s = end_s - stretch.pause_s
+        title = f"pause of {lasting(stretch.pause_s)} before generation {stretch.generation}"
+        self._draw_band(panel, start_s, end_s, "pause", title)
+        if stretch.off_s:
+            title = f"the cluster was off for {lasting(stretch.off_s)}"
+            self._draw_band(panel, start_s - stretch.off_s, start_s, "off", title)
 
-    def _off(self, panel: Panel, to_s: float, seconds: float) -> Iterable[str]:
-        if seconds:
-            title = f"the cluster was off for {lasting(seconds)}"
-            yield drawing.band(panel, self.since(to_s - seconds), self.since(to_s), "off", title)
+    def _draw_band(self, panel: Panel, from_s: float, to_s: float, style: str, title: str) -> None:
+        band = drawing.band(panel, self.since(from_s), self.since(to_s), style, title)
+        self.drawn.append(band)
 
     def axis(self) -> None:
-        """The times, below what was drawn so far."""
+        """Draw the axis of time below the last panel."""
         y = self.top - GAP + 16
         high = self.until / self.unit.seconds
         for value in drawing.ticks(high, drawing.about(self.width, TIMELINE_TICK)):
             x = self.x.at(value * self.unit.seconds)
             self.drawn.append(f'<path d="M{x:.1f} {y - 16:.1f}v5" class="rule"/>')
             self.drawn.append(drawing.words(x, y, drawing.label(value), "tick", "middle"))
-        self.drawn.append(
-            drawing.words(
-                self.width - TIMELINE_RIGHT,
-                y + 18,
-                f"{self.unit.name} since submission",
-                "tick",
-                "end",
-            )
-        )
+        right = self.width - TIMELINE_RIGHT
+        label = f"{self.unit.name} since submission"
+        self.drawn.append(drawing.words(right, y + 18, label, "tick", "end"))
         self.top = y + 26
 
 
@@ -266,74 +260,72 @@ def draw_timeline(
     width: float = drawing.WIDE,
 ) -> str:
     sheet = Sheet(account, story, width)
-    _tasks(sheet, story)
-    _throughput(sheet, story)
-    _loss(sheet, story)
-    _cores(sheet, story)
-    _cluster(sheet, board)
+    _draw_tasks(sheet, story)
+    _draw_throughput(sheet, story)
+    _draw_loss(sheet, story)
+    _draw_cores(sheet, story)
+    _draw_cluster(sheet, board)
     sheet.axis()
-    _decisions(sheet, came)
+    _draw_decisions(sheet, came)
     return drawing.svg(width, sheet.top, f"job {story.key} over time", sheet.drawn)
 
 
 # ---------------------------------------------------------------- panels
 
 
-def _tasks(sheet: Sheet, story: JobHistory) -> None:
-    known = [stretch for stretch in story.stretches if stretch.gives]
-    if not known:
+def _draw_tasks(sheet: Sheet, story: JobHistory) -> None:
+    spans = [stretch for stretch in story.stretches if stretch.gives]
+    workers, ps = list[Point](), list[Point]()
+    for stretch in spans:
+        if stretch.gives:
+            x = sheet.since(stretch.resumed_s)
+            workers.append((x, float(stretch.gives.workers)))
+            ps.append((x, float(stretch.gives.ps)))
+    if not spans:
         return
-    sizes = [(s.gives.ps, s.gives.workers) for s in known if s.gives]
     sheet.heading("Tasks that train", [("blue", "workers"), ("orange dashed", "ps")])
-    panel = sheet.panel(70, max(max(size) for size in sizes), whole=True)
-    for style, index in (("blue", 1), ("orange dashed", 0)):
-        points = [
-            (sheet.since(s.resumed_s), float(size[index]))
-            for s, size in zip(known, sizes, strict=True)
-        ]
-        sheet.drawn.append(drawing.steps(panel, points, _last(sheet, known), style))
+    panel = sheet.panel(70, max(count for _, count in [*workers, *ps]), whole=True)
+    end = sheet.since(spans[-1].ended_s) if spans[-1].ended_s else sheet.until
+    sheet.drawn.append(drawing.steps(panel, workers, end, "blue"))
+    sheet.drawn.append(drawing.steps(panel, ps, end, "orange dashed"))
 
 
-def _last(sheet: Sheet, stretches: Sequence[GenerationSpan]) -> float:
-    return sheet.since(stretches[-1].ended_s) if stretches[-1].ended_s else sheet.until
-
-
-def _throughput(sheet: Sheet, story: JobHistory) -> None:
+def _draw_throughput(sheet: Sheet, story: JobHistory) -> None:
     if not story.reports:
         return
-    sheet.heading("Throughput, examples a second", [("blue", "as each report says")])
+    sheet.heading("Throughput, examples a second", [("blue", "as reported")])
     panel = sheet.panel(110, max(report.samples_per_second for report in story.reports))
-    for run in _runs(sheet, story, lambda report: report.samples_per_second):
-        sheet.drawn.append(drawing.line(panel, run, "blue"))
+    for line in _generation_lines(sheet, story, lambda report: report.samples_per_second):
+        sheet.drawn.append(drawing.line(panel, line, "blue"))
 
 
-def _loss(sheet: Sheet, story: JobHistory) -> None:
-    told = [report.loss for report in story.reports if report.loss is not None]
-    if not told:
+def _draw_loss(sheet: Sheet, story: JobHistory) -> None:
+    losses = [report.loss for report in story.reports if report.loss is not None]
+    if not losses:
         return
     sheet.heading("Loss, mean of the examples since the report before")
-    panel = sheet.panel(90, max(told), min(0.0, *told))
-    for run in _runs(sheet, story, lambda report: report.loss):
-        sheet.drawn.append(drawing.line(panel, run, "green"))
+    panel = sheet.panel(90, max(losses), min(0.0, *losses))
+    for line in _generation_lines(sheet, story, lambda report: report.loss):
+        sheet.drawn.append(drawing.line(panel, line, "green"))
 
 
-def _runs(
+def _generation_lines(
     sheet: Sheet, story: JobHistory, value: Callable[[Report], float | None]
 ) -> Iterable[list[Point]]:
-    """A line for each generation, so that none goes through a pause."""
-    for generation in dict.fromkeys(report.generation for report in story.reports):
-        own = [report for report in story.reports if report.generation == generation]
-        yield [
-            (sheet.since(report.at_s), number)
-            for report in own
-            if (number := value(report)) is not None
-        ]
+    """Return a line for each generation, so that no line crosses a pause."""
+    lines: dict[int, list[Point]] = {}
+    for report in story.reports:
+        line = lines.setdefault(report.generation, [])
+        number = value(report)
+        if number is not None:
+            line.append((sheet.since(report.at_s), number))
+    return lines.values()
 
 
-def _cores(sheet: Sheet, story: JobHistory) -> None:
-    held = [(sheet.since(point.at_s), point.cpu) for point in story.held]
-    if not held:
+def _draw_cores(sheet: Sheet, story: JobHistory) -> None:
+    if not story.held:
         return
+    held = [(sheet.since(point.at_s), point.cpu) for point in story.held]
     sheet.heading(
         "Cores of this job",
         [("sky", "held: requests of its pods"), ("green dashed", "used, as measured")],
@@ -342,26 +334,37 @@ def _cores(sheet: Sheet, story: JobHistory) -> None:
     corners = drawing.step_points(held, sheet.until)
     sheet.drawn.append(drawing.area(panel, corners, [(x, 0.0) for x, _ in corners], "sky"))
     sheet.drawn.append(drawing.line(panel, corners, "sky"))
-    for run in _runs(sheet, story, lambda report: report.cpu):
-        sheet.drawn.append(drawing.line(panel, run, "green dashed"))
+    for line in _generation_lines(sheet, story, lambda report: report.cpu):
+        sheet.drawn.append(drawing.line(panel, line, "green dashed"))
 
 
-def _cluster(sheet: Sheet, board: Board) -> None:
-    """Stacked from the floor; between two facts all is as the earlier one says."""
+CLUSTER_PARTS = (
+    ("ours", "blue", "jobs of Weir"),
+    ("others", "orange hatched", "others"),
+    ("free", "pale", "free"),
+)
+
+
+def _draw_cluster(sheet: Sheet, board: Board) -> None:
+    """Draw the cores of the cluster, stacked. Between two facts the earlier one counts."""
     end_s = sheet.from_s + sheet.until
-    before = [t for t in board.cluster if t.at_s < sheet.from_s][-1:]
-    shown = [*before, *(t for t in board.cluster if sheet.from_s <= t.at_s <= end_s)]
+    before, shown = list[Totals](), list[Totals]()
+    for total in board.cluster:
+        if total.at_s < sheet.from_s:
+            before = [total]
+        elif total.at_s <= end_s:
+            shown.append(total)
+    shown = before + shown
     if not shown:
         return
-    parts = [("blue", "jobs of Weir"), ("orange hatched", "others"), ("pale", "free")]
-    sheet.heading("Cores of the cluster", parts, filled=True)
+    entries = [(style, label) for _, style, label in CLUSTER_PARTS]
+    sheet.heading("Cores of the cluster", entries, filled=True)
     panel = sheet.panel(90, max(total.ours + total.others + total.free for total in shown))
     floor = [0.0] * len(shown)
-    for style, part in (("blue", "ours"), ("orange hatched", "others"), ("pale", "free")):
+    for part, style, _ in CLUSTER_PARTS:
         ceiling = [low + getattr(total, part) for low, total in zip(floor, shown, strict=True)]
-        sheet.drawn.append(
-            drawing.area(panel, _steps(sheet, shown, ceiling), _steps(sheet, shown, floor), style)
-        )
+        above, below = _steps(sheet, shown, ceiling), _steps(sheet, shown, floor)
+        sheet.drawn.append(drawing.area(panel, above, below, style))
         floor = ceiling
 
 
@@ -370,27 +373,25 @@ def _steps(sheet: Sheet, shown: Sequence[Totals], values: Sequence[float]) -> li
     return drawing.step_points(list(zip(times, values, strict=True)), sheet.until)
 
 
-def _decisions(sheet: Sheet, came: Sequence[DecisionResult]) -> None:
-    """A number each, in the first row that has room; what finds none is in the table alone."""
+def _draw_decisions(sheet: Sheet, results: Sequence[DecisionResult]) -> None:
+    """Draw a number for each decision in the first row with room; the rest are in the table only."""
     sheet.drawn.append(drawing.words(0, sheet.top + 12, "Decisions", "name"))
     sheet.top += 20
-    taken = [TIMELINE_LEFT - MARK] * ROWS
-    for one in came:
-        x = sheet.x.at(sheet.since(one.outcome.decision.at_s))
-        row = next((row for row, until in enumerate(taken) if x - MARK / 2 >= until), None)
-        if row is not None:
-            taken[row] = x + MARK / 2
-            sheet.drawn.append(_mark(x, sheet.top + row * MARK, one))
-    sheet.top += (
-        MARK
-        * max(
-            (row + 1 for row, until in enumerate(taken) if until > TIMELINE_LEFT - MARK), default=1
-        )
-        + 6
-    )
+    occupied = [TIMELINE_LEFT - MARK] * ROWS
+    rows_used = 1
+    for result in results:
+        x = sheet.x.at(sheet.since(result.outcome.decision.at_s))
+        for row, until in enumerate(occupied):
+            if x - MARK / 2 >= until:
+                occupied[row] = x + MARK / 2
+                rows_used = max(rows_used, row + 1)
+                sheet.drawn.append(_draw_decision(x, sheet.top + row * MARK, result))
+                break
+    sheet.top += MARK * rows_used + 6
 
 
-def _mark(x: float, y: float, one: DecisionResult) -> str:
-    said = one.outcome.decision
-    shape = drawing.rectangle(x - 10, y, 20, 18, "mark", f"{said.reason}")
-    return f'<a href="#decision-{one.number}">{shape}{drawing.words(x, y + 13, str(one.number), "number", "middle")}</a>'
+def _draw_decision(x: float, y: float, result: DecisionResult) -> str:
+    """Draw the number of a decision as a link to its row of the table."""
+    shape = drawing.rectangle(x - 10, y, 20, 18, "mark", result.outcome.decision.reason)
+    text = drawing.words(x, y + 13, str(result.number), "number", "middle")
+    return f'<a href="#decision-{result.number}">{shape}{text}</a>'

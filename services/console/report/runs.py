@@ -32,9 +32,7 @@ from shared.text import format_count
 
 
 class CpuSample(msgspec.Struct, frozen=True, kw_only=True):
-    """All pods of the cluster together: CPU seconds used since it began, and the cores that its
-    nodes have.
-    """
+    """The CPU seconds that all pods of the cluster have used so far, and the cores of its nodes."""
 
     at_s: float
     seconds: float
@@ -42,10 +40,11 @@ class CpuSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def utilisation(samples: Sequence[CpuSample], from_s: float, to_s: float) -> float:
-    """Measured CPU seconds over allocatable CPU seconds between two times: as the kernel counts,
-    not requests.
+    """Return measured CPU seconds over allocatable CPU seconds between two times.
+
+    The kernel counts these seconds; requests do not matter.
     """
-    inside = [s for s in samples if from_s <= s.at_s <= to_s]
+    inside = [sample for sample in samples if from_s <= sample.at_s <= to_s]
     if len(inside) < 2 or inside[-1].at_s == inside[0].at_s:
         return 0.0
     used = inside[-1].seconds - inside[0].seconds
@@ -60,19 +59,22 @@ def utilisation_over_time(
 
 
 def epoch_seconds(reports: Sequence[ProgressReported], began_s: float, epochs: int) -> list[float]:
-    """How long each complete epoch took, from the time at which its last example was applied
-    (interpolated).
-    """
+    """Return the seconds of each complete epoch. Its end is interpolated between two reports."""
     if not reports:
         return []
     examples = reports[0].total_samples / epochs
-    ends = [time_at(reports, began_s, examples * (n + 1)) for n in range(epochs)]
-    known = [began_s, *[end for end in ends if end is not None]]
-    return [later - earlier for earlier, later in pairwise(known)]
+    seconds = []
+    start_s = began_s
+    for number in range(1, epochs + 1):
+        end_s = time_at(reports, began_s, examples * number)
+        if end_s is not None:
+            seconds.append(end_s - start_s)
+            start_s = end_s
+    return seconds
 
 
 def time_at(reports: Sequence[ProgressReported], began_s: float, samples: float) -> float | None:
-    """When so many examples were applied; None where the reports do not reach so far."""
+    """Return the time at which so many examples were applied; None if the last report has fewer."""
     before_s, before = began_s, 0.0
     for report in reports:
         if report.samples >= samples:
@@ -83,14 +85,14 @@ def time_at(reports: Sequence[ProgressReported], began_s: float, samples: float)
 
 
 def samples_at(reports: Sequence[ProgressReported], at_s: float) -> float:
-    """Examples applied at a time, interpolated between reports."""
+    """Return the examples applied at a time, interpolated between reports; 0 before the first."""
     before_s, before = 0.0, 0.0
     for report in reports:
         if report.reported_s >= at_s:
-            span = report.reported_s - before_s
-            return (
-                before + (at_s - before_s) / span * (report.samples - before) if before_s else 0.0
-            )
+            if not before_s:
+                return 0.0
+            share = (at_s - before_s) / (report.reported_s - before_s)
+            return before + share * (report.samples - before)
         before_s, before = report.reported_s, report.samples
     return before
 
@@ -112,8 +114,8 @@ def ideal_cut(busy_share: float, leave_at: float) -> float:
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. `utilisation` is (seconds since submission, share of all cores), `hand_overs` in
-    those seconds; `basis`: of what a predicted one is made.
+    """One run. `utilisation`: (seconds since submission, share of all cores); `hand_overs`: seconds
+    since submission; `basis`: the source of a predicted run.
     """
 
     name: str
@@ -122,6 +124,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     utilisation: Sequence[tuple[float, float]] = ()
     hand_overs: Sequence[float] = ()
     basis: str = ""
+
+
+COLOURS = ("#3366cc", "#dd8833", "#999999")
 
 
 def draw_runs(runs: Sequence[Run], path: Path, title: str) -> None:
@@ -137,30 +142,25 @@ def draw_runs(runs: Sequence[Run], path: Path, title: str) -> None:
 
 
 def plot_runs(runs: Sequence[Run], title: str) -> Any:
-    """The figure. A legend names what is drawn beside it, and no more: of a predicted run no
-    utilisation is known.
-    """
+    """Return the figure. A predicted run has no utilisation, and no entry in that legend."""
     from matplotlib import pyplot
 
     figure, (total, epochs, used) = pyplot.subplots(
         1, 3, figsize=(15, 4.2), width_ratios=(1, 1.6, 2)
     )
     figure.suptitle(title)
-    colours = {
-        run.name: colour
-        for run, colour in zip(runs, ("#3366cc", "#dd8833", "#999999"), strict=False)
-    }
-    for run in runs:
-        bars = total.bar(run.name, run.total_s, color=colours[run.name])
+    for run, colour in zip(runs, COLOURS, strict=False):
+        bars = total.bar(run.name, run.total_s, color=colour)
         total.bar_label(bars, fmt="%.0f s")
-        epochs.plot(
-            range(1, len(run.epoch_s) + 1), run.epoch_s, label=run.name, color=colours[run.name]
-        )
+        numbers = range(1, len(run.epoch_s) + 1)
+        epochs.plot(numbers, run.epoch_s, label=run.name, color=colour)
         if run.utilisation:
-            used.plot(*_columns(run.utilisation), label=run.name, color=colours[run.name])
-        for number, moment in enumerate(run.hand_overs):
-            named = None if number else f"{run.name}: a new size takes over"
-            used.axvline(moment, color=colours[run.name], linestyle=":", linewidth=1.5, label=named)
+            seconds, shares = zip(*run.utilisation, strict=True)
+            used.plot(seconds, shares, label=run.name, color=colour)
+        label: str | None = f"{run.name}: a new size takes over"
+        for at_s in run.hand_overs:
+            used.axvline(at_s, color=colour, linestyle=":", linewidth=1.5, label=label)
+            label = None
     total.set(title="total time", ylabel="seconds")
     total.margins(y=0.1)  # room for the number on top of a bar
     epochs.set(title="time of each epoch", xlabel="epoch", ylabel="seconds", ylim=(0, None))
@@ -177,10 +177,6 @@ def plot_runs(runs: Sequence[Run], title: str) -> Any:
     return figure
 
 
-def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
-
-
 HOURS_FROM_S = 7200.0
 PANELS = ("tasks of every job", "utilisation", "how long jobs took, waiting included")
 ACROSS = (
@@ -189,7 +185,7 @@ ACROSS = (
     "{unit} since the job's own submission",
 )
 NAMES_MOST = 24
-"""So many names stand below one another; of more jobs only some are named."""
+"""The most names of jobs below one another; of more jobs only every second, third, ... is named."""
 SMALL, LEGEND_INCH = "small", 0.4
 
 
@@ -206,102 +202,101 @@ def draw_simulated_runs(runs: Sequence[SimulatedRun], path: Path) -> None:
 
 
 def plot_simulated_runs(runs: Sequence[SimulatedRun]) -> Any:
-    """The figure: a row of three panels a policy; the same axes in each column."""
+    """Return the figure: three panels in a row for each policy, with the same axes in a column."""
     from matplotlib import pyplot
 
     size = (15, 1.2 + 3.0 * len(runs))
     figure, rows = pyplot.subplots(
         len(runs), 3, figsize=size, width_ratios=(2, 1.4, 1.2), squeeze=False
     )
-    unit_s, unit = _unit(max((run.ended_s for run in runs), default=0.0))
-    most = max(
-        (_tasks(size) for run in runs for record in run.records for size in record.sizes), default=1
-    )
+    unit_s, unit = _time_unit(max((run.ended_s for run in runs), default=0.0))
+    most = 1
+    for run in runs:
+        for record in run.records:
+            most = max(most, *map(_task_count, record.sizes))
     for run, (jobs, used, times) in zip(runs, rows, strict=True):
-        _jobs(jobs, run, unit_s, max(1, most))
-        _utilisation(used, run, unit_s)
-        _times(times, run, unit_s)
+        _plot_jobs(jobs, run, unit_s, most)
+        _plot_utilisation(used, run, unit_s)
+        _plot_completion_times(times, run, unit_s)
     for column, (title, across) in enumerate(zip(PANELS, ACROSS, strict=True)):
         rows[0][column].set_title(title)
         rows[-1][column].set_xlabel(across.format(unit=unit))
-        _same_x([row[column] for row in rows])
-    figure.legend(handles=_meanings(max(1, most)), loc="lower left", ncols=3, frameon=False)
+        _share_x_range([row[column] for row in rows])
+    figure.legend(handles=_shade_legend(most), loc="lower left", ncols=3, frameon=False)
     figure.tight_layout(rect=(0.0, LEGEND_INCH / size[1], 1.0, 1.0))
     return figure
 
 
-def _unit(longest_s: float) -> tuple[float, str]:
+def _time_unit(longest_s: float) -> tuple[float, str]:
     return (3600.0, "hours") if longest_s > HOURS_FROM_S else (1.0, "seconds")
 
 
-def _tasks(size: tuple[float, int, int, int]) -> int:
+def _task_count(size: tuple[float, int, int, int]) -> int:
     return size[1] + size[2]
 
 
-def _jobs(axes: Any, run: SimulatedRun, unit_s: float, most: int) -> None:
-    """A line of bars a job: waiting in grey, then the darker the more tasks it has."""
+def _plot_jobs(axes: Any, run: SimulatedRun, unit_s: float, most: int) -> None:
+    """Draw a row of bars for each job: grey while it waits, darker with more tasks."""
     for row, record in enumerate(run.records):
-        spans = _spans(record, run.ended_s)
-        bars = [(from_s / unit_s, (to_s - from_s) / unit_s) for from_s, to_s, _ in spans]
-        axes.broken_barh(bars, (row, 0.9), facecolors=[_shade(tasks / most) for *_, tasks in spans])
+        bars, shades = [], []
+        for from_s, to_s, tasks in _task_spans(record, run.ended_s):
+            bars.append((from_s / unit_s, (to_s - from_s) / unit_s))
+            shades.append(_shade(tasks / most))
+        axes.broken_barh(bars, (row, 0.9), facecolors=shades)
     axes.set_ylim(len(run.records), 0)
     axes.set_ylabel(run.policy)
-    each = -(-len(run.records) // NAMES_MOST) or 1
-    named = range(0, len(run.records), each)
-    axes.set_yticks(
-        [row + 0.45 for row in named], [run.records[row].work.job for row in named], fontsize=SMALL
-    )
+    every = -(-len(run.records) // NAMES_MOST) or 1
+    named = range(0, len(run.records), every)
+    names = [run.records[row].work.job for row in named]
+    axes.set_yticks([row + 0.45 for row in named], names, fontsize=SMALL)
 
 
-def _meanings(most: int) -> list[Any]:
-    """What each shade stands for: none, few and as many tasks as any job has."""
+def _shade_legend(most: int) -> list[Any]:
+    """Return the legend of the shades: no task, one, and the most tasks of any job."""
     from matplotlib.patches import Patch
 
-    said = {0: "waits", 1: "1 ps or worker"} | (
-        {most: f"{most} ps and workers"} if most > 1 else {}
-    )
-    return [Patch(color=_shade(tasks / most), label=label) for tasks, label in said.items()]
+    labels = {0: "waits", 1: "1 ps or worker"}
+    if most > 1:
+        labels[most] = f"{most} ps and workers"
+    return [Patch(color=_shade(tasks / most), label=label) for tasks, label in labels.items()]
 
 
 def _shade(share: float) -> tuple[float, float, float, float]:
     return (0.1, 0.3, 0.6, 0.2 + 0.8 * share) if share else (0.85, 0.85, 0.85, 0.6)
 
 
-def _spans(record: JobRecord, ended_s: float) -> list[tuple[float, float, int]]:
-    """(from, to, tasks) from submission to the end."""
+def _task_spans(record: JobRecord, ended_s: float) -> list[tuple[float, float, int]]:
+    """Return (from, to, tasks) from submission to the end."""
     end_s = ended_s if record.finished_s is None else record.finished_s
-    starts = [(record.work.submitted_s, 0), *((size[0], _tasks(size)) for size in record.sizes)]
-    ends = [start for start, _ in starts[1:]] + [end_s]
-    return [
-        (start, end, tasks) for (start, tasks), end in zip(starts, ends, strict=True) if end > start
-    ]
+    starts = [(record.work.submitted_s, 0)]
+    for size in record.sizes:
+        starts.append((size[0], _task_count(size)))
+    starts.append((end_s, 0))
+    return [(from_s, to_s, n) for (from_s, n), (to_s, _) in pairwise(starts) if to_s > from_s]
 
 
-def _utilisation(axes: Any, run: SimulatedRun, unit_s: float) -> None:
-    steps = [
-        (start, held / offered if offered else 0.0)
-        for start, _, held, offered in held_and_offered(run)
-    ]
-    axes.step(
-        [start / unit_s for start, _ in steps],
-        [share for _, share in steps],
-        where="post",
-        color="#3366cc",
-    )
+def _plot_utilisation(axes: Any, run: SimulatedRun, unit_s: float) -> None:
+    times, shares = [], []
+    for start_s, _, held, offered in held_and_offered(run):
+        times.append(start_s / unit_s)
+        shares.append(held / offered if offered else 0.0)
+    axes.step(times, shares, where="post", color="#3366cc")
     axes.set_ylim(0, 1.05)
     axes.set_ylabel("held of what jobs may hold")
 
 
-def _times(axes: Any, run: SimulatedRun, unit_s: float) -> None:
-    """The share of all jobs that is completed within so much time of its submission."""
-    times, every = sorted(completion_s(run)), max(1, len(run.records))
-    steps = [0.0, *((number + 1) / every for number in range(len(times)))]
-    axes.step([0.0, *(seconds / unit_s for seconds in times)], steps, where="post", color="#dd8833")
+def _plot_completion_times(axes: Any, run: SimulatedRun, unit_s: float) -> None:
+    """Draw the share of all jobs that completes within a time since submission."""
+    times, shares = [0.0], [0.0]
+    for number, seconds in enumerate(sorted(completion_s(run)), start=1):
+        times.append(seconds / unit_s)
+        shares.append(number / max(1, len(run.records)))
+    axes.step(times, shares, where="post", color="#dd8833")
     axes.set_ylim(0, 1.05)
     axes.set_ylabel("share of the jobs that are over")
 
 
-def _same_x(column: Sequence[Any]) -> None:
+def _share_x_range(column: Sequence[Any]) -> None:
     right = max(axes.get_xlim()[1] for axes in column)
     for axes in column:
         axes.set_xlim(0, right)
@@ -323,65 +318,69 @@ SHOWN = {
 YIELDING = ("DECIDES ms", "PAUSED s", "RESIZES")
 """Left out in this order where a policy's name has too little room."""
 GAP, LEAST_NAME = 2, 12
-"""Columns between two; and those below which a longer name is not folded before a column is left
-out.
-"""
+"""Columns between two cells; the width down to which names are folded before a column is dropped."""
 
 
 def runs_table(runs: Sequence[SimulatedRun], width: int) -> Table:
-    """Names that are too long for `width` are folded; headings and numbers never."""
-    told = [run_figures(done) for done in runs]
-    cells = {heading: [_cell(name, each) for each in told] for name, heading in SHOWN.items()}
-    names = longest([POLICY, *(done.policy for done in runs)])
-    wide = {heading: longest([heading, *column]) for heading, column in cells.items()}
-    kept = fitting({POLICY: min(names, LEAST_NAME)} | wide, YIELDING, width, GAP)
+    """Return a row for each run. Names too long for `width` are folded; headings and numbers never."""
+    figures = [run_figures(run) for run in runs]
+    cells = {}
+    widths = {}
+    for name, heading in SHOWN.items():
+        cells[heading] = [_figure_cell(name, each) for each in figures]
+        widths[heading] = longest([heading, *cells[heading]])
+    names = longest([POLICY, *(run.policy for run in runs)])
+    kept = fitting({POLICY: min(names, LEAST_NAME)} | widths, YIELDING, width, GAP)
     room = max(kept[POLICY] + width - total_width(kept, GAP), len(POLICY))
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, GAP - 1, 0, 0))
-    drawn.add_column(POLICY, overflow="fold", width=min(names, room))
-    for heading in [*kept][1:]:
-        drawn.add_column(heading, justify="right", no_wrap=True)
-    for number, done in enumerate(runs):
-        drawn.add_row(done.policy, *(cells[heading][number] for heading in [*kept][1:]))
-    return drawn
+    headings = [heading for heading in kept if heading != POLICY]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, GAP - 1, 0, 0))
+    table.add_column(POLICY, overflow="fold", width=min(names, room))
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for number, run in enumerate(runs):
+        table.add_row(run.policy, *(cells[heading][number] for heading in headings))
+    return table
 
 
-UNLIKE = "each row's times are of the jobs that are DONE in it, and these are not the same"
+UNLIKE = "the rows have completed different jobs, and each row's times are of its own jobs"
 
 
 def describe_different_jobs(runs: Sequence[SimulatedRun]) -> str:
-    """Where rows have completed other jobs, their means are of other jobs, too: those of what all
-    have completed.
+    """Explain that the means are of different jobs; empty if all rows completed the same jobs.
+
+    The text has the means of the jobs that all rows completed.
     """
-    completed = {done.policy: _completion_times(done) for done in runs}
-    alike = [
-        job
-        for job in next(iter(completed.values()), ())
-        if all(job in each for each in completed.values())
-    ]
-    if all(len(each) == len(alike) for each in completed.values()):
+    completed = {run.policy: _completion_times(run) for run in runs}
+    if not completed:
         return ""
-    if not alike:
+    common = set.intersection(*(set(times) for times in completed.values()))
+    if all(len(times) == len(common) for times in completed.values()):
+        return ""
+    if not common:
         return UNLIKE
-    means = ", ".join(
-        f"{name} {fmean(each[job] for job in alike):,.0f}" for name, each in completed.items()
-    )
-    return f"{UNLIKE}; of the {format_count(len(alike), 'job')} that every row completed, MEAN s: {means}"
+    means = []
+    for policy, times in completed.items():
+        mean = fmean(seconds for job, seconds in times.items() if job in common)
+        means.append(f"{policy} {mean:,.0f}")
+    jobs = format_count(len(common), "job")
+    return f"{UNLIKE}; of the {jobs} that every row completed, MEAN s: {', '.join(means)}"
 
 
 def _completion_times(run: SimulatedRun) -> dict[str, float]:
-    return {
-        record.work.job: took_s
-        for record in run.records
-        if (took_s := record.completion_s) is not None
-    }
+    """Return the completion time in seconds of each job that completed."""
+    times = {}
+    for record in run.records:
+        if record.completion_s is not None:
+            times[record.work.job] = record.completion_s
+    return times
 
 
-def _cell(name: str, told: Figures) -> str:
-    value = told[name]
+def _figure_cell(name: str, figures: Figures) -> str:
+    value = figures[name]
     if value is None:
         return "-"
     if name == "utilisation":
         return f"{value:.0%}"
     if name == "completed":
-        return f"{value} of {told['submitted']}"
+        return f"{value} of {figures['submitted']}"
     return f"{value:,.1f}" if "_ms_" in name else f"{value:,.0f}"

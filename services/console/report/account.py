@@ -71,9 +71,11 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """`from_s` to `to_s`, of which `waited_s` to the first update (None: there was none).
-    `done_again_core_s` is a part of training; `cluster_ours` and `cluster_all`: shares of the
-    allocatable cores; None: nothing is known of nodes.
+    """The time and the cores of a job from `from_s` to `to_s`.
+
+    `waited_s`: to the first update; None if there was none. `done_again_core_s` is a part of
+    training. `cluster_ours`, `cluster_all`: shares of the allocatable core-seconds; None if no node
+    is known.
     """
 
     from_s: float
@@ -97,39 +99,35 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trained_s(self) -> float:
-        stood_s = self.paused_s + self.off_s
-        return (
-            0.0 if self.waited_s is None else max(self.completion_s - self.waited_s - stood_s, 0.0)
-        )
+        if self.waited_s is None:
+            return 0.0
+        return max(self.completion_s - self.waited_s - self.paused_s - self.off_s, 0.0)
 
     @property
     def utilisation(self) -> float | None:
-        """None where nothing was measured: no task that trains uses nothing."""
-        return (
-            self.used_core_s / self.parts.held_total
-            if self.used_core_s and self.parts.held_total
-            else None
-        )
+        """The used share of the held core-seconds; None if nothing was measured."""
+        if not self.used_core_s or not self.parts.held_total:
+            return None
+        return self.used_core_s / self.parts.held_total
 
 
 def account_job(board: Board, story: JobHistory) -> Account:
-    """Up to the job's end, or to the newest message where it has not ended."""
+    """Account a job up to its end; up to the newest message while it is running."""
     to_s = ended_s(board, story)
     first_s = story.stretches[0].resumed_s if story.stretches else None
     shares = cluster_shares(board.cluster, story.asked_s, to_s)
-    paused = [s for s in story.stretches if s.pause_s is not None]
     return Account(
         from_s=story.asked_s,
         to_s=to_s,
         over=story.finished is not None,
         waited_s=None if first_s is None else max(first_s - story.asked_s, 0.0),
         paused_s=story.paused_s,
-        pauses=len(paused),
+        pauses=sum(stretch.pause_s is not None for stretch in story.stretches),
         off_s=story.off_s,
         parts=parts(board, story),
         used_core_s=story.used_core_s,
         lost=story.lost,
-        done_again_core_s=sum(_done_again(*pair) for pair in pairwise(story.stretches)),
+        done_again_core_s=sum(_repeated_core_s(*pair) for pair in pairwise(story.stretches)),
         examples_per_second=_mean_speed(story, first_s, to_s),
         cluster_ours=shares and shares[0],
         cluster_all=shares and shares[1],
@@ -137,7 +135,7 @@ def account_job(board: Board, story: JobHistory) -> Account:
 
 
 def ended_s(board: Board, story: JobHistory) -> float:
-    """When it was over by the stored facts: the last of its generations ended then."""
+    """Return the end by the stored facts: the end of the job's last generation, if it is known."""
     if story.finished is None:
         return max(board.at_s, story.asked_s)
     last = story.last_generation.ended_s if story.last_generation else None
@@ -145,31 +143,39 @@ def ended_s(board: Board, story: JobHistory) -> float:
 
 
 def _mean_speed(story: JobHistory, first_s: float | None, to_s: float) -> float | None:
-    """Examples applied from the first update to the end, pauses included; what was lost and done
-    again counts once.
+    """Return the examples a second from the first update to the end, pauses included.
+
+    Examples that were lost and done again count once.
     """
-    return story.applied / (to_s - first_s) if first_s is not None and to_s > first_s else None
+    if first_s is None or to_s <= first_s:
+        return None
+    return story.applied / (to_s - first_s)
 
 
-def _done_again(before: GenerationSpan, after: GenerationSpan) -> float:
-    at = generation_speed(before)
-    return after.lost / at * before.gives.cpu if at and before.gives and after.lost else 0.0
+def _repeated_core_s(before: GenerationSpan, after: GenerationSpan) -> float:
+    """Return the core-seconds of the examples that were lost and done again."""
+    speed = generation_speed(before)
+    if not speed or not before.gives or not after.lost:
+        return 0.0
+    return after.lost / speed * before.gives.cpu
 
 
 # ---------------------------------------------------------------- the parts of what was held
 
 
 def parts(board: Board, story: JobHistory) -> Parts:
-    """Between any two moments at which something changed all is as it was at the first of them."""
+    """Divide the held core-seconds by purpose. Between two changes everything stays the same."""
     end_s = ended_s(board, story)
-    last_s = max(board.at_s, end_s)
-    edges = {story.asked_s, end_s, last_s, *(point.at_s for point in story.held)}
-    edges |= {
-        edge for s in story.stretches for edge in (s.resumed_s, s.ended_s) if edge is not None
-    }
+    edges = {story.asked_s, end_s, max(board.at_s, end_s)}
+    edges.update(point.at_s for point in story.held)
+    for stretch in story.stretches:
+        edges.add(stretch.resumed_s)
+        if stretch.ended_s is not None:
+            edges.add(stretch.ended_s)
     sums: dict[str, float] = {}
     for since_s, until_s in pairwise(sorted(edges)):
-        for name, cores in _split(story, _held_at(story, since_s), since_s, end_s).items():
+        held = _held_at(story, since_s)
+        for name, cores in _cores_by_part(story, held, since_s, end_s).items():
             sums[name] = sums.get(name, 0.0) + cores * (until_s - since_s)
     return Parts(**sums)
 
@@ -179,49 +185,45 @@ def _held_at(story: JobHistory, at_s: float) -> float:
     return point.cpu if point else 0.0
 
 
-def _split(story: JobHistory, held: float, at_s: float, end_s: float) -> dict[str, float]:
-    """The cores held at a time, by part."""
+def _cores_by_part(story: JobHistory, held: float, at_s: float, end_s: float) -> dict[str, float]:
+    """Divide the cores held at a time by purpose."""
     if at_s >= end_s and story.finished is not None:
         return {"ending": held}
     if not story.stretches or at_s < story.stretches[0].resumed_s:
         return {"starting": held}
-    runs = next(
-        (
-            s
-            for s in story.stretches
-            if s.resumed_s <= at_s and (s.ended_s is None or at_s < s.ended_s)
-        ),
-        None,
-    )
-    if runs is None:
-        return {"paused": held}
-    own = min(held, _cores(story, runs, at_s, held))
-    return {"training": own, "beside": held - own}
+    for stretch in story.stretches:
+        if stretch.resumed_s <= at_s and (stretch.ended_s is None or at_s < stretch.ended_s):
+            own = min(held, _generation_cores(story, stretch, at_s, held))
+            return {"training": own, "beside": held - own}
+    return {"paused": held}
 
 
-def _cores(story: JobHistory, runs: GenerationSpan, at_s: float, unknown: float) -> float:
-    """Of a generation's tasks; they may change in place."""
-    made = [d for d in story.decisions if d.generation == runs.generation and d.at_s <= at_s]
-    if made:
-        return made[-1].gives.cpu
-    return runs.gives.cpu if runs.gives else unknown
+def _generation_cores(
+    story: JobHistory, stretch: GenerationSpan, at_s: float, unknown: float
+) -> float:
+    """Return the cores of a generation's tasks at a time; a later decision may change them in place."""
+    for decision in reversed(story.decisions):
+        if decision.generation == stretch.generation and decision.at_s <= at_s:
+            return decision.gives.cpu
+    return stretch.gives.cpu if stretch.gives else unknown
 
 
 def cluster_shares(
     totals: Sequence[Totals], from_s: float, to_s: float
 ) -> tuple[float, float] | None:
-    """Of the allocatable core-seconds: requested by our jobs, requested by anybody."""
-    spans = list(_spans(totals, from_s, to_s))
-    whole = sum(t.allocatable * s for t, s in spans)
-    if not whole:
-        return None
-    return sum(t.ours * s for t, s in spans) / whole, sum(
-        (t.ours + t.others) * s for t, s in spans
-    ) / whole
+    """Return the shares of the allocatable core-seconds that our jobs requested, and all pods."""
+    whole = ours = everyone = 0.0
+    for total, seconds in _lasting_totals(totals, from_s, to_s):
+        whole += total.allocatable * seconds
+        ours += total.ours * seconds
+        everyone += (total.ours + total.others) * seconds
+    return (ours / whole, everyone / whole) if whole else None
 
 
-def _spans(totals: Sequence[Totals], from_s: float, to_s: float) -> Iterable[tuple[Totals, float]]:
-    """Each sum, and for how long it was so between the two times."""
+def _lasting_totals(
+    totals: Sequence[Totals], from_s: float, to_s: float
+) -> Iterable[tuple[Totals, float]]:
+    """Yield each sum and the seconds for which it held between the two times."""
     ends = [*(t.at_s for t in totals[1:]), to_s]
     for total, end_s in zip(totals, ends, strict=False):
         lasted = min(end_s, to_s) - max(total.at_s, from_s)
@@ -230,9 +232,11 @@ def _spans(totals: Sequence[Totals], from_s: float, to_s: float) -> Iterable[tup
 
 
 class Passes(msgspec.Struct, frozen=True):
-    """Of one job, by its uid. `size`: examples of an epoch, 0 before the first report. `ends`: when
-    each complete epoch was over, by its number from 1; `last_s`, `last`: time and examples of the
-    newest report or a generation's begin.
+    """The epochs of the job `uid`.
+
+    `size`: examples of an epoch, 0 before the first report. `ends`: the time at which each complete
+    epoch ended, by its number from 1. `last_s`, `last`: time and examples of the newest report or
+    of the start of the newest generation.
     """
 
     uid: int = -1
@@ -245,7 +249,7 @@ class Passes(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> list[float]:
-        """Of each complete epoch, in their order; pauses in it included."""
+        """Seconds of each complete epoch in order, pauses included."""
         if self.began_s is None:
             return []
         ends = [at for _, at in sorted(self.ends.items())]
@@ -253,7 +257,7 @@ class Passes(msgspec.Struct, frozen=True):
 
 
 def fold_epochs(passes: Passes, told: LogEntry) -> Passes:
-    """With one more message of this job, or of a later one with its name."""
+    """Fold one more message of this job, or of a later job of the same name."""
     said = told.message
     if isinstance(said, JobAccepted) and said.uid > passes.uid:
         return Passes(said.uid, said.request.epochs)
@@ -262,39 +266,39 @@ def fold_epochs(passes: Passes, told: LogEntry) -> Passes:
     if isinstance(said, TrainingResumed):
         return _fold_resumed(passes, said, told.at_s)
     passes = replace(passes, size=said.total_samples / passes.epochs)
-    ends = passes.ends | _over(passes, said.samples, told.at_s)
+    ends = passes.ends | _completed_epochs(passes, said.samples, told.at_s)
     return replace(passes, ends=ends, last_s=told.at_s, last=said.samples)
 
 
 def _fold_resumed(passes: Passes, said: TrainingResumed, at_s: float) -> Passes:
-    """What was applied behind the last report was so before the pause; what was lost was not."""
+    """Fold the start of a generation.
+
+    Examples beyond the last report were applied before the pause. Epochs whose examples were lost
+    are complete no longer.
+    """
     began_s = at_s if passes.began_s is None else passes.began_s
-    ends = passes.ends | _over(passes, said.samples, at_s - said.off_s - (said.pause_s or 0.0))
+    stopped_s = at_s - said.off_s - (said.pause_s or 0.0)
+    ends = passes.ends | _completed_epochs(passes, said.samples, stopped_s)
     kept = {number: at for number, at in ends.items() if number * passes.size <= said.samples}
     return replace(passes, began_s=began_s, ends=kept, last_s=at_s, last=said.samples)
 
 
-def _over(passes: Passes, samples: int, at_s: float) -> dict[int, float]:
-    """The epochs that were complete since the last word, and when."""
+def _completed_epochs(passes: Passes, samples: int, at_s: float) -> dict[int, float]:
+    """Return the ends of the epochs that were completed since the last report, interpolated."""
     more = samples - passes.last
     if more <= 0 or not passes.size:
         return {}
-    shares = {
-        number: (number * passes.size - passes.last) / more
-        for number in range(1, int(samples / passes.size) + 1)
-    }
-    return {
-        number: passes.last_s + part * (at_s - passes.last_s)
-        for number, part in shares.items()
-        if part > 0
-    }
+    ends = {}
+    for number in range(1, int(samples / passes.size) + 1):
+        share = (number * passes.size - passes.last) / more
+        if share > 0:
+            ends[number] = passes.last_s + share * (at_s - passes.last_s)
+    return ends
 
 
 class DecisionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision beside what came of it. `number` counts from 1; `remaining`, `left`: examples, as
-    last reported before it and before the hand-over.
-
-    None: not known, or nothing was foreseen.
+    """A decision and its result. `number` counts from 1. `remaining`, `left`: examples to apply in
+    the last report before the decision and before the hand-over. None: unknown, or no forecast.
     """
 
     number: int
@@ -312,26 +316,36 @@ class DecisionResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def saved_s(self) -> float | None:
-        """Seconds by the speed alone, without what it cost to come there; below 0: it is slower."""
+        """Seconds saved by the speed alone, without the cost of the change; below 0: slower."""
         before, after = self.outcome.before, self.outcome.after
-        return (
-            self.left / before - self.left / after
-            if before and after and self.left is not None
-            else None
-        )
+        if not before or not after or self.left is None:
+            return None
+        return self.left / before - self.left / after
 
     @property
     def in_all_s(self) -> float | None:
-        """Seconds by which the job is over sooner for it; below 0: later."""
+        """Seconds by which the job ends sooner because of the decision; below 0: later."""
         if self.saved_s is None:
             return None
         return self.saved_s - (self.outcome.slowed_s or 0.0) - (self.outcome.pause_s or 0.0)
 
 
 def foresights(story: JobHistory) -> Iterator[DecisionResult]:
-    whole = story.view.total_samples
+    """Yield every known decision with its result, oldest first."""
+    total = story.view.total_samples
     for number, outcome in enumerate(decision_outcomes(story), start=1):
-        told = [report for report in story.reports if report.at_s <= outcome.decision.at_s]
-        by_then = (told[-1].samples if told else None, outcome.applied)
-        remaining, left = (max(whole - n, 0) if n is not None and whole else None for n in by_then)
-        yield DecisionResult(number=number, outcome=outcome, remaining=remaining, left=left)
+        applied = None
+        for report in story.reports:
+            if report.at_s <= outcome.decision.at_s:
+                applied = report.samples
+        yield DecisionResult(
+            number=number,
+            outcome=outcome,
+            remaining=_remaining(total, applied),
+            left=_remaining(total, outcome.applied),
+        )
+
+
+def _remaining(total: int, applied: int | None) -> int | None:
+    """Return the examples to apply; None if one of the numbers is unknown."""
+    return max(total - applied, 0) if total and applied is not None else None

@@ -1,4 +1,4 @@
-"""The whole screen of `weir top`: heading, nodes, jobs and the last decisions, as far as they fit."""
+"""The whole screen of `weir top`: heading, nodes, jobs and the last decisions, cut to its height."""
 
 from __future__ import annotations
 
@@ -47,21 +47,19 @@ from shared.text import (
 
 DECISIONS = 8
 HEADS = 14
-"""Lines that are no rows: the heading, the sums, three titles with their columns, and space."""
+"""Lines other than rows: the heading, the sums, three titles with column headings, and space."""
 READING = "reading what is stored …"
-"""Said of what nothing is known of yet: that there is none of it is not known before all is
-read.
-"""
+"""Shown in place of an empty part until the whole log is read."""
 NO_NODES = "no node is known: is the monitor running?"
 WAIT = ("Pending", "Starting")
 UNITS = {"nodes": f", in cores (A: that job's, {OTHERS} others', {FREE} free)"}
 
 
 class ScreenOptions(NamedTuple):
-    """What is looked at besides the board. `cut_s`: since when nothing is heard; `zone` None: that
-    of this machine.
+    """The state of the program beside the board.
 
-    `reading`: not all that is stored is in the board yet.
+    `cut_s`: the time at which the connection was lost; `zone` None: the zone of this machine;
+    `reading`: the board does not have all stored messages yet.
     """
 
     now_s: float
@@ -72,7 +70,7 @@ class ScreenOptions(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Rows for each part."""
+    """The number of rows of each part."""
 
     nodes: int
     jobs: int
@@ -82,56 +80,37 @@ class Room(NamedTuple):
 def draw_screen(
     board: Board, look: ScreenOptions, letters: Letters, width: int, height: int | None
 ) -> Group:
-    """`height` None: everything, however long."""
+    """Draw the screen. `height` None: all rows."""
     jobs = in_order(board.jobs.values())
-    space = room(len(board.nodes), len(jobs), len(board.decisions), height)
-    return Group(
-        *_heading(board, look, width),
-        *(
-            []
-            if look.reading and not board.nodes
-            else [sum_lines(board.totals, _held_resources(jobs), letters, width)]
-        ),
-        *_part("nodes", len(board.nodes), space.nodes, _none(look, NO_NODES)),
-        *(
-            [node_table(shown_first(board.nodes.values(), space.nodes), letters, width)]
-            if board.nodes
-            else []
-        ),
-        *_part(
-            "jobs",
-            len(jobs),
-            space.jobs,
-            _none(look, f"there are none; {ASK}"),
-            _waits(jobs, letters, width),
-        ),
-        *([job_table(jobs[: space.jobs], letters, width)] if jobs else []),
-        *_part(
-            "last decisions", len(board.decisions), space.decisions, _none(look, "there were none")
-        ),
-        *(
-            [
-                decision_table(
-                    board.decisions[: -space.decisions - 1 : -1], letters, width, look.zone
-                )
-            ]
-            if board.decisions
-            else []
-        ),
-    )
+    decisions = board.decisions
+    space = room(len(board.nodes), len(jobs), len(decisions), height)
+    parts: list[RenderableType] = [*_heading(board, look, width)]
+    if board.nodes or not look.reading:
+        held = {job.key: job.held_resources for job in jobs if job.held}
+        parts.append(sum_lines(board.totals, held, letters, width))
+    parts += _title("nodes", len(board.nodes), space.nodes, _empty_text(look, NO_NODES))
+    if board.nodes:
+        parts.append(node_table(shown_first(board.nodes.values(), space.nodes), letters, width))
+    no_jobs = _empty_text(look, f"there are none; {ASK}")
+    reason = _first_reason(jobs, letters, width)
+    parts += _title("jobs", len(jobs), space.jobs, no_jobs, reason)
+    if jobs:
+        parts.append(job_table(jobs[: space.jobs], letters, width))
+    no_decisions = _empty_text(look, "there were none")
+    parts += _title("last decisions", len(decisions), space.decisions, no_decisions)
+    if decisions:
+        newest = decisions[: -space.decisions - 1 : -1]
+        parts.append(decision_table(newest, letters, width, look.zone))
+    return Group(*parts)
 
 
-def _held_resources(jobs: Iterable[JobHistory]) -> dict[str, Resources]:
-    return {job.key: job.held_resources for job in jobs if job.held}
-
-
-def _none(look: ScreenOptions, said: str) -> str:
+def _empty_text(look: ScreenOptions, said: str) -> str:
     return READING if look.reading else said
 
 
 def room(nodes: int, jobs: int, decisions: int, height: int | None) -> Room:
-    """Decisions a fifth; of the rest jobs and nodes half each, and what one leaves the other
-    takes.
+    """Divide the rows: a fifth for decisions, the rest in halves for jobs and nodes. A part takes
+    the rows that the other one does not need.
     """
     if height is None:
         return Room(nodes, jobs, min(decisions, DECISIONS))
@@ -144,71 +123,66 @@ def room(nodes: int, jobs: int, decisions: int, height: int | None) -> Room:
 
 def _heading(board: Board, look: ScreenOptions, width: int) -> Iterator[Text]:
     at = datetime.fromtimestamp(look.now_s, UTC).astimezone(look.zone)
-    left = Text.assemble(("weir top  ", "bold"), _state(look))
+    left = Text.assemble(("weir top  ", "bold"), _connection_state(look))
     right = Text(f"{at:%Y-%m-%d %H:%M:%S}")
     where = Text(f"  {look.where}", "dim")
     if width < ENDLESS:
-        where.truncate(
-            max(width - left.cell_len - right.cell_len - 1, 0), overflow="ellipsis", pad=True
-        )
+        space = max(width - left.cell_len - right.cell_len - 1, 0)
+        where.truncate(space, overflow="ellipsis", pad=True)
     yield Text.assemble(left, where, " ", right)
-    used = percent(utilisation(board.totals))
-    told = f"{format_count(len(board.nodes), 'node')}, {used} of the cores ours; jobs: {_phases(board)}"
-    told = READING if look.reading and not board.nodes and not board.jobs else told
-    yield Text(told, no_wrap=True, overflow="ellipsis")
+    if look.reading and not board.nodes and not board.jobs:
+        summary = READING
+    else:
+        nodes, held = format_count(len(board.nodes), "node"), percent(utilisation(board.totals))
+        summary = f"{nodes}, {held} of the cores ours; jobs: {_phase_counts(board)}"
+    yield Text(summary, no_wrap=True, overflow="ellipsis")
 
 
-def _state(look: ScreenOptions) -> Text:
-    if look.cut_s is None:
-        return (
-            Text("reads what is stored", "bold yellow")
-            if look.reading
-            else Text("live", "bold green")
-        )
-    return Text(
-        f" CUT OFF from the bus for {format_duration(max(look.now_s - look.cut_s, 0.0))} ",
-        "bold white on red",
-    )
+def _connection_state(look: ScreenOptions) -> Text:
+    if look.cut_s is not None:
+        lasted = format_duration(max(look.now_s - look.cut_s, 0.0))
+        return Text(f" CUT OFF from the bus for {lasted} ", "bold white on red")
+    if look.reading:
+        return Text("reads what is stored", "bold yellow")
+    return Text("live", "bold green")
 
 
-def _phases(board: Board) -> str:
+def _phase_counts(board: Board) -> str:
+    """Return the number of jobs in each phase; all ended jobs are counted together."""
     phases = Counter(job.view.shown_phase for job in board.jobs.values() if not is_ended(job.view))
-    ended = sum(is_ended(job.view) for job in board.jobs.values())
-    told = [f"{number} {phase.lower()}" for phase, number in sorted(phases.items())]
-    return ", ".join([*told, *([f"{ended} over"] if ended else [])]) or "none"
+    counts = [f"{number} {phase.lower()}" for phase, number in sorted(phases.items())]
+    ended = len(board.jobs) - phases.total()
+    if ended:
+        counts.append(f"{ended} over")
+    return ", ".join(counts) or "none"
 
 
-def _waits(jobs: Iterable[JobHistory], letters: Letters, width: int) -> str:
-    """Why the first silent job is so, else what the first that waits waits for, where the table has
-    no room for it.
+def _first_reason(jobs: Iterable[JobHistory], letters: Letters, width: int) -> str:
+    """Return the reason of the first silent job, otherwise of the first waiting job; empty if the
+    table has a column for reasons.
     """
-    told = [job for job in jobs if job.view.shown_phase in (SILENT, *WAIT) and job.view.why]
-    first = next(iter(sorted(told, key=lambda job: not job.view.silent)), None)
-    return (
-        f"; {letters.get(first.key, '')} {headline(first.view.why)}"
-        if first and width < WIDEST
-        else ""
-    )
+    explained = [job for job in jobs if job.view.shown_phase in (SILENT, *WAIT) and job.view.why]
+    if not explained or width >= WIDEST:
+        return ""
+    first = min(explained, key=lambda job: not job.view.silent)
+    return f"; {letters.get(first.key, '')} {headline(first.view.why)}"
 
 
-def _part(
-    title: str, there: int, shown: int, none: str, more: str = ""
+def _title(
+    title: str, total: int, shown: int, none: str, more: str = ""
 ) -> Iterator[RenderableType]:
+    """Yield a blank line and the title. It has the number of rows that are not shown, or `none`."""
     yield Text()
-    left = there - shown
-    said = (
-        f"; {left} more {'is' if left == 1 else 'are'} not shown"
-        if left > 0
-        else f": {none}"
-        if not there
-        else ""
-    )
-    told = (title, "bold"), (f"{UNITS.get(title, '')}{said}{more}", "dim")
-    yield Text.assemble(*told, no_wrap=True, overflow="ellipsis")
+    left = total - shown
+    note = "" if total else f": {none}"
+    if left > 0:
+        note = f"; {left} more {'is' if left == 1 else 'are'} not shown"
+    parts = (title, "bold"), (f"{UNITS.get(title, '')}{note}{more}", "dim")
+    yield Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
 NAME, FIGURES = 24, 55
-"""Columns of a name, at most, and of all numbers and words together; the rest is the bar's."""
+"""The most columns of a name; the columns of all numbers and words. The bar has the rest."""
 WIDEST_BAR = 64
 HEADINGS = ("NODE", "HELD BY", "OURS", "OTHERS", "FREE", "ALL", "GIB OURS/ALL", "")
 
@@ -240,14 +214,15 @@ def bar_width(width: int) -> int:
 def load_bar(
     load: Mapping[str, float], others: float, free: float, letters: Letters, width: int
 ) -> Text:
-    """Cores by job, then somebody else's, then nobody's."""
-    held = sorted((letters.get(job, MANY), amount) for job, amount in load.items())
-    ours = [Part(amount, letter, style(letter)) for letter, amount in held]
-    return bar([*ours, Part(others, OTHERS), Part(free, FREE, "dim")], width)
+    """Draw the cores of our jobs, then those of others, then the free ones."""
+    parts = []
+    for letter, amount in sorted((letters.get(job, MANY), amount) for job, amount in load.items()):
+        parts.append(Part(amount, letter, style(letter)))
+    return bar([*parts, Part(others, OTHERS), Part(free, FREE, "dim")], width)
 
 
 def shown_first(nodes: Iterable[Node], most: int) -> list[Node]:
-    """All by name; of too many those of which our jobs hold most, and those that are closed."""
+    """Return all nodes by name; of too many those with most cores of ours, then the closed ones."""
     known = sorted(nodes, key=_by_name)
     if len(known) <= most:
         return known
@@ -256,37 +231,32 @@ def shown_first(nodes: Iterable[Node], most: int) -> list[Node]:
 
 
 def _by_name(node: Node) -> tuple[str | int, ...]:
-    """node-2 before node-10."""
-    parts: list[str | int] = [
-        int(part) if part.isdecimal() else part for part in re.split(r"(\d{1,18})", node.name)
-    ]
-    return tuple(parts)
+    """Return a key that sorts node-2 before node-10."""
+    parts = re.split(r"(\d{1,18})", node.name)
+    return tuple(int(part) if part.isdecimal() else part for part in parts)
 
 
 def sum_lines(totals: Totals, load: Mapping[str, Resources], letters: Letters, width: int) -> Table:
-    """All nodes together: cores, and memory. `load`: what each job holds."""
-    t, drawn = totals, plain_table(("", "", ""))
-    told = {
-        "all nodes": _shares(cores, (t.ours, t.others, t.free, t.allocatable, t.used), "cores"),
-        "memory": _shares(
-            gib, (t.ours_gib, t.others_gib, t.free_gib, t.allocatable_gib, t.used_gib), "GiB"
-        ),
-    }
-    room = max(min(width - max(map(len, told.values())) - 12, WIDEST_BAR), 8)
-    by_cores = load_bar(
-        {job: held.cpu for job, held in load.items()}, t.others, t.free, letters, room
-    )
+    """Draw the sums of all nodes: a line for cores, a line for memory. `load`: held by each job."""
+    t = totals
+    by_cores = {job: held.cpu for job, held in load.items()}
     by_gib = {job: held.memory_gib for job, held in load.items()}
-    bars = (by_cores, load_bar(by_gib, t.others_gib, t.free_gib, letters, room))
-    for (name, figures), bar_ in zip(told.items(), bars, strict=True):
-        drawn.add_row(Text(name, "bold"), bar_, figures)
+    cores_text = _sum_text(cores, (t.ours, t.others, t.free, t.allocatable, t.used), "cores")
+    amounts = (t.ours_gib, t.others_gib, t.free_gib, t.allocatable_gib, t.used_gib)
+    gib_text = _sum_text(gib, amounts, "GiB")
+    room = max(min(width - max(len(cores_text), len(gib_text)) - 12, WIDEST_BAR), 8)
+    drawn = plain_table(("", "", ""))
+    cores_bar = load_bar(by_cores, t.others, t.free, letters, room)
+    drawn.add_row(Text("all nodes", "bold"), cores_bar, cores_text)
+    gib_bar = load_bar(by_gib, t.others_gib, t.free_gib, letters, room)
+    drawn.add_row(Text("memory", "bold"), gib_bar, gib_text)
     return drawn
 
 
-def _shares(written: Callable[[float], str], amounts: Sequence[float], unit: str) -> str:
-    ours, others, free, whole, used = amounts
-    held = f"ours {written(ours)}, others {written(others)}, free {written(free)} of {written(whole)} {unit}"
-    return f"{held}; used {written(used)}" if used else held
+def _sum_text(written: Callable[[float], str], amounts: Sequence[float], unit: str) -> str:
+    ours, others, free, whole, used = map(written, amounts)
+    held = f"ours {ours}, others {others}, free {free} of {whole} {unit}"
+    return f"{held}; used {used}" if amounts[-1] else held
 
 
 DECISION_NAME_WIDTH, WIDE = 12, 104
@@ -295,32 +265,36 @@ DECISION_NAME_WIDTH, WIDE = 12, 104
 def decision_table(
     decisions: Sequence[Decision], letters: Letters, width: int, zone: tzinfo | None
 ) -> Table:
-    """`zone` None: that of this machine."""
-    whole = [gives(decision, width >= WIDE) for decision in decisions]
-    widths = [3, 8, DECISION_NAME_WIDTH, max(map(len, whole), default=0)]
+    """Draw the decisions. `zone` None: the zone of this machine."""
+    sizes = [decided_size(decision, width >= WIDE) for decision in decisions]
+    widths = [3, 8, DECISION_NAME_WIDTH, max(map(len, sizes), default=0)]
     drawn = plain_table(("", "AT", "JOB", "IS TO HAVE", "WHY"), (), widths, width)
     drawn.columns[2].max_width = cap_columns(DECISION_NAME_WIDTH, width)
-    for decision, given in zip(decisions, whole, strict=True):
-        key = f"{decision.namespace}.{decision.job}"
+    for decision, size in zip(decisions, sizes, strict=True):
         at = datetime.fromtimestamp(decision.at_s, UTC).astimezone(zone)
-        letter = letters.get(key, " ")
+        letter = letters.get(f"{decision.namespace}.{decision.job}", " ")
         first = Text(f" {letter} ") if letter in (MANY, " ") else badge(letter)
-        drawn.add_row(first, f"{at:%H:%M:%S}", Text(decision.job, "bold"), given, _why(decision))
+        drawn.add_row(first, f"{at:%H:%M:%S}", Text(decision.job, "bold"), size, _reason(decision))
     return drawn
 
 
-def gives(decision: Decision, in_full: bool) -> str:
-    g = decision.gives
-    if not g.ps and not g.workers:
+def decided_size(decision: Decision, in_full: bool) -> str:
+    gives = decision.gives
+    if not gives.ps and not gives.workers:
         return "no tasks"
-    told = format_size(g.ps, g.workers)
-    return f"{told}, batch {g.batch}, {format_count(len(g.nodes), 'node')}" if in_full else told
+    size = format_size(gives.ps, gives.workers)
+    if not in_full:
+        return size
+    return f"{size}, batch {gives.batch}, {format_count(len(gives.nodes), 'node')}"
 
 
-def _why(decision: Decision) -> Text:
-    """The reason, and what it foresaw; of what did not come to be, why not."""
+def _reason(decision: Decision) -> Text:
+    """Return the reason and the forecast; for an abandoned generation the cause of that."""
     if decision.abandoned:
         return Text(f"given up: {headline(decision.abandoned)}", "bold red")
-    gain_s, pause = decision.gain_s, format_duration(decision.cost_s, fine=True)
-    foreseen = f" ({format_saving(gain_s)}{pause_preposition(gain_s)} {pause})" if gain_s else ""
-    return Text(f"{headline(decision.reason)}{foreseen}")
+    gain_s = decision.gain_s
+    forecast = ""
+    if gain_s:
+        pause = format_duration(decision.cost_s, fine=True)
+        forecast = f" ({format_saving(gain_s)}{pause_preposition(gain_s)} {pause})"
+    return Text(f"{headline(decision.reason)}{forecast}")

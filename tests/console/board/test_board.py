@@ -68,10 +68,14 @@ def test_memory_is_shown_like_cores_as_held_and_used() -> None:
     board = running().board
     n1, story, totals = board.nodes["n1"], board.jobs[JOB], board.totals
 
-    assert (n1.ours.memory_gib, story.holding.memory_gib, totals.ours_gib) == (3.0, 3.0, 3.0), (
-        "three pods of 1 GiB"
+    assert (n1.ours.memory_gib, story.held_resources.memory_gib, totals.ours_gib) == (
+        3.0,
+        3.0,
+        3.0,
+    ), "three pods of 1 GiB"
+    assert (story.used_resources.memory_gib, totals.used_gib) == (1.0, 1.0), (
+        "as its last report has it"
     )
-    assert (story.using.memory_gib, totals.used_gib) == (1.0, 1.0), "as its last report has it"
     assert figures.memory_share(totals) == 3.0 / totals.allocatable_gib
     assert (
         figures.memory_use(totals) == 1.0 / totals.allocatable_gib
@@ -95,7 +99,10 @@ def test_a_memory_only_resize_increases_the_held_memory() -> None:
     )
     board = log.say(msgspec.structs.replace(holding(pods=3), own=fatter, seen="fatter"))
 
-    assert (board.jobs[JOB].holding.cpu, board.jobs[JOB].holding.memory_gib) == (3.0, 6.0)
+    assert (board.jobs[JOB].held_resources.cpu, board.jobs[JOB].held_resources.memory_gib) == (
+        3.0,
+        6.0,
+    )
 
 
 def test_a_jobs_view_is_the_one_of_weir_jobs() -> None:
@@ -169,7 +176,7 @@ def test_a_finished_job_keeps_its_history_and_uses_nothing() -> None:
     board = running().say(finished(samples=1000, step=100), holding())
 
     story = board.jobs[JOB]
-    assert (story.view.phase, story.view.samples_per_second, story.using.cpu) == (
+    assert (story.view.phase, story.view.samples_per_second, story.used_resources.cpu) == (
         "Succeeded",
         0.0,
         0.0,
@@ -185,7 +192,11 @@ def test_a_job_without_pods_uses_nothing() -> None:
 
     story = log.board.jobs[JOB]
     assert (story.view.samples_per_second, figures.time_left_s(story.view)) == (0.0, None)
-    assert (story.using.cpu, log.board.totals.used, log.board.totals.used_gib) == (0.0, 0.0, 0.0)
+    assert (story.used_resources.cpu, log.board.totals.used, log.board.totals.used_gib) == (
+        0.0,
+        0.0,
+        0.0,
+    )
 
 
 def test_a_later_job_with_the_same_name_starts_without_history() -> None:

@@ -59,7 +59,6 @@ EDGES = {
         "pod.children",
         "pod.executor",
         "pod.fence",
-        "pod.graceful_shutdown",
         "pod.publisher",
         "pod.service",
         "pod.usage",

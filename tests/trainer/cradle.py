@@ -159,7 +159,7 @@ class Cradle:
         await child.listen()
 
     def _hearing(self, role: Role) -> Any:
-        async def on_word(word: ChildEvent) -> None:
+        def on_word(word: ChildEvent) -> None:
             self.said[role].append(word)
             (chief,) = self.children["chief"] or (None,)
             if role != "chief" or chief is None:
@@ -172,7 +172,7 @@ class Cradle:
                 self.begun = True
                 self._each(lambda child: child.send(Begin()))
 
-        async def on_end() -> None:
+        def on_end() -> None:
             self.ended[role].set()
 
         return on_word, on_end

@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import structlog
 
@@ -34,8 +34,8 @@ from services.trainer.protocol import (
 )
 from shared.runtime.process import free_port
 
-OnEvent = Callable[[ChildEvent], Awaitable[None]]
-OnExit = Callable[[], Awaitable[None]]
+OnEvent = Callable[[ChildEvent], None]
+OnExit = Callable[[], None]
 LINE_LIMIT = 1 << 20
 ODD_LIMIT = 1 << 16  # bytes of unknown output that are kept
 logger = structlog.get_logger()
@@ -96,22 +96,22 @@ class Child:
         """Deliver the child's events until it ends."""
         reader, self._writer = await asyncio.open_connection(sock=self._ours, limit=LINE_LIMIT)
         while text := await _read_line(reader):
-            await self._on_line(text)
+            self._on_line(text)
         self._pid = None
         self._writer.close()
         self._reap_process()
         self.gone.set()
         if self._odd and not self._explained:
-            await self._deliver(crash_failure(self._odd.decode("utf-8", "replace"), self._program))
+            self._deliver(crash_failure(self._odd.decode("utf-8", "replace"), self._program))
         if not self._ended:
-            await self._on_exit()
+            self._on_exit()
 
-    async def _on_line(self, text: bytes) -> None:
+    def _on_line(self, text: bytes) -> None:
         word = decode_event(text)
         if isinstance(word, Started):
             self._on_started(word.pid)
         elif word is not None:
-            await self._deliver(word)
+            self._deliver(word)
         else:
             self._keep_odd_line(text)
 
@@ -121,10 +121,10 @@ class Child:
             logger.warning("OddLine", pid=self._pid, text=text[:200].decode("utf-8", "replace"))
         self._odd = (self._odd + text)[:ODD_LIMIT]
 
-    async def _deliver(self, word: ChildEvent) -> None:
+    def _deliver(self, word: ChildEvent) -> None:
         self._explained = self._explained or isinstance(word, Failed | Finished)
         if not self._ended:
-            await self._on_event(word)
+            self._on_event(word)
 
     def _on_started(self, pid: int) -> None:
         self._pid = pid

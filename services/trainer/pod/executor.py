@@ -1,7 +1,6 @@
 """Perform the decided actions on children: start each, send it orders, end it.
 
-It does not judge exits. Events of a child, and its own exit, go to the `ChildEvents` that ordered
-it.
+It does not judge exits. Events of a child, and its own exit, go into the queue of events.
 
 The program is fetched once, by digest, and used only if its bytes have that digest and are not too
 large. The store keeps a digest of its own, but nothing has checked that the bytes under a name are
@@ -19,7 +18,6 @@ import os
 import resource
 import shutil
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import structlog
@@ -28,8 +26,17 @@ from nats.errors import Error as NatsError
 from nats.js.errors import APIError
 
 from services.trainer.pod.children import Child, ForkServer
+from services.trainer.pod.events import (
+    ChildAssigned,
+    ChildEventReceived,
+    ChildExited,
+    ChildNotStarted,
+    Event,
+    PutEvent,
+)
 from services.trainer.pod.fence import Fence
 from services.trainer.pod.publisher import last_progress
+from services.trainer.pod.state_machine import SpawnChild
 from services.trainer.pod.supervise import (
     BeginChild,
     DrainChild,
@@ -44,7 +51,6 @@ from services.trainer.program import BadProgram, program_digest, safe_file_name
 from services.trainer.protocol import (
     Assignment,
     Begin,
-    ChildEvent,
     ContinueTraining,
     Drain,
     Failed,
@@ -65,7 +71,7 @@ from shared.messages import (
 from shared.runtime.log import RateLimitedWarning
 
 ENDING_S = 5.0  # longer than a killed process needs to exit
-ChildAction = ForChild
+ChildAction = ForChild | SpawnChild
 CAP_SYS_NICE = 23
 TRIES, AGAIN_S = 3, 0.5
 BUSY_S = 2.0
@@ -85,26 +91,8 @@ logger = structlog.get_logger()
 BUSY_REMEDY = "many pods of the namespace fetch programs at once; this one retries"
 
 
-class ChildEvents(Protocol):
-    """The owner of the children; it receives what happens to them."""
-
-    def expects_child(self, generation: int) -> bool:
-        """Return whether a child that is about to be started is still wanted."""
-
-    async def on_child_event(self, spec: ClusterSpecPublished, word: ChildEvent) -> None:
-        """Handle an event of a child, or the failure that prevented its start."""
-
-    async def on_child_exit(self, spec: ClusterSpecPublished) -> None:
-        """Handle the exit of a child by itself, after its last event. Not called for children that
-        were ended.
-        """
-
-    async def on_child_not_started(self, spec: ClusterSpecPublished, why: str) -> None:
-        """Handle that no child was started and none will be."""
-
-
 class Executor:
-    """The children of one pod, by generation."""
+    """The children of one pod, by generation. `ended`: the numbers of those that it ended."""
 
     def __init__(
         self,
@@ -113,21 +101,27 @@ class Executor:
         fence: Fence,
         folder: Path,
         fork_server: ForkServer | None,
-        events: ChildEvents,
+        put_event: PutEvent,
     ) -> None:
         self.bus = bus
         self.settings = settings
         self.fence = fence
         self.folder = folder
-        self.fork_server, self.events = fork_server, events
+        self.fork_server, self.put_event = fork_server, put_event
         self.children: dict[int, Child] = {}
+        self.numbers: dict[int, int] = {}  # of the newest child of each generation
+        self.ended: set[int] = set()
+        self.spawned = 0
         self.ending: list[Child] = []  # may still run
         self.nice = settings.prepare_nice if may_raise_priority() else 0
 
-    async def perform(self, action: ChildAction) -> None:
+    async def perform(self, action: ChildAction) -> Event | None:
+        """Perform an action. Return the event that follows from it, if there is one."""
         match action:
             case StartChild(spec, fresh):
-                await self.start_child(spec, fresh)
+                return await self.start_child(spec, fresh)
+            case SpawnChild(spec, assignment, fresh):
+                self.spawn(spec, assignment, None if fresh else self.fork_server)
             case BeginChild(generation, path, chief):
                 await self.begin_child(generation, path, chief)
             case DrainChild(generation, successor):
@@ -139,21 +133,20 @@ class Executor:
                 self.send(generation, ContinueTraining())
             case EndChild(generation):
                 self.end_child(generation)
+        return None
 
     # ------------------------------------------------------------ start
 
-    async def start_child(self, spec: ClusterSpecPublished, fresh: bool) -> None:
-        """Start a child, or report why it cannot start. It may have been given up in the meantime."""
+    async def start_child(self, spec: ClusterSpecPublished, fresh: bool) -> Event:
+        """Prepare everything for a child. Return its assignment, or why it cannot start."""
         await self.wait_for_ports()
         if not fresh and (why := await self.memory_shortage(spec)):
-            return await self.events.on_child_not_started(spec, why)
+            return ChildNotStarted(spec, why)
         try:
-            assigned = await self.make_assignment(spec, fresh)
+            assignment = await self.make_assignment(spec, fresh)
         except BadProgram as error:
-            await self.events.on_child_event(spec, Failed(cause=str(error)))
-            return await self.on_gone(spec)
-        if self.events.expects_child(spec.generation):
-            self.spawn(spec, assigned, None if fresh else self.fork_server)
+            return ChildExited(spec, failure=Failed(cause=str(error)))
+        return ChildAssigned(spec, assignment, fresh)
 
     async def wait_for_ports(self) -> None:
         """Wait until ended children are gone: each holds a port that the next generation but one
@@ -182,20 +175,19 @@ class Executor:
         )
 
     def spawn(
-        self, spec: ClusterSpecPublished, assigned: Assignment, nursery: ForkServer | None
+        self, spec: ClusterSpecPublished, assignment: Assignment, fork_server: ForkServer | None
     ) -> None:
+        self.spawned += 1
+        number = self.spawned
         child = Child(
-            assigned,
-            nursery,
-            lambda word: self.events.on_child_event(spec, word),
-            lambda: self.on_gone(spec),
+            assignment,
+            fork_server,
+            lambda word: self.put_event(ChildEventReceived(spec, word, number)),
+            lambda: self.put_event(ChildExited(spec, number)),
         )
         self.children[spec.generation] = child
+        self.numbers[spec.generation] = number
         self.bus.spawn(child.listen())
-
-    async def on_gone(self, spec: ClusterSpecPublished) -> None:
-        self.children.pop(spec.generation, None)
-        await self.events.on_child_exit(spec)
 
     # ------------------------------------------------------------ tell, end
 
@@ -233,6 +225,11 @@ class Executor:
         if child is not None:
             child.end()
             self.ending.append(child)
+            self.ended.add(self.numbers.pop(generation, -1))
+
+    def forget_child(self, generation: int) -> None:
+        """Forget a child that exited by itself."""
+        self.children.pop(generation, None)
 
     async def close(self) -> None:
         """End every child and remove the folder of this pod."""

@@ -22,7 +22,6 @@ from shared.messages import (
     JobMessage,
     Phases,
     ProgressReported,
-    TaskLeaving,
     TaskReady,
     TaskUsage,
     TrainingResumed,
@@ -66,13 +65,6 @@ class Publisher:
         await self.bus.publish(
             TaskReady(**self.task, node=self.settings.node, host=self.settings.host, ports=ports)
         )
-
-    def task_leaving(self, generation: int, why: str, leaves_s: float) -> TaskLeaving:
-        """Return the notice of this task's end. It is not published here: its consequences come
-        first.
-        """
-        about = {**self.task, "generation": max(generation, 0), "node": self.settings.node}
-        return TaskLeaving(**about, why=why, leaves_s=leaves_s)
 
     async def generation_prepared(self, generation: int, seconds: float) -> None:
         await self.bus.publish(

@@ -1,46 +1,71 @@
-"""The process of one pod: facts come from the bus and from its children, and each gets an answer.
+"""The process of one pod: the bus, children, timers and signals put events into one queue.
 
-`supervise` decides the actions. `Executor` performs those that concern children, `Publisher`
-publishes what others must know. Neither decides. All facts end in this file, so that a reader can
-follow a cluster spec to training here.
+The loop takes an event, `StateMachine` folds it into the state and returns actions, and the actions
+are performed: `Executor` performs those that concern children, `Publisher` publishes what others
+must know. Neither decides. All actions start in this file, so that a reader can follow a cluster
+spec to training here.
 
-    ClusterSpecPublished   `on_spec`           starts a child
-    a child's Prepared     `on_child_event`    publishes GenerationPrepared
-    HandOverOrdered        `on_hand_over`      begins the child, at once or after the final checkpoint (`on_saved`)
-    a child's Resumed      `on_child_event`    publishes TrainingResumed and ends older children
-
-A child reports why it ends, if it can. `ExitClassifier` remembers these reports for
-`supervise.on_child_end`. A child that reaches servers of a generation that is just ending is
-prepared again, because an address may still have belonged to another generation. After `TRIES`
-children the generation must continue without this pod.
+    event                     action, in this order
+    ClusterSpecPublished      StartChild, then SpawnChild
+    a child's Prepared        PublishChildEvent: GenerationPrepared
+    HandOverOrdered           BeginChild, at once or after the final CheckpointSaved
+    a child's Resumed         PublishChildEvent: TrainingResumed, then EndChild for older children
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
+from nats.errors import Error as NatsError
 from nats.js.api import DeliverPolicy
 
 from services.trainer import checkpoint_policy
 from services.trainer.checkpoint_policy import SaveHistory
-from services.trainer.pod import fence, supervise
+from services.trainer.pod import fence, state_machine, supervise
 from services.trainer.pod.children import ForkServer, Ports
+from services.trainer.pod.events import (
+    FACTS,
+    NOTICES,
+    ORDERS,
+    ActionsPerformed,
+    DecisionFound,
+    Event,
+    FactReceived,
+    OrdersLost,
+    ShutdownFacts,
+    SignalReceived,
+    TimerDue,
+    cause_of,
+    lane_of,
+)
 from services.trainer.pod.executor import Executor
-from services.trainer.pod.graceful_shutdown import GracefulShutdown
+from services.trainer.pod.graceful_shutdown import LOOK_UP_S
 from services.trainer.pod.publisher import Publisher
-from services.trainer.pod.supervise import Action, Actions, ChildExit, Pod
+from services.trainer.pod.state_machine import EXIT_BUS_LOST as EXIT_BUS_LOST
+from services.trainer.pod.state_machine import EXIT_EVICTED as EXIT_EVICTED
+from services.trainer.pod.state_machine import (
+    EXIT_RETRY,
+    LookUp,
+    PodAction,
+    PodActions,
+    Publication,
+    StateMachine,
+    TimerAction,
+)
 from services.trainer.pod.usage import UsageReporter, memory_headroom
 from services.trainer.protocol import (
-    ChildEvent,
     CommittedCheckpoints,
-    Failed,
     Finished,
     Prepared,
     Progress,
@@ -53,14 +78,11 @@ from services.trainer.protocol import (
 from services.trainer.settings import Settings as Settings
 from shared.bus import subjects
 from shared.bus.bus import Bus
-from shared.bus.consumer import StoredMessage
 from shared.bus.publisher import Stale
 from shared.messages import (
     AllocationDecided,
-    CheckpointSaved,
     ClusterSpecPublished,
-    GenerationAbandoned,
-    HandOverOrdered,
+    JobFinished,
     Message,
     TaskLeaving,
     TrainingResumed,
@@ -69,27 +91,13 @@ from shared.runtime import log
 from shared.runtime.app import ServiceExit
 
 logger = structlog.get_logger()
-Kinds = tuple[type[Message], ...]
-ORDERS: Kinds = (ClusterSpecPublished, HandOverOrdered, GenerationAbandoned)
-FACTS: Kinds = (CheckpointSaved, TrainingResumed)
-NOTICES: Kinds = (TaskLeaving,)
-LANES = (ORDERS,), (FACTS, NOTICES)
-"""By stream. A notice does not wait for the handling of a fact."""
-EXIT_EVICTED = 143  # the pod was told to end
-EXIT_RETRY = 138  # it lost another task
-EXIT_KILLED = 137  # its child was killed
-EXIT_BUS_LOST = 140  # the bus failed, not the job (`services/allocator/state/exits.py`)
 ROUNDING_S = 0.001
+SHORTEST_WAIT_S = 0.01
 AGAIN_S = 0.5  # for a child of an ending generation to exit
-TRIES = 3
-KILLED = Failed(
-    cause="the process that runs the program was killed without a report; perhaps it ran out of memory",
-    peer=True,
-)
 
 
 class Trainer:
-    """One pod. It implements the `ChildEvents` of its `Executor`."""
+    """One pod: the queue of its events, and the loop that answers them."""
 
     def __init__(
         self,
@@ -102,145 +110,175 @@ class Trainer:
         self.bus = bus
         self.settings = settings
         self.fence = gate
-        self.pod = Pod(name=settings.pod)
-        self.executor = Executor(bus, settings, gate, folder, fork_server, self)
+        self.machine = StateMachine(settings)
+        self.events: asyncio.Queue[Event | ActionsPerformed] = asyncio.Queue()
+        self.executor = Executor(bus, settings, gate, folder, fork_server, self.events.put_nowait)
         self.publisher, self.ports = Publisher(bus, settings), Ports(settings.ports)
         self.usage_reporter = UsageReporter(bus, settings, self.executor.oldest_pid)
-        self.exit_classifier, self.graceful_shutdown = ExitClassifier(), GracefulShutdown(self)
         self.warned = False  # of the cost of saves
-        self.drains: dict[int, CheckpointSaved] = {}  # final checkpoints, by generation
-        self.set_back = asyncio.Event()  # the stream of orders lost messages
+        self.released = asyncio.Event()  # a pod that was told to end may exit
+        self.deadline_timer: asyncio.TimerHandle | None = None
 
-    # ------------------------------------------------------------ facts from the bus
+    # ------------------------------------------------------------ events
 
-    async def on_fact(self, heard: StoredMessage) -> None:
-        """Handle one fact about this job; facts about another job of the same name are ignored."""
-        fact: Any = heard.message
-        if fact.uid == self.settings.uid:
-            with log.bind_message(fact):
-                await self.handlers()[type(fact)](fact)
+    async def run(self) -> None:
+        """Answer every event. It waits for the actions of the previous event of its lane."""
+        waiting: dict[str, deque[Event]] = {}
+        while True:
+            event = await self.events.get()
+            if isinstance(event, ActionsPerformed):
+                lane, next_event = event.lane, event.next_event
+                if next_event is None and waiting[lane]:
+                    next_event = waiting[lane].popleft()
+                if next_event is None:
+                    del waiting[lane]
+                else:
+                    self.begin(lane, next_event)
+                continue
+            lane = lane_of(event)
+            if lane in waiting:
+                waiting[lane].append(event)
+            else:
+                waiting[lane] = deque()
+                self.begin(lane, event)
 
-    def handlers(self) -> dict[type, Callable[[Any], Awaitable[None]]]:
-        return {
-            ClusterSpecPublished: self.on_spec,
-            HandOverOrdered: self.on_hand_over,
-            GenerationAbandoned: self.on_abandoned,
-            CheckpointSaved: self.on_saved,
-            TrainingResumed: self.on_resumed,
-            TaskLeaving: self.graceful_shutdown.on_leaving,
-        }
+    def begin(self, lane: str, event: Event) -> None:
+        """Fold an event into the state and start the actions for it."""
+        cause = cause_of(event)
+        with log.bind_message(cause) if cause else contextlib.nullcontext():
+            self.bus.spawn(self.perform_in_lane(lane, self.actions_for(event)))
 
-    async def leave_if_forgotten(self, key: str) -> None:
-        """End the pod if the bus lost the orders that created its generation: no service knows that
-        generation any more.
-        """
-        await self.set_back.wait()
-        decided = await self.bus.last_message(AllocationDecided, key)
-        known: Any = decided.message if decided else None
-        if known is None or known.uid != self.settings.uid or known.generation < self.pod.newest:
-            logger.error(
-                "GenerationLost",
-                generation=self.pod.newest,
-                remedy="the job continues with new pods",
-            )
-            raise ServiceExit(EXIT_BUS_LOST)
+    def actions_for(self, event: Event) -> PodActions:
+        """Return the actions for an event; none for a child that was ended meanwhile."""
+        if getattr(event, "child", None) in self.executor.ended:
+            return ()
+        return self.machine.handle(event, time.time())
 
-    async def on_spec(self, spec: ClusterSpecPublished) -> None:
-        if self.set_back.is_set() and spec.previous is not None and spec.previous < self.pod.trains:
-            raise ServiceExit(EXIT_BUS_LOST)
-        await self.perform_actions(supervise.on_spec(self.pod, spec))
-
-    async def on_hand_over(self, order: HandOverOrdered) -> None:
-        await self.perform_actions(supervise.on_hand_over(self.pod, order))
-
-    async def on_abandoned(self, fact: GenerationAbandoned) -> None:
-        await self.perform_actions(supervise.on_abandoned(self.pod, fact))
-
-    async def on_saved(self, fact: CheckpointSaved) -> None:
-        self.graceful_shutdown.on_saved(fact)
-        if fact.final:
-            self.drains[fact.generation] = fact
-            await self.perform_actions(supervise.on_final(self.pod, fact))
-        else:
-            self.pod = supervise.on_saved(self.pod, fact)
-
-    async def on_resumed(self, fact: TrainingResumed) -> None:
-        self.graceful_shutdown.on_resumed(fact)
-        await self.perform_actions(supervise.on_resumed(self.pod, fact))
-
-    # ------------------------------------------------------------ what is done about them
-
-    async def perform_actions(self, decided: tuple[Pod, Actions]) -> None:
-        self.pod, actions = decided
-        for action in actions:
-            logger.info(type(action).__name__, of=getattr(action, "generation", None))
-            await self.perform_action(action)
-        self.graceful_shutdown.changed.set()
-
-    async def perform_action(self, action: Action) -> None:
-        match action:
-            case supervise.SayLastIsFinal(generation, successor):
-                await self.publisher.last_is_final(
-                    generation, successor, await self.fence.refresh()
-                )
-            case supervise.StayForNext(generation):
-                self.bus.spawn(self.stay_for_next(generation))
-            case supervise.GoAway():
-                self.graceful_shutdown.released.set()
-            case supervise.LeavePod():
-                raise ServiceExit(EXIT_RETRY)
-            case _:
-                await self.executor.perform(action)
-
-    async def stay_for_next(self, generation: int) -> None:
-        """Wait for a newer generation; end the pod if none comes."""
-        await asyncio.sleep(self.settings.peer_grace_s)
-        if self.pod.newest in (generation, self.pod.abandoned):
-            raise ServiceExit(EXIT_RETRY)
-
-    async def run_shutdown_timers(self) -> None:
-        with exit_if_fenced():
-            await self.graceful_shutdown.run_timers()
+    async def perform_in_lane(self, lane: str, actions: PodActions) -> None:
+        next_event = await self.perform_actions(actions)
+        self.events.put_nowait(ActionsPerformed(lane, next_event))
 
     async def shut_down(self) -> None:
+        """Return when a pod that was told to end may exit. Its grace period starts now, also if the
+        bus is slow.
+        """
+        self.events.put_nowait(SignalReceived(time.time()))
+        await self.released.wait()
+
+    # ------------------------------------------------------------ actions
+
+    async def perform_actions(self, actions: PodActions) -> Event | None:
+        """Perform actions in order. Return the event that follows from one of them."""
+        next_event = None
         with exit_if_fenced():
-            await self.graceful_shutdown.wait_for_release()
+            for action in actions:
+                if isinstance(action, supervise.Action):
+                    generation = getattr(action, "generation", None)
+                    logger.info(type(action).__name__, of=generation)
+                next_event = await self.perform_action(action) or next_event
+        return next_event
 
-    # ------------------------------------------------------------ facts from children
+    async def perform_action(self, action: PodAction) -> Event | None:
+        if isinstance(action, Publication):
+            return await self.publish(action)
+        if isinstance(action, LookUp):
+            return await self.look_up(action)
+        if isinstance(action, TimerAction):
+            self.set_timer(action)
+            return None
+        match action:
+            case state_machine.RemoveChild(generation, phase, cause):
+                logger.warning("ChildEnded", generation=generation, phase=phase, cause=cause)
+                self.executor.forget_child(generation)
+            case state_machine.ReportGenerationLost(generation):
+                remedy = "the job continues with new pods"
+                logger.error("GenerationLost", generation=generation, remedy=remedy)
+            case supervise.GoAway():
+                self.released.set()
+            case supervise.LeavePod():
+                raise ServiceExit(EXIT_RETRY)
+            case state_machine.ExitPod(code):
+                raise ServiceExit(code)
+            case _:
+                return await self.executor.perform(action)
+        return None
 
-    def expects_child(self, generation: int) -> bool:
-        return self.pod.children.get(generation) == "preparing"
+    # ------------------------------------------------------------ timers
 
-    async def on_child_event(self, spec: ClusterSpecPublished, word: ChildEvent) -> None:
-        with exit_if_fenced():
-            match word:
-                case Prepared(seconds=seconds):
-                    await self.publisher.generation_prepared(spec.generation, seconds)
-                    await self.perform_actions(supervise.on_prepared(self.pod, spec.generation))
-                case Saved():
-                    await self.on_checkpoint(spec, word)
-                case Unsaved():
-                    self.pod = supervise.on_unsaved(self.pod, spec.generation, word.final)
-                    await self.publisher.checkpoint_failed(spec.generation, word)
-                case Skipped():
-                    await self.publisher.checkpoint_skipped(spec.generation, word)
-                case Resumed():
-                    before = self.drains.get(-1 if spec.previous is None else spec.previous)
-                    said = await self.publisher.training_resumed(spec, word, before)
-                    # At once: the previous generation cannot continue from here on.
-                    await self.on_resumed(said)
-                case Progress():
-                    await self.publisher.progress_reported(
-                        spec.generation, word, self.usage_reporter.usage_of(spec)
-                    )
-                    self.send_headroom(spec)
-                case Finished():
-                    await self.publisher.job_finished(spec.generation, word)
-                    raise ServiceExit(0)
-                case Failed():
-                    self.exit_classifier.record_failure(spec.generation, word)
+    def set_timer(self, action: TimerAction) -> None:
+        match action:
+            case state_machine.CheckDeadlines():
+                self.events.put_nowait(TimerDue("deadline"))
+            case state_machine.WaitForDeadline(at_s):
+                self.wait_for_deadline(at_s)
+            case state_machine.PrepareAgain(generation):
+                self.start_timer(AGAIN_S, TimerDue("prepare again", generation))
+            case supervise.StayForNext(generation):
+                self.start_timer(self.settings.peer_grace_s, TimerDue("stay", generation))
 
-    async def on_checkpoint(self, spec: ClusterSpecPublished, word: Saved) -> None:
+    def wait_for_deadline(self, at_s: float) -> None:
+        """Replace the timer of the next deadline. Infinite: there is none."""
+        if self.deadline_timer is not None:
+            self.deadline_timer.cancel()
+            self.deadline_timer = None
+        if not math.isinf(at_s):
+            seconds = max(at_s - time.time(), SHORTEST_WAIT_S)
+            self.deadline_timer = self.start_timer(seconds, TimerDue("deadline"))
+
+    def start_timer(self, seconds: float, event: TimerDue) -> asyncio.TimerHandle:
+        loop = asyncio.get_running_loop()
+        return loop.call_later(seconds, self.events.put_nowait, event)
+
+    # ------------------------------------------------------------ publications
+
+    async def publish(self, action: Publication) -> Event | None:
+        match action:
+            case state_machine.PublishChildEvent():
+                return await self.publish_child_event(action)
+            case state_machine.PublishNotPrepared(generation, why):
+                await self.publisher.generation_not_prepared(generation, why)
+            case state_machine.PublishJobFailed(generation, cause):
+                await self.publisher.job_failed(generation, cause)
+            case state_machine.PublishLeaving(fact, grace_s):
+                logger.warning("ToldToEnd", grace_s=grace_s, asked_s=self.settings.grace_s)
+                self.bus.spawn(self.publish_leaving(fact))
+            case supervise.SayLastIsFinal(generation, successor):
+                last = await self.fence.refresh()
+                await self.publisher.last_is_final(generation, successor, last)
+        return None
+
+    async def publish_leaving(self, fact: TaskLeaving) -> None:
+        await self.bus.publish(fact)
+
+    async def publish_child_event(
+        self, action: state_machine.PublishChildEvent
+    ) -> FactReceived | None:
+        """Publish what a child has reported. A `TrainingResumed` counts here at once: the previous
+        generation cannot continue from here on.
+        """
+        spec, generation = action.spec, action.spec.generation
+        match action.word:
+            case Prepared(seconds=seconds):
+                await self.publisher.generation_prepared(generation, seconds)
+            case Saved() as word:
+                await self.publish_checkpoint(spec, word)
+            case Unsaved() as word:
+                await self.publisher.checkpoint_failed(generation, word)
+            case Skipped() as word:
+                await self.publisher.checkpoint_skipped(generation, word)
+            case Resumed() as word:
+                fact = await self.publisher.training_resumed(spec, word, action.before)
+                return FactReceived(fact)
+            case Progress() as word:
+                usage = self.usage_reporter.usage_of(spec)
+                await self.publisher.progress_reported(generation, word, usage)
+                self.send_headroom(spec)
+            case Finished() as word:
+                await self.publisher.job_finished(generation, word)
+                raise ServiceExit(0)
+        return None
+
+    async def publish_checkpoint(self, spec: ClusterSpecPublished, word: Saved) -> None:
         """Commit a checkpoint to the ledger, publish it, then let the chief remove older ones."""
         past = history_after_save(self.fence.entry.past, word)
         keep, final = spec.request.checkpoint.keep, word.final
@@ -284,42 +322,32 @@ class Trainer:
         if headroom is not None:
             self.executor.send(spec.generation, headroom)
 
-    async def on_child_exit(self, spec: ClusterSpecPublished) -> None:
-        generation, phase = spec.generation, self.pod.children.get(spec.generation)
-        ending, failure = self.exit_classifier.classify(self.pod, generation)
-        logger.warning("ChildEnded", generation=generation, phase=phase, cause=failure.cause)
-        match ending:
-            case "fails the job":
-                await self.publisher.job_failed(generation, failure.cause)
-                raise ServiceExit(1)
-            case "prepares again":
-                await self.prepare_again(spec)
-            case "is missed by its generation":
-                await self.on_child_not_started(spec, failure.cause)
-            case "breaks":
-                await self.on_chief_broken(generation, drains=phase == "draining")
-            case "ends the pod":
-                raise ServiceExit(EXIT_KILLED if failure is KILLED else EXIT_RETRY)
+    # ------------------------------------------------------------ look-ups
 
-    async def prepare_again(self, spec: ClusterSpecPublished) -> None:
-        await asyncio.sleep(AGAIN_S)
-        if self.expects_child(spec.generation):
-            self.exit_classifier.forget_failure(spec.generation)
-            await self.executor.start_child(spec, fresh=spec.request.handover == "restart")
+    async def last_message(self, kind: type[Message]) -> Message | None:
+        """Return the last message of a kind about a job of this name."""
+        found = await self.bus.last_message(kind, f"{self.settings.namespace}.{self.settings.job}")
+        return found.message if found else None
 
-    async def on_child_not_started(self, spec: ClusterSpecPublished, why: str) -> None:
-        """Report that a generation cannot be prepared here. The pod stays for the running one."""
-        self.pod = supervise.on_child_gone(self.pod, spec.generation, broken=False)
-        await self.publisher.generation_not_prepared(spec.generation, why)
+    async def look_up(self, action: LookUp) -> Event:
+        if isinstance(action, state_machine.LookUpDecision):
+            decision: Any = await self.last_message(AllocationDecided)
+            return DecisionFound(decision)
+        finished, resumed = await asyncio.gather(
+            self.last_fact(JobFinished), self.last_fact(TrainingResumed)
+        )
+        return ShutdownFacts(action.at_s, finished is not None, resumed)
 
-    async def on_chief_broken(self, generation: int, drains: bool) -> None:
-        """Keep the pod of a chief that lost another task for the next generation."""
-        self.pod = supervise.on_child_gone(self.pod, generation, broken=True)
-        if drains:
-            await self.publisher.last_is_final(
-                generation, self.pod.newest, await self.fence.refresh()
-            )
-        await self.stay_for_next(generation)
+    async def last_fact(self, kind: type[Message]) -> Any:
+        """Return the last fact of a kind about this job, if the bus answers in time.
+
+        Without an answer the pod assumes that it is still needed.
+        """
+        with contextlib.suppress(TimeoutError, NatsError):
+            async with asyncio.timeout(LOOK_UP_S):
+                fact: Any = await self.last_message(kind)
+                return fact if fact and fact.uid == self.settings.uid else None
+        return None
 
 
 async def start(bus: Bus, settings: Settings) -> None:
@@ -336,46 +364,29 @@ async def start(bus: Bus, settings: Settings) -> None:
     if settings.role == "chief":
         await trainer.usage_reporter.subscribe()
     bus.on_stop(trainer.shut_down)
-    following = [_follow_stream(bus, key, lanes, trainer) for lanes in LANES]
     await asyncio.gather(
-        *following,
+        trainer.run(),
+        _follow_facts(bus, key, ORDERS, trainer),
+        _follow_facts(bus, key, FACTS + NOTICES, trainer),
         trainer.usage_reporter.report_usage(),
-        trainer.run_shutdown_timers(),
-        trainer.leave_if_forgotten(key),
     )
 
 
-async def _follow_stream(bus: Bus, key: str, lanes: Sequence[Kinds], trainer: Trainer) -> None:
-    """Read the messages of one stream with one consumer. Each lane handles its messages in order,
-    and the lanes run side by side.
-    """
-    queues: dict[type[Message], asyncio.Queue[StoredMessage]] = {}
-    for kinds in lanes:
-        queues |= dict.fromkeys(kinds, asyncio.Queue())
-    filters = [subjects.pattern(kind, key) for kind in queues]
-    hearing = [_handle_each(queue, trainer) for queue in set(queues.values())]
-    on_set_back = trainer.set_back.set if ORDERS in lanes else _ignore_set_back
-    heard = bus.tail(filters, deliver=DeliverPolicy.LAST_PER_SUBJECT, on_set_back=on_set_back)
-    await asyncio.gather(_sort_by_type(heard, queues), *hearing)
+async def _follow_facts(
+    bus: Bus, key: str, kinds: tuple[type[Message], ...], trainer: Trainer
+) -> None:
+    """Put the facts of one stream into the queue. Only the loss of orders matters to a pod."""
+    put_event = trainer.events.put_nowait
+    on_set_back = partial(put_event, OrdersLost()) if kinds == ORDERS else _ignore_set_back
+    filters = [subjects.pattern(kind, key) for kind in kinds]
+    async for heard in bus.tail(
+        filters, deliver=DeliverPolicy.LAST_PER_SUBJECT, on_set_back=on_set_back
+    ):
+        put_event(FactReceived(heard.message))
 
 
 def _ignore_set_back() -> None:
     """Ignore lost facts: this pod does not depend on them."""
-
-
-async def _sort_by_type(
-    heard: AsyncIterator[StoredMessage],
-    queues: Mapping[type[Message], asyncio.Queue[StoredMessage]],
-) -> None:
-    async for each in heard:
-        queues[type(each.message)].put_nowait(each)
-
-
-async def _handle_each(queue: asyncio.Queue[StoredMessage], trainer: Trainer) -> None:
-    while True:
-        heard = await queue.get()
-        with exit_if_fenced():
-            await trainer.on_fact(heard)
 
 
 @contextlib.contextmanager
@@ -386,35 +397,3 @@ def exit_if_fenced() -> Iterator[None]:
     except Stale as error:
         logger.error("Fenced", error=str(error))
         raise ServiceExit(EXIT_EVICTED) from error
-
-
-class ExitClassifier:
-    """Remember why children ended. `causes`: their last failure, by generation. `tries`: the number
-    of children that a generation has had.
-    """
-
-    def __init__(self) -> None:
-        self.causes: dict[int, Failed] = {}
-        self.tries: dict[int, int] = {}
-
-    def record_failure(self, generation: int, said: Failed) -> None:
-        self.causes[generation] = said
-
-    def forget_failure(self, generation: int) -> None:
-        """Forget the failure of the last child, because another one is started."""
-        self.causes.pop(generation, None)
-
-    def classify(self, pod: Pod, generation: int) -> tuple[ChildExit, Failed]:
-        """Return the meaning of a child's exit and its cause; `KILLED` if the child gave none."""
-        failure = self.causes.get(generation, KILLED)
-        ending = supervise.on_child_end(
-            pod, generation, peer=failure.peer, explained=failure is not KILLED
-        )
-        if ending == "prepares again" and not self.may_try_again(generation):
-            return "is missed by its generation", failure
-        return ending, failure
-
-    def may_try_again(self, generation: int) -> bool:
-        """Count one more child, and return whether it may be started."""
-        self.tries[generation] = self.tries.get(generation, 1) + 1
-        return self.tries[generation] <= TRIES

@@ -45,10 +45,10 @@ class Parent:
         self.ends = 0
         self.child = Child(_assignment(folder), self.server, self._on_word, self._on_end)  # type: ignore[arg-type]
 
-    async def _on_word(self, word: ChildEvent) -> None:
+    def _on_word(self, word: ChildEvent) -> None:
         self.words.append(word)
 
-    async def _on_end(self) -> None:
+    def _on_end(self) -> None:
         self.ends += 1
 
     def hears(self, *words: Line) -> None:

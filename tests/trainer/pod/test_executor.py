@@ -16,37 +16,25 @@ from msgspec.structs import replace
 
 from services.trainer.checkpoint_policy import SaveHistory
 from services.trainer.pod import executor, fence
+from services.trainer.pod.events import (
+    ChildAssigned,
+    ChildExited,
+    ChildNotStarted,
+    Event,
+    FactReceived,
+)
 from services.trainer.pod.executor import Executor, child_assignment
+from services.trainer.pod.state_machine import StateMachine
 from services.trainer.pod.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
 from services.trainer.program import program_digest
-from services.trainer.protocol import Assignment, Begin, ChildEvent, ContinueTraining, Failed, Order
+from services.trainer.protocol import Assignment, Begin, ContinueTraining, Order
 from services.trainer.settings import Settings
 from shared.bus.bus import Bus
 from shared.bus.publisher import Stale
-from shared.messages import NOT_ENOUGH_MEMORY, ClusterSpecPublished, Program, ProgressReported
-from tests.trainer.builders import request, spec
+from shared.messages import NOT_ENOUGH_MEMORY, Program, ProgressReported
+from tests.trainer.builders import abandoned, request, spec
 
 KEY = "default.digits"
-
-
-class Listener:
-    """Hears everything."""
-
-    def __init__(self) -> None:
-        self.told: list[Any] = []
-        self.wants = True
-
-    def expects_child(self, generation: int) -> bool:
-        return self.wants
-
-    async def on_child_event(self, spec: ClusterSpecPublished, word: ChildEvent) -> None:
-        self.told.append(word)
-
-    async def on_child_exit(self, spec: ClusterSpecPublished) -> None:
-        self.told.append(("ended", spec.generation))
-
-    async def on_child_not_started(self, spec: ClusterSpecPublished, why: str) -> None:
-        self.told.append(("missed", spec.generation, why))
 
 
 class Doll:
@@ -63,16 +51,15 @@ class Doll:
         self.orders.append("end")
 
 
-@pytest.fixture
-def ears() -> Listener:
-    return Listener()
+def no_event(event: Event) -> None:
+    raise AssertionError(event)
 
 
 @pytest.fixture
-async def mine(bus: Bus, tmp_path: Path, ears: Listener) -> Executor:
+async def mine(bus: Bus, tmp_path: Path) -> Executor:
     settings = Settings(job="digits", uid=7, pod="chief-0", pod_uid="u", role="chief", serial=0)
     return Executor(
-        bus, settings, await fence.open_fence(bus, KEY, 7), tmp_path / "pod", None, ears
+        bus, settings, await fence.open_fence(bus, KEY, 7), tmp_path / "pod", None, no_event
     )
 
 
@@ -83,45 +70,44 @@ def given(mine: Executor, generation: int) -> Doll:
 
 
 async def test_a_child_without_its_program_fails_with_the_reason(
-    mine: Executor, ears: Listener
+    mine: Executor,
 ) -> None:
-    await mine.perform(StartChild(spec(1), fresh=False))
+    ended = await mine.perform(StartChild(spec(1), fresh=False))
 
-    why, ended = ears.told
-    assert (
-        isinstance(why, Failed)
-        and why.cause.startswith("digits.py cannot be fetched")
-        and not why.peer
-    )
-    assert ended == ("ended", 1) and mine.children == {}
+    assert isinstance(ended, ChildExited) and ended.failure is not None
+    assert ended.failure.cause.startswith("digits.py cannot be fetched") and not ended.failure.peer
+    assert ended.spec.generation == 1 and mine.children == {}
 
 
 async def test_a_child_ended_during_the_download_is_not_started(
-    mine: Executor, ears: Listener
+    mine: Executor,
 ) -> None:
     program = Program(name="digits.py", digest=program_digest(b""))
     fetched = mine.folder / program.digest / program.name
     fetched.parent.mkdir(parents=True)
     fetched.touch()
-    ears.wants = False
+    machine, first = StateMachine(mine.settings), replace(spec(1), request=request(program=program))
+    machine.handle(FactReceived(first), 0.0)
 
-    await mine.perform(StartChild(replace(spec(1), request=request(program=program)), fresh=False))
+    ready = await mine.perform(StartChild(first, fresh=False))
+    machine.handle(FactReceived(abandoned(1)), 0.0)
 
-    assert (mine.children, ears.told) == ({}, [])
+    assert isinstance(ready, ChildAssigned) and machine.handle(ready, 0.0) == ()
+    assert mine.children == {}
 
 
 async def test_a_child_without_memory_beside_the_running_one_is_not_started(
-    mine: Executor, ears: Listener, monkeypatch: pytest.MonkeyPatch
+    mine: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "memory_limit_gib", lambda set_gib: set_gib)
     given(mine, 1).pid = os.getpid()
     mine.settings = msgspec.structs.replace(mine.settings, memory_gib=0.001)
 
-    await mine.perform(StartChild(spec(2, previous=1), fresh=False))
+    missed = await mine.perform(StartChild(spec(2, previous=1), fresh=False))
 
-    ((what, generation, why),) = ears.told
-    assert (what, generation) == ("missed", 2)
-    assert why.startswith(f"{NOT_ENOUGH_MEMORY}: ") and why.endswith("the limit of 0.001")
+    assert isinstance(missed, ChildNotStarted) and missed.spec.generation == 2
+    assert missed.why.startswith(f"{NOT_ENOUGH_MEMORY}: ")
+    assert missed.why.endswith("the limit of 0.001")
 
 
 async def test_memory_added_in_place_counts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.trainer.pod.service import KILLED, TRIES, ExitClassifier
+from services.trainer.pod.state_machine import KILLED, TRIES, ExitClassifier
 from services.trainer.pod.supervise import Phase, Pod
 from services.trainer.protocol import Failed
 from tests.trainer.builders import spec

@@ -31,11 +31,11 @@ async def told(
     pod: Pod, grace_s: float = GRACE_S, leave_s: float = 1.0, last_save_s: float = 0.1
 ) -> asyncio.Task[None]:
     """SIGTERM: what the pod does until it may go."""
-    chosen = msgspec.structs.replace(
-        pod.trainer.settings, grace_s=grace_s, leave_s=leave_s, last_save_s=last_save_s
+    shutdown = pod.trainer.machine.graceful_shutdown
+    shutdown.settings = msgspec.structs.replace(
+        shutdown.settings, grace_s=grace_s, leave_s=leave_s, last_save_s=last_save_s
     )
-    pod.trainer.settings = chosen
-    pod.bus.spawn(pod.trainer.run_shutdown_timers())
+    pod.bus.spawn(pod.trainer.run())
     return asyncio.create_task(pod.trainer.shut_down())
 
 
@@ -57,12 +57,9 @@ async def chief(bus: Bus, tmp_path: Path) -> Pod:
 async def trains(pod: Pod, change_s: float = 0.0) -> None:
     """Generation 1, as a pod hears of it that does not lead."""
     await pod.hears(spec(1))
-    await pod.trainer.perform_actions((_running(pod), ()))
+    machine = pod.trainer.machine
+    machine.pod = msgspec.structs.replace(machine.pod, children={1: "running"})
     await pod.hears(msgspec.structs.replace(resumed(1), change_s=change_s))
-
-
-def _running(pod: Pod) -> object:
-    return msgspec.structs.replace(pod.trainer.pod, children={1: "running"})
 
 
 async def heard(pod: Pod) -> TaskLeaving | None:
@@ -98,7 +95,8 @@ async def test_a_stopping_pod_stays_for_a_hand_over_if_its_grace_period_allows(
     """As it was: 30 s, where the job needed 60 s to prepare, so that training stood still for 58
     s.
     """
-    ps.trainer.settings = msgspec.structs.replace(ps.trainer.settings, grace_most_s=most_s)
+    shutdown = ps.trainer.machine.graceful_shutdown
+    shutdown.settings = msgspec.structs.replace(shutdown.settings, grace_most_s=most_s)
     await trains(ps, change_s=60.0)
     began_s = time.time()
     leaving = await told(ps, grace_s=30.0)
@@ -111,7 +109,7 @@ async def test_a_continued_generation_does_not_count_as_a_change_duration(ps: Po
     await trains(ps)
     await ps.hears(msgspec.structs.replace(resumed(2), change_s=60.0))
     await ps.hears(msgspec.structs.replace(resumed(2), step=90, change_s=6000.0))
-    assert ps.trainer.graceful_shutdown.changes_s == (60.0,)
+    assert ps.trainer.machine.graceful_shutdown.changes_s == (60.0,)
 
 
 async def test_an_idle_pod_exits_at_once(ps: Pod) -> None:
@@ -193,4 +191,4 @@ async def test_a_stopping_chief_saves_at_once_and_finally_before_its_exit(chief:
 
 async def test_the_duration_of_the_last_save_is_reserved(chief: Pod) -> None:
     await chief.hears(order(1), msgspec.structs.replace(final(1), drain_s=2.0, seconds=4.0))
-    assert chief.trainer.graceful_shutdown.times.last_save_s == 12.0
+    assert chief.trainer.machine.graceful_shutdown.times.last_save_s == 12.0

@@ -13,16 +13,21 @@ from structlog.testing import capture_logs
 
 from services.trainer.checkpoint_policy import SaveHistory
 from services.trainer.pod import fence
-from services.trainer.pod.executor import ChildAction
-from services.trainer.pod.service import (
-    EXIT_BUS_LOST,
-    EXIT_EVICTED,
-    EXIT_KILLED,
-    EXIT_RETRY,
-    Trainer,
+from services.trainer.pod.events import (
+    ChildEventReceived,
+    ChildExited,
+    ChildNotStarted,
+    Event,
+    FactReceived,
+    OrdersLost,
+    TimerDue,
 )
+from services.trainer.pod.executor import ChildAction
+from services.trainer.pod.service import Trainer
+from services.trainer.pod.state_machine import EXIT_BUS_LOST, EXIT_EVICTED, EXIT_KILLED, EXIT_RETRY
 from services.trainer.pod.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
 from services.trainer.protocol import (
+    ChildEvent,
     CommittedCheckpoints,
     Failed,
     Finished,
@@ -37,13 +42,13 @@ from services.trainer.protocol import (
 )
 from services.trainer.settings import Settings
 from shared.bus.bus import Bus
-from shared.bus.consumer import StoredMessage
 from shared.messages import (
     AllocationDecided,
     CheckpointFailed,
     CheckpointRule,
     CheckpointSaved,
     CheckpointSkipped,
+    ClusterSpecPublished,
     GenerationPrepared,
     JobFinished,
     Message,
@@ -70,14 +75,17 @@ class Orders:
 
     def __init__(self) -> None:
         self.noted: list[ChildAction] = []
-
         self.told: list[Order] = []
+        self.ended: set[int] = set()
 
     async def perform(self, action: ChildAction) -> None:
         self.noted.append(action)
 
     def send(self, generation: int, order: Order) -> None:
         self.told.append(order)
+
+    def forget_child(self, generation: int) -> None:
+        """None is kept."""
 
 
 class Pod:
@@ -91,14 +99,31 @@ class Pod:
         """What is ordered because of them."""
         before = len(self.hands.noted)
         for fact in facts:
-            await self.trainer.on_fact(StoredMessage(fact, "-", "-", 1, 0.0))
+            await self.handles(FactReceived(fact))
         return self.hands.noted[before:]
+
+    async def handles(self, event: Event | None) -> None:
+        """As the loop does it, with all that follows; whoever waits in other lanes is left out."""
+        while event is not None:
+            event = await self.trainer.perform_actions(self.trainer.actions_for(event))
+
+    async def child_says(self, spec: ClusterSpecPublished, word: ChildEvent) -> None:
+        await self.handles(ChildEventReceived(spec, word))
+
+    async def child_ends(self, spec: ClusterSpecPublished) -> None:
+        await self.handles(ChildExited(spec))
+
+    async def next_timer(self) -> None:
+        """Until a timer is due that is not of the deadlines."""
+        while (event := await self.trainer.events.get()) == TimerDue("deadline"):
+            pass
+        await self.handles(cast(Any, event))
 
     async def trains(self) -> None:
         await self.hears(FIRST)
-        await self.trainer.on_child_event(FIRST, PREPARED)
+        await self.child_says(FIRST, PREPARED)
         await self.hears(order(1))
-        await self.trainer.on_child_event(FIRST, RESUMED)
+        await self.child_says(FIRST, RESUMED)
 
     async def said(self, kind: type[Message]) -> Any:
         last = await self.bus.last_message(kind, KEY)
@@ -133,12 +158,12 @@ async def worker(bus: Bus, tmp_path: Path) -> Pod:
 async def test_a_cluster_spec_starts_training(chief: Pod) -> None:
     assert await chief.hears(FIRST) == [StartChild(FIRST, fresh=False)]
 
-    await chief.trainer.on_child_event(FIRST, PREPARED)
+    await chief.child_says(FIRST, PREPARED)
     assert (await chief.said(GenerationPrepared)).seconds == 3.0
 
     assert await chief.hears(order(1)) == [BeginChild(1, None, chief=True)]
 
-    await chief.trainer.on_child_event(FIRST, RESUMED)
+    await chief.child_says(FIRST, RESUMED)
     assert (await chief.said(TrainingResumed)).generation == 1
 
 
@@ -146,10 +171,10 @@ async def test_a_generation_takes_over_and_the_previous_one_ends(chief: Pod) -> 
     await chief.trains()
 
     assert await chief.hears(SECOND) == [StartChild(SECOND, fresh=False)]
-    await chief.trainer.on_child_event(SECOND, PREPARED)
+    await chief.child_says(SECOND, PREPARED)
     assert await chief.hears(order(2, previous=1)) == [DrainChild(1, 2)]
     assert await chief.hears(final(1)) == [BeginChild(2, final(1).path, chief=True)]
-    await chief.trainer.on_child_event(SECOND, RESUMED)
+    await chief.child_says(SECOND, RESUMED)
 
     assert chief.hands.noted[-1] == EndChild(1)
     assert (await chief.said(TrainingResumed)).phases.save_s == final(1).seconds
@@ -167,16 +192,15 @@ async def test_a_pod_whose_generation_was_lost_by_the_bus_exits_with_its_own_cod
     worker: Pod, decided: int | None
 ) -> None:
     await worker.hears(FIRST, SECOND)
-    worker.trainer.set_back.set()
     if decided:
         about = {"job": "digits", "uid": 7, "generation": decided, "revision": decided}
         known = AllocationDecided(**about, request=FIRST.request, tasks=(), batch=32, reason="test")  # type: ignore[arg-type]
         await worker.bus.publish(known)
 
     if decided == 2:
-        return await worker.trainer.leave_if_forgotten(KEY)
+        return await worker.handles(OrdersLost())
     with pytest.raises(ServiceExit) as left:
-        await worker.trainer.leave_if_forgotten(KEY)
+        await worker.handles(OrdersLost())
     assert left.value.code == EXIT_BUS_LOST
 
 
@@ -198,9 +222,7 @@ async def test_a_checkpoint_is_committed_and_published_and_the_chief_gets_the_ke
             "ran_s": 9.0,
             "planned": True,
         }
-        await chief.trainer.on_child_event(
-            brief, Saved(step=step, samples=step * 32, seconds=0.1, **about)
-        )
+        await chief.child_says(brief, Saved(step=step, samples=step * 32, seconds=0.1, **about))
 
     said, entry = await chief.said(CheckpointSaved), chief.trainer.fence.entry
     assert (said.path, said.digest, said.cost_s) == ("/c/20", "d20", 2.0)
@@ -214,7 +236,7 @@ async def test_a_checkpoint_is_committed_and_published_and_the_chief_gets_the_ke
 
 async def test_a_requested_save_does_not_count_as_a_cost_measurement(chief: Pod) -> None:
     await chief.trainer.fence.claim(1)
-    await chief.trainer.on_child_event(
+    await chief.child_says(
         FIRST, Saved(step=10, samples=320, path="/c/10", seconds=4.0, cost_s=4.0, ran_s=9.0)
     )
 
@@ -234,9 +256,7 @@ async def test_exceeding_the_allowed_repetition_is_logged_once(
                 "planned": True,
                 "next_s": next_s,
             }
-            await chief.trainer.on_child_event(
-                FIRST, Saved(step=step, samples=step * 32, seconds=1.0, **about)
-            )
+            await chief.child_says(FIRST, Saved(step=step, samples=step * 32, seconds=1.0, **about))
 
     told = [line for line in lines if line["event"] == "SavesCostMuch"]
     assert [(line["repeated_s"], line["wanted_s"]) for line in told] == [
@@ -250,7 +270,7 @@ async def test_a_final_checkpoint_deletes_nothing(chief: Pod) -> None:
     word = Saved(
         step=10, samples=320, path="/c/10", seconds=0.1, final=True, successor=2, cost_s=2.0
     )
-    await chief.trainer.on_child_event(FIRST, word)
+    await chief.child_says(FIRST, word)
 
     assert chief.hands.told == [] and chief.trainer.fence.entry.past.cost_s is None
 
@@ -260,7 +280,7 @@ async def test_a_hand_over_with_a_failed_checkpoint_is_abandoned_and_may_be_retr
 ) -> None:
     await chief.trains()
     await chief.hears(SECOND, order(2, previous=1))
-    assert chief.trainer.pod.children[1] == "draining"
+    assert chief.trainer.machine.pod.children[1] == "draining"
 
     unsaved = Unsaved(
         step=10,
@@ -270,7 +290,7 @@ async def test_a_hand_over_with_a_failed_checkpoint_is_abandoned_and_may_be_retr
         final=True,
         successor=2,
     )
-    await chief.trainer.on_child_event(FIRST, unsaved)
+    await chief.child_says(FIRST, unsaved)
 
     said = await chief.said(CheckpointFailed)
     assert (said.cause, said.remedy, said.successor) == ("it is full", "make room", 2)
@@ -283,7 +303,7 @@ async def test_a_failed_save_before_a_hand_over_does_not_end_the_drain(chief: Po
     await chief.trains()
     await chief.hears(SECOND, order(2, previous=1))
 
-    await chief.trainer.on_child_event(
+    await chief.child_says(
         FIRST, Unsaved(step=10, path="/c", cause="it is full", remedy="make room")
     )
 
@@ -291,7 +311,7 @@ async def test_a_failed_save_before_a_hand_over_does_not_end_the_drain(chief: Po
 
 
 async def test_a_skipped_checkpoint_is_published(chief: Pod) -> None:
-    await chief.trainer.on_child_event(
+    await chief.child_says(
         FIRST, Skipped(path="/c/gen-1/ckpt-10", cause="it is torn", instead="/c/gen-1/ckpt-5")
     )
 
@@ -305,13 +325,13 @@ async def test_a_skipped_checkpoint_is_published(chief: Pod) -> None:
 
 async def test_a_chief_gets_the_memory_headroom_of_its_ps(chief: Pod) -> None:
     await chief.trains()
-    await chief.trainer.on_child_event(FIRST, PROGRESS)
+    await chief.child_says(FIRST, PROGRESS)
     assert chief.hands.told == []
 
     chief.trainer.usage_reporter.usage["ps-0"] = TaskUsage(
         task="ps-0", cpu=0.1, memory_gib=0.5, spare_gib=1.5
     )
-    await chief.trainer.on_child_event(FIRST, PROGRESS)
+    await chief.child_says(FIRST, PROGRESS)
 
     assert chief.hands.told == [MemoryHeadroom(gib=1.5)]
 
@@ -323,17 +343,17 @@ async def test_a_job_that_has_finished_ends_its_chief(chief: Pod) -> None:
     await chief.trains()
 
     with pytest.raises(ServiceExit, match=r"^0$"):
-        await chief.trainer.on_child_event(FIRST, FINISHED)
+        await chief.child_says(FIRST, FINISHED)
 
     assert (await chief.said(JobFinished)).metrics == {"accuracy": 0.5}
 
 
 async def test_a_failed_program_fails_the_job_with_its_error(chief: Pod) -> None:
     await chief.trains()
-    await chief.trainer.on_child_event(FIRST, Failed(cause="net.py:3: ValueError"))
+    await chief.child_says(FIRST, Failed(cause="net.py:3: ValueError"))
 
     with pytest.raises(ServiceExit, match=r"^1$"):
-        await chief.trainer.on_child_exit(FIRST)
+        await chief.child_ends(FIRST)
 
     assert (await chief.said(JobFinished)).cause == "net.py:3: ValueError"
 
@@ -346,30 +366,32 @@ async def test_the_exit_code_of_a_pod_depends_on_the_failure_of_its_child(
 ) -> None:
     await worker.trains()
     if word is not None:
-        await worker.trainer.on_child_event(FIRST, word)
+        await worker.child_says(FIRST, word)
 
     with pytest.raises(ServiceExit, match=f"^{code}$"):
-        await worker.trainer.on_child_exit(FIRST)
+        await worker.child_ends(FIRST)
 
 
 async def test_a_chief_that_lost_a_task_stays_for_the_next_generation(chief: Pod) -> None:
     await chief.trains()
-    await chief.trainer.on_child_event(FIRST, LOST)
+    await chief.child_says(FIRST, LOST)
     await chief.hears(SECOND)
 
-    await chief.trainer.on_child_exit(FIRST)
+    await chief.child_ends(FIRST)
+    await chief.next_timer()
 
-    assert chief.trainer.pod.children[1] == "broken"
+    assert chief.trainer.machine.pod.children[1] == "broken"
 
 
 async def test_a_chief_that_lost_a_task_exits_without_a_next_generation(
     chief: Pod,
 ) -> None:
     await chief.trains()
-    await chief.trainer.on_child_event(FIRST, LOST)
+    await chief.child_says(FIRST, LOST)
+    await chief.child_ends(FIRST)
 
     with pytest.raises(ServiceExit, match=f"^{EXIT_RETRY}$"):
-        await chief.trainer.on_child_exit(FIRST)
+        await chief.next_timer()
 
 
 async def test_a_chief_that_lost_a_task_during_its_drain_publishes_its_last_checkpoint(
@@ -377,11 +399,11 @@ async def test_a_chief_that_lost_a_task_during_its_drain_publishes_its_last_chec
 ) -> None:
     await chief.trains()
     await chief.hears(SECOND)
-    await chief.trainer.on_child_event(SECOND, PREPARED)
+    await chief.child_says(SECOND, PREPARED)
     await chief.hears(order(2, previous=1))
-    await chief.trainer.on_child_event(FIRST, LOST)
+    await chief.child_says(FIRST, LOST)
 
-    await chief.trainer.on_child_exit(FIRST)
+    await chief.child_ends(FIRST)
 
     last = await chief.said(CheckpointSaved)
     assert (last.generation, last.path, last.final, last.successor) == (1, "", True, 2)
@@ -392,17 +414,17 @@ async def test_a_child_that_exits_before_training_fails_only_its_generation(
 ) -> None:
     await worker.trains()
     await worker.hears(SECOND)
-    await worker.trainer.on_child_event(SECOND, PREPARED)
+    await worker.child_says(SECOND, PREPARED)
 
-    await worker.trainer.on_child_exit(SECOND)
+    await worker.child_ends(SECOND)
 
     assert "was killed" in (await worker.said(GenerationPrepared)).error
-    assert worker.trainer.pod.children == {1: "running"}
+    assert worker.trainer.machine.pod.children == {1: "running"}
 
 
 async def test_a_pod_without_its_child_in_the_running_generation_exits(worker: Pod) -> None:
     await worker.hears(FIRST)
-    await worker.trainer.on_child_not_started(FIRST, "no room")
+    await worker.handles(ChildNotStarted(FIRST, "no room"))
 
     with pytest.raises(ServiceExit, match=f"^{EXIT_RETRY}$"):
         await worker.hears(resumed(1))
@@ -414,6 +436,4 @@ async def test_a_replaced_chief_exits_without_a_failure(chief: Pod, bus: Bus) ->
     await (await fence.open_fence(bus, KEY, 7)).claim(2)
 
     with pytest.raises(ServiceExit, match=f"^{EXIT_EVICTED}$"):
-        await chief.trainer.on_child_event(
-            FIRST, Saved(step=1, samples=32, path="/c/1", seconds=0.1)
-        )
+        await chief.child_says(FIRST, Saved(step=1, samples=32, path="/c/1", seconds=0.1))

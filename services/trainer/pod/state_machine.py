@@ -1,0 +1,390 @@
+"""The state of a pod, and the actions for each event. Events in, actions out.
+
+`supervise.py` decides about generations and deadlines. This module adds what else a pod remembers:
+why children failed, how long saves and changes took, whether orders were lost.
+
+A child reports why it ends, if it can. `ExitClassifier` remembers these reports for
+`supervise.on_child_end`. A child that reaches servers of a generation that is just ending is
+prepared again, because an address may still have belonged to another generation. After `TRIES`
+children the generation must continue without this pod.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.trainer.pod import supervise
+from services.trainer.pod.events import (
+    ChildAssigned,
+    ChildEventReceived,
+    ChildExited,
+    ChildFact,
+    ChildNotStarted,
+    DecisionFound,
+    Event,
+    FactReceived,
+    OrdersLost,
+    ShutdownFacts,
+    SignalReceived,
+    TimerDue,
+)
+from services.trainer.pod.graceful_shutdown import GracefulShutdown
+from services.trainer.pod.supervise import (
+    Action,
+    Actions,
+    ChildExit,
+    GoAway,
+    Pod,
+    SayLastIsFinal,
+    StartChild,
+    StayForNext,
+)
+from services.trainer.protocol import (
+    Assignment,
+    ChildEvent,
+    Failed,
+    Prepared,
+    Resumed,
+    Unsaved,
+)
+from services.trainer.settings import Settings
+from shared.messages import (
+    AllocationDecided,
+    CheckpointSaved,
+    ClusterSpecPublished,
+    GenerationAbandoned,
+    HandOverOrdered,
+    Message,
+    TaskLeaving,
+    TrainingResumed,
+)
+
+EXIT_EVICTED = 143  # the pod was told to end
+EXIT_RETRY = 138  # it lost another task
+EXIT_KILLED = 137  # its child was killed
+EXIT_BUS_LOST = 140  # the bus failed, not the job (`services/allocator/state/exits.py`)
+TRIES = 3
+KILLED = Failed(
+    cause="the process that runs the program was killed without a report; perhaps it ran out of memory",
+    peer=True,
+)
+
+
+class SpawnChild(msgspec.Struct, frozen=True):
+    """Start the process of a child."""
+
+    spec: ClusterSpecPublished
+    assignment: Assignment
+    fresh: bool
+
+
+class RemoveChild(msgspec.Struct, frozen=True):
+    """Log the exit of a child, and forget its process."""
+
+    generation: int
+    phase: str | None
+    cause: str
+
+
+class PrepareAgain(msgspec.Struct, frozen=True):
+    """Start another child for a generation, after a moment."""
+
+    generation: int
+
+
+class PublishChildEvent(msgspec.Struct, frozen=True):
+    """`before`: the final checkpoint of the previous generation, for `TrainingResumed`."""
+
+    spec: ClusterSpecPublished
+    word: ChildEvent
+    before: CheckpointSaved | None = None
+
+
+class PublishNotPrepared(msgspec.Struct, frozen=True):
+    generation: int
+    why: str
+
+
+class PublishJobFailed(msgspec.Struct, frozen=True):
+    generation: int
+    cause: str
+
+
+class PublishLeaving(msgspec.Struct, frozen=True):
+    """Log and publish the end of this pod."""
+
+    fact: TaskLeaving
+    grace_s: float
+
+
+class LookUpDecision(msgspec.Struct, frozen=True):
+    """Read the last decision about the job."""
+
+
+class LookUpShutdownFacts(msgspec.Struct, frozen=True):
+    at_s: float
+
+
+class CheckDeadlines(msgspec.Struct, frozen=True):
+    """Look for due actions now, because the state has changed."""
+
+
+class WaitForDeadline(msgspec.Struct, frozen=True):
+    """Look for due actions at `at_s`; infinite: never. It replaces the earlier timer."""
+
+    at_s: float
+
+
+class ReportGenerationLost(msgspec.Struct, frozen=True):
+    generation: int
+
+
+class ExitPod(msgspec.Struct, frozen=True):
+    code: int
+
+
+Publication = (
+    PublishChildEvent | PublishNotPrepared | PublishJobFailed | PublishLeaving | SayLastIsFinal
+)
+LookUp = LookUpDecision | LookUpShutdownFacts
+TimerAction = CheckDeadlines | WaitForDeadline | PrepareAgain | StayForNext
+PodAction = (
+    Action
+    | SpawnChild
+    | RemoveChild
+    | Publication
+    | LookUp
+    | TimerAction
+    | ReportGenerationLost
+    | ExitPod
+)
+PodActions = tuple[PodAction, ...]
+
+
+class StateMachine:
+    """The state of one pod. `handle` is the only method that changes it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.pod = Pod(name=settings.pod)
+        self.exit_classifier = ExitClassifier()
+        self.graceful_shutdown = GracefulShutdown(settings)
+        self.final_checkpoints: dict[int, CheckpointSaved] = {}  # by generation
+        self.orders_lost = False
+        self.may_exit = False
+
+    def handle(self, event: Event, now: float) -> PodActions:
+        """Fold an event into the state and return the actions for it. `now`: seconds since 1970."""
+        match event:
+            case FactReceived(fact):
+                return self._on_fact(fact, now)
+            case TimerDue():
+                return self._on_timer(event, now)
+            case OrdersLost():
+                self.orders_lost = True
+                return (LookUpDecision(),)
+            case DecisionFound(decision):
+                return self._on_decision_found(decision)
+            case SignalReceived(at_s):
+                return (LookUpShutdownFacts(at_s),)
+            case ShutdownFacts():
+                return self._on_shutdown_facts(event, now)
+            case _:
+                return self._on_child_fact(event)
+
+    def _apply(self, decided: tuple[Pod, Actions]) -> PodActions:
+        """Take the new state of the pod. Deadlines may have changed with it."""
+        self.pod, actions = decided
+        return (*actions, CheckDeadlines())
+
+    # ------------------------------------------------------------ facts from the bus
+
+    def _on_fact(self, fact: Message, now: float) -> PodActions:
+        """Handle one fact about this job; facts about another job of the same name are ignored."""
+        if getattr(fact, "uid", None) != self.settings.uid:
+            return ()
+        match fact:
+            case ClusterSpecPublished(previous=previous):
+                if self.orders_lost and previous is not None and previous < self.pod.trains:
+                    return (ExitPod(EXIT_BUS_LOST),)
+                return self._apply(supervise.on_spec(self.pod, fact))
+            case HandOverOrdered():
+                return self._apply(supervise.on_hand_over(self.pod, fact))
+            case GenerationAbandoned():
+                return self._apply(supervise.on_abandoned(self.pod, fact))
+            case CheckpointSaved():
+                return self._on_saved(fact)
+            case TrainingResumed():
+                return self._on_resumed(fact)
+            case TaskLeaving():
+                return self._on_leaving(fact, now)
+            case _:
+                raise TypeError(f"{type(fact).__name__} is not for a pod")
+
+    def _on_saved(self, fact: CheckpointSaved) -> PodActions:
+        self.graceful_shutdown.on_saved(fact)
+        if not fact.final:
+            self.pod = supervise.on_saved(self.pod, fact)
+            return ()
+        self.final_checkpoints[fact.generation] = fact
+        return self._apply(supervise.on_final(self.pod, fact))
+
+    def _on_resumed(self, fact: TrainingResumed) -> PodActions:
+        self.graceful_shutdown.on_resumed(fact)
+        return self._apply(supervise.on_resumed(self.pod, fact))
+
+    def _on_leaving(self, fact: TaskLeaving, now: float) -> PodActions:
+        times = self.graceful_shutdown.times
+        return self._apply(supervise.on_leaving(self.pod, fact, now, times))
+
+    def _on_decision_found(self, decision: AllocationDecided | None) -> PodActions:
+        """End the pod if the bus lost the orders that created its generation: no service knows that
+        generation any more.
+        """
+        newest = self.pod.newest
+        if (
+            decision is not None
+            and decision.uid == self.settings.uid
+            and decision.generation >= newest
+        ):
+            return ()
+        return ReportGenerationLost(newest), ExitPod(EXIT_BUS_LOST)
+
+    # ------------------------------------------------------------ events of children
+
+    def _expects_child(self, generation: int) -> bool:
+        """Return whether a child that is about to be started is still wanted."""
+        return self.pod.children.get(generation) == "preparing"
+
+    def _on_child_fact(self, event: ChildFact) -> PodActions:
+        match event:
+            case ChildEventReceived(spec, word):
+                return self._on_child_event(spec, word)
+            case ChildExited():
+                return self._on_child_exit(event)
+            case ChildNotStarted(spec, why):
+                return self._on_child_not_started(spec.generation, why)
+            case ChildAssigned(spec, assignment, fresh):
+                wanted = self._expects_child(spec.generation)
+                return (SpawnChild(spec, assignment, fresh),) if wanted else ()
+
+    def _on_child_event(self, spec: ClusterSpecPublished, word: ChildEvent) -> PodActions:
+        publish = PublishChildEvent(spec, word)
+        match word:
+            case Failed():
+                self.exit_classifier.record_failure(spec.generation, word)
+                return ()
+            case Prepared():
+                prepared = supervise.on_prepared(self.pod, spec.generation)
+                return publish, *self._apply(prepared)
+            case Unsaved():
+                self.pod = supervise.on_unsaved(self.pod, spec.generation, word.final)
+            case Resumed():
+                previous = -1 if spec.previous is None else spec.previous
+                before = self.final_checkpoints.get(previous)
+                publish = PublishChildEvent(spec, word, before)
+        return (publish,)
+
+    def _on_child_exit(self, event: ChildExited) -> PodActions:
+        generation = event.spec.generation
+        if event.failure is not None:
+            self.exit_classifier.record_failure(generation, event.failure)
+        phase = self.pod.children.get(generation)
+        ending, failure = self.exit_classifier.classify(self.pod, generation)
+        removal = RemoveChild(generation, phase, failure.cause)
+        match ending:
+            case "fails the job":
+                return removal, PublishJobFailed(generation, failure.cause), ExitPod(1)
+            case "prepares again":
+                return removal, PrepareAgain(generation)
+            case "is missed by its generation":
+                return removal, *self._on_child_not_started(generation, failure.cause)
+            case "breaks":
+                return removal, *self._on_chief_broken(generation, drains=phase == "draining")
+            case "ends the pod":
+                return removal, ExitPod(EXIT_KILLED if failure is KILLED else EXIT_RETRY)
+            case "ignored":
+                return (removal,)
+
+    def _on_child_not_started(self, generation: int, why: str) -> PodActions:
+        """Report that a generation cannot be prepared here. The pod stays for the running one."""
+        self.pod = supervise.on_child_gone(self.pod, generation, broken=False)
+        return (PublishNotPrepared(generation, why),)
+
+    def _on_chief_broken(self, generation: int, drains: bool) -> PodActions:
+        """Keep the pod of a chief that lost another task for the next generation."""
+        self.pod = supervise.on_child_gone(self.pod, generation, broken=True)
+        stay = StayForNext(generation)
+        return (SayLastIsFinal(generation, self.pod.newest), stay) if drains else (stay,)
+
+    # ------------------------------------------------------------ timers and signals
+
+    def _on_timer(self, event: TimerDue, now: float) -> PodActions:
+        generation = event.generation
+        match event.timer:
+            case "deadline":
+                return self._on_deadline(now)
+            case "prepare again":
+                if not self._expects_child(generation):
+                    return ()
+                self.exit_classifier.forget_failure(generation)
+                spec = self.pod.specs[generation]
+                return (StartChild(spec, fresh=spec.request.handover == "restart"),)
+            case "stay":
+                no_next = self.pod.newest in (generation, self.pod.abandoned)
+                return (ExitPod(EXIT_RETRY),) if no_next else ()
+
+    def _on_deadline(self, now: float) -> PodActions:
+        if self.may_exit:
+            return ()
+        times = self.graceful_shutdown.times
+        self.pod, actions = supervise.due_actions(self.pod, now, times)
+        self.may_exit = GoAway() in actions
+        return *actions, WaitForDeadline(supervise.next_due_s(self.pod, times))
+
+    def _on_shutdown_facts(self, event: ShutdownFacts, now: float) -> PodActions:
+        """Go at once if the job needs this pod no more. Otherwise announce the end and keep working.
+
+        The consequences of the announcement come before its publication.
+        """
+        actions: PodActions = ()
+        if event.resumed is not None and not event.finished:
+            actions = self._on_resumed(event.resumed)
+        if event.finished or not supervise.is_needed(self.pod):
+            self.may_exit = True
+            return *actions, GoAway()
+        grace_s = self.graceful_shutdown.grace_s
+        fact = self.graceful_shutdown.leaving_notice(self.pod.trains, event.at_s + grace_s)
+        return *actions, *self._on_leaving(fact, now), PublishLeaving(fact, grace_s)
+
+
+class ExitClassifier:
+    """Remember why children ended. `causes`: their last failure, by generation. `tries`: the number
+    of children that a generation has had.
+    """
+
+    def __init__(self) -> None:
+        self.causes: dict[int, Failed] = {}
+        self.tries: dict[int, int] = {}
+
+    def record_failure(self, generation: int, said: Failed) -> None:
+        self.causes[generation] = said
+
+    def forget_failure(self, generation: int) -> None:
+        """Forget the failure of the last child, because another one is started."""
+        self.causes.pop(generation, None)
+
+    def classify(self, pod: Pod, generation: int) -> tuple[ChildExit, Failed]:
+        """Return the meaning of a child's exit and its cause; `KILLED` if the child gave none."""
+        failure = self.causes.get(generation, KILLED)
+        ending = supervise.on_child_end(
+            pod, generation, peer=failure.peer, explained=failure is not KILLED
+        )
+        if ending == "prepares again" and not self.may_try_again(generation):
+            return "is missed by its generation", failure
+        return ending, failure
+
+    def may_try_again(self, generation: int) -> bool:
+        """Count one more child, and return whether it may be started."""
+        self.tries[generation] = self.tries.get(generation, 1) + 1
+        return self.tries[generation] <= TRIES

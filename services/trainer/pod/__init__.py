@@ -1,5 +1,6 @@
 """The supervisor of one pod. It imports no TensorFlow: its child processes do.
 
-`service.py` receives facts from the bus and from the children; `supervise.py` decides what the pod
-does about each; `executor.py` and `publisher.py` act.
+The bus, the children, timers and signals put events (`events.py`) into one queue. `service.py` takes
+them, `state_machine.py` and `supervise.py` decide the actions, and `service.py`, `executor.py` and
+`publisher.py` perform them.
 """

@@ -30,7 +30,7 @@ FIRST, SECOND = spec(1), spec(2, previous=1)
 
 
 class SlowStart(Orders):
-    """A child is started only when the test allows it."""
+    """An executor that starts a child when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def put(pod: Pod, *events: Event) -> None:
         pod.trainer.events.put_nowait(event)
 
 
-async def test_an_order_waits_for_the_start_of_a_child_and_a_resumed_training_does_not(
+async def test_an_order_waits_for_the_start_of_a_child_but_a_fact_does_not(
     worker: Pod,
 ) -> None:
     machine, hands = worker.trainer.machine, cast(SlowStart, worker.trainer.executor)
@@ -74,7 +74,7 @@ async def test_an_order_waits_for_the_start_of_a_child_and_a_resumed_training_do
     assert hands.noted == [StartChild(FIRST, fresh=False)]
 
 
-async def test_an_event_of_a_child_that_was_ended_before_its_turn_changes_nothing(
+async def test_waiting_events_of_an_ended_child_are_dropped(
     worker: Pod,
 ) -> None:
     machine, hands = worker.trainer.machine, cast(SlowStart, worker.trainer.executor)
@@ -92,7 +92,7 @@ async def test_an_event_of_a_child_that_was_ended_before_its_turn_changes_nothin
     assert machine.exit_classifier.tries == {}
 
 
-def test_a_child_s_events_and_the_start_of_the_next_one_share_a_lane() -> None:
+def test_the_events_of_a_child_and_its_restart_share_a_lane() -> None:
     events: list[Event] = [
         ChildEventReceived(SECOND, Prepared(seconds=1.0)),
         ChildExited(SECOND),
@@ -101,15 +101,13 @@ def test_a_child_s_events_and_the_start_of_the_next_one_share_a_lane() -> None:
     assert {lane_of(event) for event in events} == {"child of 2"}
 
 
-def test_a_deadline_waits_for_no_fact_and_no_child() -> None:
+def test_a_deadline_has_its_own_lane() -> None:
     facts: list[Event] = [FactReceived(fact) for fact in (FIRST, abandoned(2), final(1))]
     others = {lane_of(event) for event in [*facts, ChildExited(FIRST)]}
     assert lane_of(TimerDue("deadline")) not in others
 
 
-def test_a_child_that_loses_a_task_is_started_again_when_the_timer_is_due_and_not_for_ever() -> (
-    None
-):
+def test_a_child_that_lost_a_task_is_restarted_a_limited_number_of_times() -> None:
     settings = Settings(job="digits", uid=7, pod="worker-0", pod_uid="u", role="worker", serial=0)
     machine = StateMachine(settings)
     machine.handle(FactReceived(FIRST), 0.0)
@@ -123,7 +121,7 @@ def test_a_child_that_loses_a_task_is_started_again_when_the_timer_is_due_and_no
     assert started == TRIES - 1 and machine.pod.children == {}
 
 
-def test_a_child_without_a_program_fails_its_job_with_the_reason() -> None:
+def test_a_child_that_cannot_get_its_program_fails_the_job() -> None:
     settings = Settings(job="digits", uid=7, pod="worker-0", pod_uid="u", role="worker", serial=0)
     machine = StateMachine(settings)
     machine.handle(FactReceived(FIRST), 0.0)

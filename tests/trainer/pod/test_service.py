@@ -71,7 +71,7 @@ LOST = Failed(cause="ps-0 has gone", peer=True)
 
 
 class Orders:
-    """Hands that only note what they are to do."""
+    """An executor that only records its orders."""
 
     def __init__(self) -> None:
         self.noted: list[ChildAction] = []
@@ -85,25 +85,25 @@ class Orders:
         self.told.append(order)
 
     def forget_child(self, generation: int) -> None:
-        """None is kept."""
+        """Nothing to forget: there are no processes."""
 
 
 class Pod:
-    """A trainer, and whoever speaks to it."""
+    """A trainer with a recording executor."""
 
     def __init__(self, trainer: Trainer, bus: Bus) -> None:
         self.trainer, self.bus, self.hands = trainer, bus, Orders()
         trainer.executor = cast(Any, self.hands)
 
     async def hears(self, *facts: Any) -> list[ChildAction]:
-        """What is ordered because of them."""
+        """Handle the facts and return the actions on children."""
         before = len(self.hands.noted)
         for fact in facts:
             await self.handles(FactReceived(fact))
         return self.hands.noted[before:]
 
     async def handles(self, event: Event | None) -> None:
-        """As the loop does it, with all that follows; whoever waits in other lanes is left out."""
+        """Handle an event and those that follow from it, as one lane does."""
         while event is not None:
             event = await self.trainer.perform_actions(self.trainer.actions_for(event))
 
@@ -114,7 +114,7 @@ class Pod:
         await self.handles(ChildExited(spec))
 
     async def next_timer(self) -> None:
-        """Until a timer is due that is not of the deadlines."""
+        """Wait for a timer other than that of the deadlines, and handle it."""
         while (event := await self.trainer.events.get()) == TimerDue("deadline"):
             pass
         await self.handles(cast(Any, event))

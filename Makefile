@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 patiently = { s=0; while sleep $(TELL_S) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do s=$$((s + $(TELL_S))); \
 	echo "$$s s so far: $$(du -sh $(2) | cut -f1) of about $(3) in $(2)"; done; } & teller=$$!; $(1); code=$$?; kill $$teller 2>/dev/null; exit $$code
 
-.PHONY: help up demo images test test-fast test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-year test-cluster texts clean
+.PHONY: help up demo images test test-fast test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-year test-cluster texts mutations clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -30,14 +30,15 @@ demo: $(READY) ## watch a real job grow when somebody else's pods leave (two to 
 images: ## both images with docker, podman or buildah, named REGISTRY/weir:TAG (TAG: this version; deploy/README.md)
 	@deploy/build_images.sh $(or $(TAG),$(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' shared/version.py)) $(REGISTRY)
 
-test: $(READY) browser ## the tests but those of test-long, on real parts, two at a time
-	$(BIN)/pytest -n 2 --maxschedchunk 1
+# Tests wait for half of the time: more of them run than there are cores.
+test: $(READY) browser ## the tests but those of test-long, on real parts, four at a time
+	$(BIN)/pytest -n 4 --maxschedchunk 1
 
 test-fast: $(READY) ## the pure tests: no server, no process, no TensorFlow (below a minute)
 	$(BIN)/pytest -n 2 --maxschedchunk 8 --pure
 
 test-long: $(READY) browser ## long end-to-end tests; the short form of every benchmark, of chaos, soak and fuzz (at most 30 minutes)
-	$(BIN)/pytest -n 2 --maxschedchunk 1 -m long
+	$(BIN)/pytest -n 3 --maxschedchunk 1 -m long
 
 browser: ## Chromium for the page's tests, where we are root on Debian and none is there
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get install --yes --quiet --no-install-recommends chromium; } \
@@ -45,6 +46,9 @@ browser: ## Chromium for the page's tests, where we are root on Debian and none 
 
 fuzz: $(READY) ## 300,000 decisions in random worlds, every policy (FUZZ_DECISIONS=N)
 	FUZZ_DECISIONS=$(or $(FUZZ_DECISIONS),300000) $(BIN)/pytest tests/allocator/fuzz
+
+mutations: $(READY) ## change one line of pure code at a time: do pure tests notice it? (SEED=1 N=30)
+	$(BIN)/python -m tests.mutations $(or $(SEED),1) $(or $(N),30)
 
 chaos: $(READY) ## 92 faults of 23 kinds while real jobs train (an hour at most; CHAOS_FAULTS=20: a quarter of it)
 	$(BIN)/python -m tests.bench.chaos

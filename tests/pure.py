@@ -38,7 +38,7 @@ def is_pure(path: Path) -> bool:
     used = _modules_used(path)
     if any(each.is_relative_to(ROOT.joinpath(*SEARCHES.split("."))) for each in used):
         return False
-    return not any(_imported_libraries(each) & REACHING_OUT for each in used)
+    return not any(imported_libraries(each) & REACHING_OUT for each in used)
 
 
 def _modules_used(path: Path) -> set[Path]:
@@ -66,7 +66,8 @@ def _imported_names(path: Path) -> frozenset[str]:
     return frozenset(names)
 
 
-def _imported_libraries(path: Path) -> set[str]:
+def imported_libraries(path: Path) -> set[str]:
+    """Return the first parts of the names of all imports."""
     return {name.partition(".")[0] for name in _imported_names(path)}
 
 

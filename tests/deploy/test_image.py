@@ -212,6 +212,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 # ---------------------------------------------------------------- the trainer
 
 
+@pytest.mark.long  # it installs the image's packages: 2 GB
 async def test_a_task_of_the_trainer_image_becomes_ready(
     builder: Builder, nats_url: str, bus: Bus, tmp_path: Path
 ) -> None:

@@ -19,6 +19,8 @@ from services.local.stack import Stack
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
 from tests.flow.stage import left_behind
 
+pytestmark = pytest.mark.long
+
 CLUSTER = "nodes:\n  - {name: node, count: 2, cpu: 1.5, memory_gib: 8}\n"
 SIZE = {"cpu": 0.5, "memory_gib": 1.5}
 PATIENCE_S = 300.0

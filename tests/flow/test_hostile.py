@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from shared.auth.authority import user_name
 from shared.auth.permissions import chunk_subject, description_subject, program_stream
@@ -19,6 +20,8 @@ from shared.bus.subjects import program_bucket
 from shared.messages import CheckpointSaved, JobFinished, TrainingResumed
 from tests.flow.stage import JOB, LOOK_S, PATIENCE_S, Scene, stage
 from tests.shared.secured_server import Visitor, is_let_in, visitor
+
+pytestmark = pytest.mark.long
 
 PRYING = Path(__file__).parent / "prying.py"
 FOUND_NOTHING = {

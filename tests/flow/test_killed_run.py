@@ -20,6 +20,8 @@ import pytest
 from services.local.kubelet import processes
 from tests.architecture.source import ROOT
 
+pytestmark = pytest.mark.long
+
 PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
 STARTS_S, ENDS_S, BACKGROUND_S = 300.0, 10.0, 300.0
 ONE_OF_EACH = (

@@ -14,6 +14,8 @@ from shared.messages import CheckpointSaved, TrainingResumed
 from tests.flow.stage import PATIENCE_S, PLACES, QUICK, Scene, left_behind
 from tests.shared.restored_server import copy_stores, put_stores_back
 
+pytestmark = pytest.mark.long
+
 EPOCHS = 24
 
 

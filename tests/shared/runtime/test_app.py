@@ -124,7 +124,7 @@ async def test_a_failed_background_task_is_logged_and_exits_non_zero(
 async def test_a_bus_failure_has_its_own_exit_code(
     bus: Bus, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ANSWER_S", "0.3")
+    monkeypatch.setenv("ANSWER_S", "2.0")
     async with Service(nats_server.url, mood="cut-off-later") as process:
         assert process.stdout and await process.stdout.readline() == b"started\n"
         with nats_server.hung():

@@ -90,16 +90,31 @@ def test_a_process_without_a_core_is_measured_as_waiting() -> None:
     assert seen.cpu > 0.1 and seen.waited > 0.1 and 0.1 < seen.busy <= 1.0
 
 
+BUSY_FOR_A_QUARTER = """
+import time
+while True:
+    began = time.monotonic()
+    end = time.thread_time() + 0.05
+    while time.thread_time() < end:
+        pass
+    time.sleep(3 * (time.monotonic() - began))
+    print(flush=True)
+"""
+
+
 def test_a_mostly_sleeping_process_is_partly_busy() -> None:
-    program = "import time\nwhile True:\n    end = time.thread_time() + 0.05\n    while time.thread_time() < end: pass\n"
-    now_and_then = subprocess.Popen([sys.executable, "-c", program + "    time.sleep(0.5)"])
-    try:
-        use = UsageMeter()
-        look(use, 1.0)
-        seen = look(use, 2.0)
-    finally:
-        now_and_then.kill()
-        now_and_then.wait()
+    """It sleeps three times as long as its work takes, however busy the machine is."""
+    command = [sys.executable, "-c", BUSY_FOR_A_QUARTER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as now_and_then:
+        try:
+            assert now_and_then.stdout
+            now_and_then.stdout.readline()
+            use, began = UsageMeter(), time.monotonic()
+            for _ in range(3):
+                now_and_then.stdout.readline()
+            seen = use.sample(time.monotonic() - began)
+        finally:
+            now_and_then.kill()
 
     assert 0.05 < seen.busy < 0.8
 

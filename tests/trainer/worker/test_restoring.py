@@ -83,8 +83,6 @@ def test_fewer_epochs_than_are_trained_already_are_refused() -> None:
         shard_ledger.extend_epochs(Ledger(examples=10, epochs=2, todo=()), 1)
 
 
-pytestmark = pytest.mark.long
-
 FILE = "tests/trainer/worker/test_training.py"
 STORY = f"{FILE}::test_every_example_counts_once_an_epoch_however_often_the_job_grows_and_shrinks"
 READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,bind,ro / && shift && ! touch /root-is-writable && exec "$@"'
@@ -121,6 +119,7 @@ def confined(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_a_job_trains_with_a_read_only_root(tmp_path: Path) -> None:
     if confined(tmp_path, "true").returncode != 0:
         pytest.skip("this machine makes no mount namespaces for us")

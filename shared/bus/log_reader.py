@@ -16,24 +16,22 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.api import DeliverPolicy
 
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.bus.consumer import PullConsumer, StoredMessage, stored_message, stored_time
-from shared.bus.tail import add_consumer, consumer_filter
+from shared.bus.tail import add_consumer, consumer_filter, ephemeral_config
 from shared.runtime.process import cancel_tasks
 
 T = TypeVar("T")
 WAIT_S = 10.0
 """A stored message that takes longer was discarded meanwhile."""
-IDLE_S = 60.0
-"""The server removes a consumer from which nobody has read for so long."""
+
 SETTLE_S = 0.1
 """New messages that arrive within this time are sorted."""
 RETRY_S = 0.5
@@ -212,17 +210,11 @@ class _StreamReader(Generic[T]):
         await self.close()
         query = self.query
         since_s = query.since_s if self.position == 0 else None
-        policy = DeliverPolicy.BY_START_SEQUENCE
-        if since_s is not None:
-            policy = DeliverPolicy.BY_START_TIME
-        config = ConsumerConfig(
-            deliver_policy=policy,
-            opt_start_seq=self.position + 1 if since_s is None else None,
-            opt_start_time=None if since_s is None else datetime.fromtimestamp(since_s, UTC),
-            ack_policy=AckPolicy.NONE,
-            **self._filter_options(),
-            inactive_threshold=IDLE_S,
-            mem_storage=True,
+        config = ephemeral_config(
+            self._filter_options(),
+            DeliverPolicy.BY_START_SEQUENCE,
+            start_sequence=self.position + 1 if since_s is None else None,
+            since_s=since_s,
         )
         info = await add_consumer(self.bus.client, self.bus.js, query.stream, config)
         self._consumer = PullConsumer(self.bus.client, query.stream, info.name)

@@ -1,4 +1,9 @@
-"""Ephemeral consumers: watching the subjects of one stream, for clients that only look."""
+"""Ephemeral consumers, and `Bus.tail`: live messages of one stream, for clients that only watch.
+
+`log_reader.py` reads several streams as one log, in the order of storing, and creates its consumers
+with this module. `Bus.tail` adds two things that a log has no use for: it can begin with the last
+message on each subject, and it reports that a stream was set back.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,9 @@ log = structlog.get_logger()
 
 Begun = tuple[PullConsumer, int]
 IDLE_S = 60.0
-NAME_BYTES = 16  # of a consumer that nobody else is to find
+"""The server removes a consumer that nobody has read for this time."""
+NAME_BYTES = 16
+"""Random bytes in the name of a consumer that only its creator reads."""
 
 
 def consumer_filter(client: ResilientClient, filters: list[str]) -> dict[str, Any]:
@@ -36,14 +43,35 @@ def consumer_filter(client: ResilientClient, filters: list[str]) -> dict[str, An
     """
     if client.api == API:
         return {"filter_subjects": filters}
-    longest = max(
-        each.count(".") for each in filters
-    )  # one that is shorter leaves out the namespace
-    return {
-        "filter_subject": subjects.covering_filter(
-            [each for each in filters if each.count(".") == longest]
-        )
-    }
+    # A filter with fewer parts does not contain the namespace.
+    most_parts = max(each.count(".") for each in filters)
+    longest = [each for each in filters if each.count(".") == most_parts]
+    return {"filter_subject": subjects.covering_filter(longest)}
+
+
+def ephemeral_config(
+    filter_options: dict[str, Any],
+    deliver: DeliverPolicy,
+    *,
+    start_sequence: int | None = None,
+    since_s: float | None = None,
+) -> ConsumerConfig:
+    """Return the configuration of a consumer without acknowledgements, which the server removes
+    after `IDLE_S` without a reader. `since_s` (seconds since 1970) overrides `deliver`.
+    """
+    start_time = None
+    if since_s is not None:
+        deliver = DeliverPolicy.BY_START_TIME
+        start_time = datetime.fromtimestamp(since_s, UTC)
+    return ConsumerConfig(
+        deliver_policy=deliver,
+        opt_start_seq=start_sequence,
+        opt_start_time=start_time,
+        ack_policy=AckPolicy.NONE,
+        inactive_threshold=IDLE_S,
+        mem_storage=True,
+        **filter_options,
+    )
 
 
 async def tail_messages(
@@ -52,23 +80,16 @@ async def tail_messages(
     filters: list[str],
     deliver: DeliverPolicy,
     since_s: float | None,
-    asked: Callable[[Callable[[], Awaitable[Begun]]], Awaitable[Begun]],
+    create_first: Callable[[Callable[[], Awaitable[Begun]]], Awaitable[Begun]],
     on_set_back: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[StoredMessage]:
-    """See `Bus.tail`. `asked` creates the first consumer, with retries or without
+    """See `Bus.tail`. `create_first` creates the first consumer, with or without retries
     (`Bus.retry_until_answered`).
     """
-    config = ConsumerConfig(
-        deliver_policy=deliver if since_s is None else DeliverPolicy.BY_START_TIME,
-        opt_start_time=None if since_s is None else datetime.fromtimestamp(since_s, UTC),
-        ack_policy=AckPolicy.NONE,
-        **consumer_filter(client, filters),
-        inactive_threshold=IDLE_S,
-        mem_storage=True,
-    )
-    watcher = EphemeralConsumers(client, js, subjects.stream_holding(filters[0]), config)
-    watcher.on_set_back = on_set_back
-    puller, begins = await asked(lambda: watcher.create(config))
+    config = ephemeral_config(consumer_filter(client, filters), deliver, since_s=since_s)
+    consumers = EphemeralConsumers(client, js, subjects.stream_holding(filters[0]), config)
+    consumers.on_set_back = on_set_back
+    puller, begins = await create_first(lambda: consumers.create(config))
     seen = Position(begins)
     while True:
         try:
@@ -76,8 +97,8 @@ async def tail_messages(
         except NatsError as error:
             if client.is_closed:
                 return
-            log.warning("TailWaits", stream=watcher.stream, error=repr(error))
-            puller = await watcher.recreate(seen)
+            log.warning("TailWaits", stream=consumers.stream, error=repr(error))
+            puller = await consumers.recreate(seen)
             continue
         seen = Position(raw.metadata.sequence.stream, stored_time(raw))
         if any(subjects.matches_filter(each, raw.subject) for each in filters):
@@ -104,24 +125,17 @@ async def admitted_sequence(
     client: ResilientClient, js: JetStreamContext, subject: str, message_id: str
 ) -> int:
     """Return the sequence, in its stream, of a message that was published from outside to an
-    intake.
+    intake. Raises `NotAdmitted` after `ADMITTED_S`.
     """
     stream = subjects.stream_holding(subject)
-    config = ConsumerConfig(
-        deliver_policy=DeliverPolicy.ALL,
-        ack_policy=AckPolicy.NONE,
-        filter_subject=subject,
-        inactive_threshold=IDLE_S,
-        mem_storage=True,
-    )
+    config = ephemeral_config({"filter_subject": subject}, DeliverPolicy.ALL)
     puller, _ = await EphemeralConsumers(client, js, stream, config).create(config)
     try:
         async with asyncio.timeout(ADMITTED_S):
-            while (raw := await puller.next()).headers is None or raw.headers.get(
-                subjects.MESSAGE_ID
-            ) != message_id:
-                pass
-        return int(raw.metadata.sequence.stream)
+            while True:
+                raw = await puller.next()
+                if raw.headers and raw.headers.get(subjects.MESSAGE_ID) == message_id:
+                    return int(raw.metadata.sequence.stream)
     except TimeoutError as error:
         why = f"the intake of namespace {subject.split('.')[3]} has not passed it on within {ADMITTED_S:g} s"
         raise NotAdmitted(
@@ -223,23 +237,21 @@ class EphemeralConsumers:
         """Create another consumer after the last message that was read.
 
         A stream that was set back has fewer messages, or other ones. So the consumer begins with
-        what was stored later; if that begins at or before the position, the stream was set back,
-        and all of it is new.
+        the messages that were stored later. If that is at or before the position, the stream was
+        set back, and all of these messages are new.
         """
         if not seen.stored_s:
-            nothing_seen = self.config.deliver_policy == DeliverPolicy.NEW
-            return (
-                await self._create_patiently(
-                    _start_after(self.config, seen) if nothing_seen else self.config, seen
-                )
-            )[0]
+            config = self.config
+            if config.deliver_policy == DeliverPolicy.NEW:
+                config = _start_after(config, seen)
+            return (await self._create_patiently(config, seen))[0]
         puller, begins = await self._create_patiently(_start_since(self.config, seen), seen)
         if begins < seen.sequence:
             log.warning("StreamSetBack", stream=self.stream, seen=seen.sequence, now=begins)
             self.on_set_back()
         if begins <= seen.sequence:
             return puller
-        await puller.close()  # what was stored in the same microsecond is missing
+        await puller.close()  # messages that were stored in the same microsecond are missing
         return (await self._create_patiently(_start_after(self.config, seen), seen))[0]
 
     async def _create_patiently(

@@ -1,4 +1,4 @@
-"""Control loops: garbage collector, namespaces, quotas, old events, scheduler loop, tenants.
+"""The control loops: garbage collector, namespaces, quotas, old events, scheduler loop, tenants.
 
 They act on the store as any client could. `objects.bodies.is_garbage` and `scheduler.choose_node`
 decide for them.
@@ -69,20 +69,21 @@ from services.local.scheduler import (
 from services.local.store import ADDED, BEFORE_ALL, DELETED, Change, Deletion, Key, Store
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+FOREGROUND = "foregroundDeletion"
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
     orphan_delay_s: float = 5.0  # how long a pod outlives its node's object
     event_life_s: float = 3600.0  # as in a real cluster
-    sweep_s: float = 1.0  # between two looks at what only time changes
+    sweep_s: float = 1.0  # between two looks at conditions that only time changes
 
 
 class Controllers:
     def __init__(self, store: Store, settings: ControllerSettings) -> None:
         self.store, self.settings = store, settings
         self.position = store.revision
-        self.nodeless: dict[str, float] = {}  # pod uid -> since when its node is gone
-        self.finishing: dict[str, tuple[Kind, Key]] = {}  # by uid: they leave, and have finalizers
+        self.nodeless: dict[str, float] = {}  # pod uid -> time when its node was missing first
+        self.finishing: dict[str, tuple[Kind, Key]] = {}  # by uid: leaving, with finalizers
 
     async def watch_changes(self) -> None:
         while True:
@@ -96,15 +97,15 @@ class Controllers:
             await asyncio.sleep(self.settings.sweep_s)
 
     def process_changes(self) -> None:
-        seen = self.store.revision
-        for kind in KINDS:
-            for change in (
-                self.store.watch_cache(kind).after(self.position) if kind is not NEW_EVENT else ()
-            ):
-                self.process_change(kind, change)
-        self.position = seen
-        if self.store.revision != seen:
-            self.process_changes()
+        """Process all changes, and the changes that follow from them."""
+        while self.position != self.store.revision:
+            latest = self.store.revision
+            for kind in KINDS:
+                if kind is NEW_EVENT:  # shares the watch cache of EVENT
+                    continue
+                for change in self.store.watch_cache(kind).after(self.position):
+                    self.process_change(kind, change)
+            self.position = latest
 
     def process_change(self, kind: Kind, change: Change) -> None:
         body = change.after.body
@@ -112,28 +113,31 @@ class Controllers:
             self.collect_garbage(body)
         elif change.verb == ADDED and bodies.is_garbage(body, self.is_alive):
             self.delete_object(kind, body)
-        if is_leaving(body) and meta(body).get("finalizers") and change.verb != DELETED:
-            self.finishing[uid_of(body)] = (kind, (namespace_of(body), name_of(body)))
-        if "foregroundDeletion" in (meta(body).get("finalizers") or []) and is_leaving(body):
-            self.delete_dependents(kind, body)
+        finalizers = meta(body).get("finalizers") or []
+        if finalizers and is_leaving(body):
+            if change.verb != DELETED:
+                self.finishing[uid_of(body)] = (kind, (namespace_of(body), name_of(body)))
+            if FOREGROUND in finalizers:
+                self.delete_dependents(body)
         if kind in (POD, QUOTA):
             self.count_quotas(namespace_of(body))
         if kind is POD and change.verb != DELETED and self.lacks_node(body):
             self.nodeless.setdefault(uid_of(body), self.store.clock())
         if kind is NODE and change.verb == DELETED:
-            pods = (pod for pod in self.store.bodies(POD) if node_of(pod) == name_of(body))
-            self.nodeless |= {uid_of(pod): self.store.clock() for pod in pods}
+            self.note_nodeless_pods(name_of(body))
         if kind is NAMESPACE and change.verb == ADDED:
             self.create_default_account(name_of(body))
 
+    def note_nodeless_pods(self, node: str) -> None:
+        now_s = self.store.clock()
+        for pod in self.store.bodies(POD):
+            if node_of(pod) == node:
+                self.nodeless[uid_of(pod)] = now_s
+
     def count_quotas(self, namespace: str) -> None:
         for quota in self.store.list_objects(QUOTA, namespace):
-            self.store.update(
-                QUOTA,
-                with_usage(
-                    quota.body, (pod.body for pod in self.store.list_objects(POD, namespace))
-                ),
-            )
+            pods = (pod.body for pod in self.store.list_objects(POD, namespace))
+            self.store.update(QUOTA, with_usage(quota.body, pods))
 
     def is_alive(self, uid: str) -> bool:
         return uid in self.store.alive
@@ -148,11 +152,11 @@ class Controllers:
             if bodies.is_garbage(body, self.is_alive):
                 self.delete_object(kind, body)
 
-    def delete_dependents(self, kind: Kind, owner: Body) -> None:
-        for dependent, body in self.store.dependents(uid_of(owner)):
-            self.delete_object(dependent, body)
+    def delete_dependents(self, owner: Body) -> None:
+        for kind, body in self.store.dependents(uid_of(owner)):
+            self.delete_object(kind, body)
 
-    # ---- what only time changes
+    # ---- conditions that only time changes
 
     def sweep(self) -> None:
         self.finish_namespaces()
@@ -161,29 +165,32 @@ class Controllers:
         self.delete_old_events()
 
     def finish_namespaces(self) -> None:
+        """Delete the contents of leaving namespaces, then their finalizers."""
         for namespace in [body for body in self.store.bodies(NAMESPACE) if is_leaving(body)]:
             name = name_of(namespace)
-            contents = [
-                (k, s.body)
-                for k in KINDS
-                if k.namespaced and k is not NEW_EVENT
-                for s in self.store.list_objects(k, name)
-            ]
-            for kind, body in contents:
+            for kind, body in self.namespace_contents(name):
                 self.delete_object(kind, body)
-            if not any(self.store.list_objects(k, name) for k in KINDS if k.namespaced):
-                self.store.change(
-                    NAMESPACE, "", name, lambda body: with_spec(body, finalizers=None)
-                )
+            if not self.namespace_contents(name):
+                self.store.change(NAMESPACE, "", name, without_finalizers)
+
+    def namespace_contents(self, namespace: str) -> list[tuple[Kind, Body]]:
+        contents = []
+        for kind in KINDS:
+            if kind.namespaced and kind is not NEW_EVENT:
+                for stored in self.store.list_objects(kind, namespace):
+                    contents.append((kind, stored.body))
+        return contents
 
     def finish_foreground(self) -> None:
+        """Remove the finalizer of a foreground deletion once there are no dependents."""
         for uid, (kind, key) in list(self.finishing.items()):
             body = self.store.find(kind, *key)
             if body is None or uid_of(body) != uid:
                 del self.finishing[uid]
                 continue
-            left = [f for f in meta(body).get("finalizers") or () if f != "foregroundDeletion"]
-            if left != meta(body).get("finalizers") and not self.store.dependents(uid):
+            finalizers = meta(body).get("finalizers") or []
+            if FOREGROUND in finalizers and not self.store.dependents(uid):
+                left = [each for each in finalizers if each != FOREGROUND]
                 self.store.update(kind, with_meta(body, finalizers=left or None))
 
     def lacks_node(self, pod: Body) -> bool:
@@ -200,12 +207,10 @@ class Controllers:
 
     def force_delete_pod(self, pod: Body) -> None:
         if not is_leaving(pod):
-            self.store.update(
-                POD,
-                with_status(
-                    pod, phase="Failed", reason="NodeLost", message="The node no longer exists"
-                ),
+            failed = with_status(
+                pod, phase="Failed", reason="NodeLost", message="The node no longer exists"
             )
+            self.store.update(POD, failed)
         self.store.delete(POD, namespace_of(pod), name_of(pod), Deletion(grace_s=0))
 
     def delete_old_events(self) -> None:
@@ -214,17 +219,21 @@ class Controllers:
             if meta(event)["creationTimestamp"] < oldest:
                 self.store.delete(EVENT, namespace_of(event), name_of(event), Deletion())
 
-    # ---- what every cluster has
+    # ---- objects that every cluster has
 
     def create_default_account(self, namespace: str) -> None:
         if self.store.find(ACCOUNT, namespace, "default") is None:
             self.store.create(ACCOUNT, new_system_object(self.store, ACCOUNT, "default", namespace))
 
 
+def without_finalizers(namespace: Body) -> Body:
+    return with_spec(namespace, finalizers=None)
+
+
 def new_system_object(
     store: Store, kind: Kind, name: str, namespace: str = "", **fields: Body
 ) -> Body:
-    """A new object of the system's own, with the identity that the server gives."""
+    """Return a new object of the system, with the identity that the server gives."""
     place = {"namespace": namespace} if namespace else {}
     given = {"name": name, **place, "uid": store.uids(), "creationTimestamp": store.now()}
     return {"kind": kind.name, "apiVersion": kind.api_version, "metadata": given, **fields}
@@ -232,127 +241,130 @@ def new_system_object(
 
 def create_namespaces(store: Store, more: Iterable[str]) -> None:
     for name in dict.fromkeys((*NAMESPACES, *more)):
-        body = new_system_object(store, NAMESPACE, name)
-        named = with_meta(body, labels={"kubernetes.io/metadata.name": name})
-        store.create(
-            NAMESPACE,
-            {**with_spec(named, finalizers=["kubernetes"]), "status": {"phase": "Active"}},
-        )
+        finalizers = {"finalizers": ["kubernetes"]}
+        active = {"phase": "Active"}
+        body = new_system_object(store, NAMESPACE, name, spec=finalizers, status=active)
+        store.create(NAMESPACE, with_meta(body, labels={"kubernetes.io/metadata.name": name}))
 
 
 SCHEDULER_NAME = "default-scheduler"
-GATHER_S = 0.005  # pods created in one go are placed in one go
+SCHEDULED = "PodScheduled"
+GATHER_S = 0.005  # pods that are created together are placed together
 
 
 class NodeUsage:
-    """What the pods on each node hold, and which pods wait for one."""
+    """The requests of the pods on each node, and the pods that wait for a node."""
 
     def __init__(self) -> None:
-        self.held: dict[str, tuple[str, Amounts]] = {}  # by pod uid
+        self.requests_by_pod: dict[str, tuple[str, Amounts]] = {}  # uid -> node, requests
         self.used: dict[str, Amounts] = {}  # by node
-        self.waiting: dict[str, tuple[str, str]] = {}  # namespace and name by pod uid
+        self.pending: dict[str, tuple[str, str]] = {}  # uid -> namespace and name
 
-    def take(self, change: Change) -> None:
-        pod, uid = change.after.body, uid_of(change.after.body)
-        node, before = self.held.pop(uid, ("", {}))
+    def apply(self, change: Change) -> None:
+        pod = change.after.body
+        uid = uid_of(pod)
+        node, requests = self.requests_by_pod.pop(uid, ("", {}))
         if node:
-            self.used[node] = subtract_amounts(self.used[node], before)
-        self.waiting.pop(uid, None)
+            self.used[node] = subtract_amounts(self.used[node], requests)
+        self.pending.pop(uid, None)
         if change.verb == DELETED or has_ended(pod):
             return
         if node_of(pod):
-            self.hold(uid, node_of(pod), pod_requests(pod))
-        elif (
-            spec(pod).get("schedulerName") == SCHEDULER_NAME
-            and not scheduling_gates(pod)
-            and not is_leaving(pod)
-        ):
-            self.waiting[uid] = (namespace_of(pod), name_of(pod))
+            self.add_requests(uid, node_of(pod), pod_requests(pod))
+        elif is_schedulable(pod):
+            self.pending[uid] = (namespace_of(pod), name_of(pod))
 
-    def hold(self, uid: str, node: str, requests: Amounts) -> None:
-        self.held[uid] = (node, requests)
+    def add_requests(self, uid: str, node: str, requests: Amounts) -> None:
+        self.requests_by_pod[uid] = (node, requests)
         self.used[node] = add_amounts(self.used.get(node, {}), requests)
+
+
+def is_schedulable(pod: Body) -> bool:
+    if spec(pod).get("schedulerName") != SCHEDULER_NAME:
+        return False
+    return not scheduling_gates(pod) and not is_leaving(pod)
 
 
 class SchedulerLoop:
     def __init__(self, store: Store) -> None:
-        self.store, self.ledger = store, NodeUsage()
+        self.store = store
+        self.usage = NodeUsage()
         self.position = store.revision
 
     async def run(self) -> None:
         while True:
             pods, nodes = self.store.watch_cache(POD).news, self.store.watch_cache(NODE).news
-            self.round()
-            told = [asyncio.ensure_future(news.wait()) for news in (pods, nodes)]
-            await asyncio.wait(told, return_when=asyncio.FIRST_COMPLETED)
-            for waiting in told:
-                waiting.cancel()
+            self.schedule_pending()
+            waits = [asyncio.ensure_future(news.wait()) for news in (pods, nodes)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for each in waits:
+                each.cancel()
             await asyncio.sleep(GATHER_S)
 
-    def round(self) -> None:
-        """1 remember what happened, 2 look at the nodes, 3 place every pod that waits."""
-        self.catch_up()
-        if not self.ledger.waiting:
+    def schedule_pending(self) -> None:
+        """Read the changes, then place every pending pod."""
+        self.read_changes()
+        if not self.usage.pending:
             return
-        rooms = {
-            name_of(n): node_info(n, self.ledger.used.get(name_of(n), {}))
-            for n in self.store.bodies(NODE)
-        }
-        hopeless: dict[str, Choice] = {}  # by likeness: what does not fit once does not fit twice
-        for namespace, name in list(self.ledger.waiting.values()):
+        nodes = {}
+        for node in self.store.bodies(NODE):
+            name = name_of(node)
+            nodes[name] = node_info(node, self.usage.used.get(name, {}))
+        unplaceable: dict[str, Choice] = {}  # by likeness, so that each is tried once
+        for namespace, name in list(self.usage.pending.values()):
             pod = self.store.find(POD, namespace, name)
             if pod is not None and not node_of(pod):
-                self.settle(pod, rooms, hopeless)
-        self.catch_up()
+                self.schedule_pod(pod, nodes, unplaceable)
+        self.read_changes()
 
-    def catch_up(self) -> None:
-        seen = self.store.revision
+    def read_changes(self) -> None:
+        latest = self.store.revision
         for change in self.store.watch_cache(POD).after(self.position):
-            self.ledger.take(change)
-        self.position = seen
+            self.usage.apply(change)
+        self.position = latest
 
-    def settle(self, pod: Body, rooms: dict[str, NodeInfo], hopeless: dict[str, Choice]) -> None:
-        wish = pod_requirements(pod)
-        likeness = wish.likeness()
-        choice = hopeless.get(likeness) or choose_node(wish, list(rooms.values()))
+    def schedule_pod(
+        self, pod: Body, nodes: dict[str, NodeInfo], unplaceable: dict[str, Choice]
+    ) -> None:
+        requirements = pod_requirements(pod)
+        likeness = requirements.likeness()
+        choice = unplaceable.get(likeness) or choose_node(requirements, list(nodes.values()))
         if choice.node:
-            rooms[choice.node] = reserve(rooms[choice.node], wish.requests)
-            self.bind(pod, choice.node)
+            nodes[choice.node] = reserve(nodes[choice.node], requirements.requests)
+            self.bind_pod(pod, choice.node)
         else:
-            hopeless[likeness] = choice
-            self.refuse(pod, choice.why_not)
+            unplaceable[likeness] = choice
+            self.mark_unschedulable(pod, choice.why_not)
 
-    def bind(self, pod: Body, node: str) -> None:
+    def bind_pod(self, pod: Body, node: str) -> None:
         self.store.update(POD, bound_pod(pod, node, self.store.now()))
         message = f"Successfully assigned {namespace_of(pod)}/{name_of(pod)} to {node}"
         record_event(self.store, pod, SCHEDULER_NAME, NORMAL, "Scheduled", message)
 
-    def refuse(self, pod: Body, why: str) -> None:
-        if (condition(pod, "PodScheduled") or {}).get("message") == why:
+    def mark_unschedulable(self, pod: Body, why: str) -> None:
+        if (condition(pod, SCHEDULED) or {}).get("message") == why:
             return
-        self.store.update(
-            POD,
-            with_condition(pod, self.store.now(), "PodScheduled", "False", "Unschedulable", why),
-        )
+        marked = with_condition(pod, self.store.now(), SCHEDULED, "False", "Unschedulable", why)
+        self.store.update(POD, marked)
         record_event(self.store, pod, SCHEDULER_NAME, WARNING, "FailedScheduling", why)
 
 
 def bound_pod(pod: Body, node: str, now: str) -> Body:
-    return with_condition(with_spec(pod, nodeName=node), now, "PodScheduled", "True")
+    return with_condition(with_spec(pod, nodeName=node), now, SCHEDULED, "True")
 
 
-TENANT_NAMESPACE = "tenants"  # their namespace
+TENANT_NAMESPACE = "tenants"
 LOOK_S = 0.1
 GRACE_S = 2
 
 
 def tenants_due(tenants: Sequence[TenantSpec], elapsed_s: float) -> set[int]:
-    """Which of them should be there now, by their place in the file."""
-    return {
-        index
-        for index, t in enumerate(tenants)
-        if t.from_s <= elapsed_s and (t.to_s is None or elapsed_s < t.to_s)
-    }
+    """Return the indexes, in the cluster file, of the tenants that run at this time."""
+    due = set()
+    for index, tenant in enumerate(tenants):
+        if tenant.from_s <= elapsed_s and (tenant.to_s is None or elapsed_s < tenant.to_s):
+            due.add(index)
+    return due
 
 
 def pod_name(index: int) -> str:
@@ -378,33 +390,32 @@ def pod_spec(tenant: TenantSpec) -> Body:
 
 class TenantController:
     def __init__(self, store: Store, tenants: Sequence[TenantSpec]) -> None:
-        self.store, self.tenants = store, tenants
+        self.store = store
+        self.tenants = tenants
         self.present: set[int] = set()
 
     async def run(self) -> None:
         if not self.tenants:
             return
-        self.store.create(
-            NAMESPACE,
-            new_system_object(
-                self.store, NAMESPACE, TENANT_NAMESPACE, spec={}, status={"phase": "Active"}
-            ),
-        )
+        active = {"phase": "Active"}
+        body = new_system_object(self.store, NAMESPACE, TENANT_NAMESPACE, spec={}, status=active)
+        self.store.create(NAMESPACE, body)
         start = asyncio.get_running_loop().time()
         while True:
-            self.settle(tenants_due(self.tenants, asyncio.get_running_loop().time() - start))
+            elapsed_s = asyncio.get_running_loop().time() - start
+            self.create_and_delete(tenants_due(self.tenants, elapsed_s))
             await asyncio.sleep(LOOK_S)
 
-    def settle(self, wanted: set[int]) -> None:
-        for index in sorted(wanted - self.present):
-            self.come(index)
-        for index in sorted(self.present - wanted):
-            if self.store.find(POD, TENANT_NAMESPACE, pod_name(index)) is not None:
-                self.store.delete(POD, TENANT_NAMESPACE, pod_name(index), Deletion())
-        self.present = wanted
+    def create_and_delete(self, due: set[int]) -> None:
+        for index in sorted(due - self.present):
+            self.create_tenant(index)
+        for index in sorted(self.present - due):
+            name = pod_name(index)
+            if self.store.find(POD, TENANT_NAMESPACE, name) is not None:
+                self.store.delete(POD, TENANT_NAMESPACE, name, Deletion())
+        self.present = due
 
-    def come(self, index: int) -> None:
-        body = new_system_object(
-            self.store, POD, pod_name(index), TENANT_NAMESPACE, spec=pod_spec(self.tenants[index])
-        )
+    def create_tenant(self, index: int) -> None:
+        tenant = pod_spec(self.tenants[index])
+        body = new_system_object(self.store, POD, pod_name(index), TENANT_NAMESPACE, spec=tenant)
         self.store.create(POD, new_pod(with_meta(body, generation=1, labels={"app": "tenant"})))

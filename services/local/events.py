@@ -13,7 +13,7 @@ from services.local.objects.kinds import EVENT, NEW_EVENT
 from services.local.store import Store
 
 NORMAL, WARNING = "Normal", "Warning"
-SAME = (
+SHARED_FIELDS = (
     "metadata",
     "reason",
     "type",
@@ -28,23 +28,25 @@ SAME = (
 def new_event(
     body: Body, component: str, kind: str, reason: str, message: str, now: str, uid: str
 ) -> Body:
+    namespace = namespace_of(body)
     about = {
         "kind": body["kind"],
         "apiVersion": body["apiVersion"],
         "name": name_of(body),
-        "namespace": namespace_of(body) or None,
+        "namespace": namespace or None,
         "uid": meta(body).get("uid"),
         "resourceVersion": meta(body).get("resourceVersion"),
+    }
+    metadata = {
+        "name": f"{name_of(body)}.{uid.replace('-', '')[:16]}",
+        "namespace": namespace or "default",
+        "uid": uid,
+        "creationTimestamp": now,
     }
     return {
         "kind": EVENT.name,
         "apiVersion": EVENT.api_version,
-        "metadata": {
-            "name": f"{name_of(body)}.{uid.replace('-', '')[:16]}",
-            "namespace": namespace_of(body) or "default",
-            "uid": uid,
-            "creationTimestamp": now,
-        },
+        "metadata": metadata,
         "involvedObject": without_none(about),
         "reason": reason,
         "message": message,
@@ -60,45 +62,42 @@ def new_event(
 
 
 def to_events_v1(event: Body) -> Body:
-    """core/v1 -> events.k8s.io/v1"""
-    old = {
-        "regarding": event.get("involvedObject"),
-        "note": event.get("message"),
-        "reportingController": event.get("reportingComponent")
-        or (event.get("source") or {}).get("component"),
-        "deprecatedCount": event.get("count"),
-        "deprecatedFirstTimestamp": event.get("firstTimestamp"),
-        "deprecatedLastTimestamp": event.get("lastTimestamp"),
-        "deprecatedSource": event.get("source"),
-    }
-    kept = {field: event.get(field) for field in SAME}
-    return {
-        "kind": NEW_EVENT.name,
-        "apiVersion": NEW_EVENT.api_version,
-        **without_none({**kept, **old}),
-    }
+    """Convert core/v1 to events.k8s.io/v1."""
+    source = event.get("source")
+    new = _shared_fields(event)
+    new["regarding"] = event.get("involvedObject")
+    new["note"] = event.get("message")
+    new["reportingController"] = event.get("reportingComponent") or (source or {}).get("component")
+    new["deprecatedCount"] = event.get("count")
+    new["deprecatedFirstTimestamp"] = event.get("firstTimestamp")
+    new["deprecatedLastTimestamp"] = event.get("lastTimestamp")
+    new["deprecatedSource"] = source
+    return {"kind": NEW_EVENT.name, "apiVersion": NEW_EVENT.api_version, **without_none(new)}
 
 
 def to_core_v1(event: Body) -> Body:
-    """events.k8s.io/v1 -> core/v1"""
+    """Convert events.k8s.io/v1 to core/v1."""
     controller = event.get("reportingController")
-    new = {
-        "involvedObject": event.get("regarding"),
-        "message": event.get("note"),
-        "reportingComponent": controller,
-        "count": event.get("deprecatedCount", 1),
-        "source": event.get("deprecatedSource") or {"component": controller},
-        "firstTimestamp": event.get("deprecatedFirstTimestamp") or event.get("eventTime"),
-        "lastTimestamp": event.get("deprecatedLastTimestamp") or event.get("eventTime"),
-    }
-    kept = {field: event.get(field) for field in SAME}
-    return {"kind": EVENT.name, "apiVersion": EVENT.api_version, **without_none({**kept, **new})}
+    time = event.get("eventTime")
+    new = _shared_fields(event)
+    new["involvedObject"] = event.get("regarding")
+    new["message"] = event.get("note")
+    new["reportingComponent"] = controller
+    new["count"] = event.get("deprecatedCount", 1)
+    new["source"] = event.get("deprecatedSource") or {"component": controller}
+    new["firstTimestamp"] = event.get("deprecatedFirstTimestamp") or time
+    new["lastTimestamp"] = event.get("deprecatedLastTimestamp") or time
+    return {"kind": EVENT.name, "apiVersion": EVENT.api_version, **without_none(new)}
+
+
+def _shared_fields(event: Body) -> Body:
+    return {field: event.get(field) for field in SHARED_FIELDS}
 
 
 def record_event(
     store: Store, about: Body, component: str, kind: str, reason: str, message: str
 ) -> None:
+    """Store an event. An event that cannot be stored is dropped."""
+    event = new_event(about, component, kind, reason, message, store.now(), store.uids())
     with contextlib.suppress(ApiError):
-        store.create(
-            EVENT, new_event(about, component, kind, reason, message, store.now(), store.uids())
-        )
+        store.create(EVENT, event)

@@ -1,17 +1,17 @@
-"""Which node does a pod go to? Pure: a wish and what is left on the nodes in; a choice, or why
-there is none, out.
+"""The scheduler: choose a node for a pod, or give the reasons that there is none. Pure.
 
-A node is fit when, in this order (the first reason that speaks against it is the one that is told):
+A node is feasible if it passes these checks. The first failed check of a node is its reason:
 
-    cordon       the node is not unschedulable
-    taints       every NoSchedule or NoExecute taint is tolerated; a node that is not Ready has such a taint
-    affinity     nodeSelector, and at least one term of the required node affinity, on labels and on
-                 metadata.name
-    room         requests <= allocatable - requests of every pod there that has not ended
+    unschedulable  the node is not cordoned
+    taints         every NoSchedule or NoExecute taint is tolerated; a node that is not Ready has such a taint
+    affinity       nodeSelector, and at least one term of the required node affinity, on labels and on
+                   metadata.name
+    resources      requests <= allocatable - requests of every pod there that has not ended
 
-Of the fit nodes the emptiest after placement wins (least allocated: mean of free cpu and free
-memory, as shares of what is allocatable), plus what preferred affinity adds; on a tie the first by
-name. Pod affinity, topology spread, volumes and preemption are left out.
+The feasible node with the highest score wins; on a tie, the first by name. The score is the mean of
+the free cpu and the free memory after placement, as shares of allocatable (least allocated), plus
+the weights of preferred affinity. Pod affinity, topology spread, volumes and preemption are left
+out.
 """
 
 import json
@@ -27,9 +27,8 @@ from services.local.objects.resources import Amounts, parse_amounts, pod_request
 
 CORDONED = "node(s) were unschedulable"
 MISMATCH = "node(s) didn't match Pod's node affinity/selector"
-PREFERENCE_WEIGHT = (
-    1 / 100
-)  # the largest weight of one preferred term counts as much as a whole empty node
+PREFERENCE_WEIGHT = 1 / 100
+"""The largest weight of one preferred term counts as much as a whole empty node."""
 
 
 class NodeInfo(msgspec.Struct, kw_only=True):
@@ -53,7 +52,7 @@ class PodRequirements(msgspec.Struct, frozen=True, kw_only=True):
     tolerations: tuple[Body, ...]
 
     def likeness(self) -> str:
-        """Pods alike in this fit the same nodes."""
+        """Return a key; pods with the same key fit the same nodes."""
         return json.dumps(msgspec.to_builtins(self), sort_keys=True)
 
 
@@ -87,10 +86,12 @@ def node_info(node: Body, used: Amounts) -> NodeInfo:
 
 
 def condition_taints(node: Body) -> list[Body]:
-    """What a real cluster's node controller would put on the node."""
+    """Return the taints that the node controller of a real cluster puts on the node."""
     ready = (condition(node, "Ready") or {}).get("status", "False")
+    if ready == "True":
+        return []
     not_ready, unreachable = NODE_TROUBLES
-    return {"True": [], "Unknown": [taint(unreachable)]}.get(ready, [taint(not_ready)])
+    return [taint(unreachable if ready == "Unknown" else not_ready)]
 
 
 def taint(key: str) -> Body:
@@ -100,85 +101,90 @@ def taint(key: str) -> Body:
 def tolerates(toleration: Body, taint: Body) -> bool:
     if toleration.get("effect") not in (None, "", taint.get("effect")):
         return False
+    exists = toleration.get("operator") == "Exists"
     if not toleration.get("key"):
-        return toleration.get("operator") == "Exists"
-    same = toleration["key"] == taint.get("key")
-    return same and (
-        toleration.get("operator") == "Exists"
-        or (toleration.get("value") or "") == (taint.get("value") or "")
-    )
-
-
-def untolerated_taint(wish: PodRequirements, room: NodeInfo) -> Body | None:
-    strict = [t for t in room.taints if t.get("effect") in ("NoSchedule", "NoExecute")]
-    return next((t for t in strict if not any(tolerates(one, t) for one in wish.tolerations)), None)
-
-
-def matches_affinity(wish: PodRequirements, room: NodeInfo) -> bool:
-    if any(room.labels.get(key) != value for key, value in wish.selector.items()):
+        return exists
+    if toleration["key"] != taint.get("key"):
         return False
-    return not wish.required or any(
-        term_matches(term, room.labels, room.name) for term in wish.required
-    )
+    return exists or (toleration.get("value") or "") == (taint.get("value") or "")
 
 
-def insufficient_resources(wish: PodRequirements, room: NodeInfo) -> list[str]:
-    return [
-        resource
-        for resource, asked in wish.requests.items()
-        if asked and asked > room.free.get(resource, 0)
-    ]
+def untolerated_taint(pod: PodRequirements, node: NodeInfo) -> Body | None:
+    for each in node.taints:
+        if each.get("effect") not in ("NoSchedule", "NoExecute"):
+            continue
+        if not any(tolerates(toleration, each) for toleration in pod.tolerations):
+            return each
+    return None
 
 
-def filter_reasons(wish: PodRequirements, room: NodeInfo) -> list[str]:
-    """Why the pod cannot go to this node; empty if it can."""
-    if room.cordoned:
+def matches_affinity(pod: PodRequirements, node: NodeInfo) -> bool:
+    for key, value in pod.selector.items():
+        if node.labels.get(key) != value:
+            return False
+    if not pod.required:
+        return True
+    return any(term_matches(term, node.labels, node.name) for term in pod.required)
+
+
+def insufficient_resources(pod: PodRequirements, node: NodeInfo) -> list[str]:
+    lacking = []
+    for resource, amount in pod.requests.items():
+        if amount and amount > node.free.get(resource, 0):
+            lacking.append(resource)
+    return lacking
+
+
+def filter_reasons(pod: PodRequirements, node: NodeInfo) -> list[str]:
+    """Return the reasons that the pod cannot go to this node; empty if it can."""
+    if node.cordoned:
         return [CORDONED]
-    if bad := untolerated_taint(wish, room):
+    if bad := untolerated_taint(pod, node):
         return [f"node(s) had untolerated taint(s) {{{bad.get('key')}: {bad.get('value') or ''}}}"]
-    if not matches_affinity(wish, room):
+    if not matches_affinity(pod, node):
         return [MISMATCH]
-    return [
-        "Too many pods" if resource == "pods" else f"Insufficient {resource}"
-        for resource in insufficient_resources(wish, room)
-    ]
+    reasons = []
+    for resource in insufficient_resources(pod, node):
+        reasons.append("Too many pods" if resource == "pods" else f"Insufficient {resource}")
+    return reasons
 
 
-def free_share(wish: PodRequirements, room: NodeInfo, resource: str) -> float:
-    whole = room.allocatable.get(resource, 0)
-    return (room.free.get(resource, 0) - wish.requests.get(resource, 0)) / whole if whole else 0.0
+def free_share(pod: PodRequirements, node: NodeInfo, resource: str) -> float:
+    """Return the share of a resource that is free after placement."""
+    allocatable = node.allocatable.get(resource, 0)
+    if not allocatable:
+        return 0.0
+    return (node.free.get(resource, 0) - pod.requests.get(resource, 0)) / allocatable
 
 
-def node_score(wish: PodRequirements, room: NodeInfo) -> float:
-    liked = sum(
-        p.get("weight", 0)
-        for p in wish.preferred
-        if term_matches(p.get("preference") or {}, room.labels, room.name)
-    )
-    return (free_share(wish, room, "cpu") + free_share(wish, room, "memory")) / 2 + float(
-        liked
-    ) * PREFERENCE_WEIGHT
+def node_score(pod: PodRequirements, node: NodeInfo) -> float:
+    preference = 0
+    for term in pod.preferred:
+        if term_matches(term.get("preference") or {}, node.labels, node.name):
+            preference += term.get("weight", 0)
+    free = (free_share(pod, node, "cpu") + free_share(pod, node, "memory")) / 2
+    return free + float(preference) * PREFERENCE_WEIGHT
 
 
-def choose_node(wish: PodRequirements, rooms: list[NodeInfo]) -> Choice:
-    against: Counter[str] = Counter()
+def choose_node(pod: PodRequirements, nodes: list[NodeInfo]) -> Choice:
+    rejections: Counter[str] = Counter()
     best: tuple[float, str] | None = None
-    for room in rooms:
-        reasons = filter_reasons(wish, room)
-        against.update(reasons)
+    for node in nodes:
+        reasons = filter_reasons(pod, node)
+        rejections.update(reasons)
         if not reasons:
-            best = min(best or (1e9, ""), (-node_score(wish, room), room.name))
-    return (
-        Choice(node=best[1]) if best else Choice(why_not=unschedulable_message(len(rooms), against))
-    )
+            best = min(best or (1e9, ""), (-node_score(pod, node), node.name))
+    if best is not None:
+        return Choice(node=best[1])
+    return Choice(why_not=unschedulable_message(len(nodes), rejections))
 
 
-def unschedulable_message(nodes: int, against: Counter[str]) -> str:
+def unschedulable_message(nodes: int, rejections: Counter[str]) -> str:
     if not nodes:
         return "no nodes available to schedule pods"
-    reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in against.items()))
+    reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in rejections.items()))
     return f"0/{nodes} nodes are available: {reasons}."
 
 
-def reserve(room: NodeInfo, requests: Amounts) -> NodeInfo:
-    return msgspec.structs.replace(room, free=subtract_amounts(room.free, requests))
+def reserve(node: NodeInfo, requests: Amounts) -> NodeInfo:
+    return msgspec.structs.replace(node, free=subtract_amounts(node.free, requests))

@@ -13,12 +13,15 @@ A name is a DNS-1123 subdomain; of a service, a DNS-1035 label.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from services.local.objects.api_errors import bad_request, conflict, invalid
 from services.local.objects.bodies import (
     Body,
     containers_of,
+    has_ended,
+    init_containers_of,
     labels,
     meta,
     name_of,
@@ -68,7 +71,7 @@ def capacity_causes(node: Body) -> Causes:
 
 
 def with_kind(kind: Kind, body: Body) -> Body:
-    """The body must be of the kind that the path names."""
+    """Return the body with its kind and version. Raises a refusal (400) if it names others."""
     if not isinstance(body, dict):
         raise bad_request("the body is not an object")
     for field, wanted in (("kind", kind.name), ("apiVersion", kind.api_version)):
@@ -80,22 +83,20 @@ def with_kind(kind: Kind, body: Body) -> Body:
 
 
 def new_service(service: Body, address: str) -> Body:
-    ports = [
-        {"protocol": "TCP", "targetPort": p.get("port"), **p}
-        for p in spec(service).get("ports") or []
-    ]
-    defaults = {
+    filled = {
         "type": "ClusterIP",
         "sessionAffinity": "None",
         "clusterIP": address,
         "internalTrafficPolicy": "Cluster",
+        **spec(service),
     }
-    filled = {**defaults, **spec(service), **({"ports": ports} if ports else {})}
-    return {
-        **service,
-        "spec": {**filled, "clusterIPs": [filled["clusterIP"]]},
-        "status": {"loadBalancer": {}},
-    }
+    ports = []
+    for port in filled.get("ports") or []:
+        ports.append({"protocol": "TCP", "targetPort": port.get("port"), **port})
+    if ports:
+        filled["ports"] = ports
+    filled["clusterIPs"] = [filled["clusterIP"]]
+    return {**service, "spec": filled, "status": {"loadBalancer": {}}}
 
 
 def new_namespace(body: Body) -> Body:
@@ -120,33 +121,34 @@ def with_defaults(kind: Kind, body: Body, ordinal: int) -> Body:
 
 
 def admit_new(kind: Kind, namespace: str, body: Body, now: str, uid: str, ordinal: int) -> Body:
+    """Return a new object as it is stored. `ordinal`: selects the address of a service."""
     given = with_kind(kind, body)
     if kind.namespaced and namespace_of(given) not in ("", namespace):
         raise bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
-    name = name_of(given) or (
-        meta(given)["generateName"] + uid[:5] if meta(given).get("generateName") else ""
-    )
+    name = name_of(given)
+    prefix = meta(given).get("generateName")
+    if not name and prefix:
+        name = prefix + uid[:5]
     clean = with_meta(given, **dict.fromkeys((*GIVEN_BY_SERVER, "resourceVersion", "selfLink")))
     named = with_meta(clean, name=name, namespace=namespace or None)
-    raise_if_invalid(
-        kind, named, name_causes(kind, name) + label_causes(named) + kind_causes(kind, named)
-    )
+    causes = name_causes(kind, name) + label_causes(named) + kind_causes(kind, named)
+    raise_if_invalid(kind, named, causes)
     return with_defaults(kind, with_meta(named, uid=uid, creationTimestamp=now), ordinal)
 
 
 def same_identity(kind: Kind, old: Body, new: Body) -> Body:
-    """Raises if the new body is about another object; otherwise what only the server gives is put
-    back.
+    """Return the new body with the metadata that only the server sets. Raises a refusal if the new
+    body is about another object.
     """
     if name_of(new) != name_of(old) or namespace_of(new) not in ("", namespace_of(old)):
         raise bad_request("the name of the object does not match the name on the URL")
     if uid_of(new) not in ("", uid_of(old)):
         why = f"Precondition failed: UID in precondition: {uid_of(new)}, UID in object meta: {uid_of(old)}"
         raise conflict(kind.plural, name_of(old), why)
-    kept = {field: meta(old).get(field) for field in GIVEN_BY_SERVER}
-    return with_meta(new, **kept, namespace=meta(old).get("namespace"))
+    identity = {field: meta(old).get(field) for field in GIVEN_BY_SERVER}
+    return with_meta(new, **identity, namespace=meta(old).get("namespace"))
 
 
 def admit_update(kind: Kind, old: Body, new: Body) -> Body:
@@ -163,15 +165,17 @@ def updated_pod(kind: Kind, old: Body, new: Body) -> Body:
 
 
 def with_next_generation(old: Body, new: Body) -> Body:
-    """`generation` counts the changes of the spec."""
-    step = 0 if spec(old) == spec(new) else 1
-    return with_meta(new, generation=int(meta(old).get("generation") or 1) + step)
+    """Return the new pod with its `generation`, which counts the changes of the spec."""
+    generation = int(meta(old).get("generation") or 1)
+    if spec(old) != spec(new):
+        generation += 1
+    return with_meta(new, generation=generation)
 
 
 def admit_status(kind: Kind, old: Body, new: Body) -> Body:
     body = same_identity(kind, old, with_kind(kind, new))
-    given = {field: meta(body).get(field) for field in LEFT_TO_STATUS}
-    result = with_meta({**old, "status": status(body)}, **given)
+    metadata = {field: meta(body).get(field) for field in LEFT_TO_STATUS}
+    result = with_meta({**old, "status": status(body)}, **metadata)
     raise_if_invalid(kind, result, capacity_causes(result) if kind.name == "Node" else [])
     return result
 
@@ -208,79 +212,94 @@ RESIZABLE = ("cpu", "memory")
 
 
 def filled_container(container: Body) -> Body:
+    filled = {**CONTAINER_DEFAULTS, **container}
     resources = container.get("resources") or {}
     requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    whole = {**resources, "requests": requests} if requests else resources
+    if requests:
+        resources = {**resources, "requests": requests}
+    filled["resources"] = resources
     ports = [{"protocol": "TCP", **port} for port in container.get("ports") or []]
-    return {
-        **CONTAINER_DEFAULTS,
-        **container,
-        "resources": whole,
-        **({"ports": ports} if ports else {}),
-    }
+    if ports:
+        filled["ports"] = ports
+    return filled
 
 
 def with_default_tolerations(tolerations: list[Body]) -> list[Body]:
-    """What the server adds for a node in trouble: the pod is let stay for PATIENCE_S."""
-    known = {t.get("key") for t in tolerations if t.get("effect") in (None, "", "NoExecute")}
-    if None in known:
+    """Add the tolerations of the server: a pod stays on a failing node for `TOLERATION_S`."""
+    tolerated = set()
+    for each in tolerations:
+        if each.get("effect") in (None, "", "NoExecute"):
+            tolerated.add(each.get("key"))
+    if None in tolerated:
         return tolerations
-    added = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_S}
-    return [*tolerations, *({"key": key, **added} for key in NODE_TROUBLES if key not in known)]
+    result = list(tolerations)
+    for key in NODE_TROUBLES:
+        if key not in tolerated:
+            result.append(
+                {
+                    "key": key,
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": TOLERATION_S,
+                }
+            )
+    return result
 
 
 def filled_pod(pod: Body) -> Body:
-    given = {**POD_DEFAULTS, **spec(pod)}
-    given["containers"] = [filled_container(c) for c in containers_of(pod)]
-    if spec(pod).get("initContainers"):
-        given["initContainers"] = [filled_container(c) for c in spec(pod)["initContainers"]]
-    return {**pod, "spec": given}
+    filled = {**POD_DEFAULTS, **spec(pod)}
+    filled["containers"] = list(map(filled_container, containers_of(pod)))
+    if init_containers_of(pod):
+        filled["initContainers"] = list(map(filled_container, init_containers_of(pod)))
+    return {**pod, "spec": filled}
 
 
 def new_pod(pod: Body) -> Body:
     filled = filled_pod(pod)
-    settled = with_spec(
-        filled, tolerations=with_default_tolerations(spec(filled).get("tolerations") or [])
-    )
-    return {**settled, "status": {"phase": "Pending", "qosClass": qos_class(settled)}}
+    tolerations = with_default_tolerations(spec(filled).get("tolerations") or [])
+    filled = with_spec(filled, tolerations=tolerations)
+    return {**filled, "status": {"phase": "Pending", "qosClass": qos_class(filled)}}
 
 
 def quantity_causes(where: str, resources: Body) -> Causes:
     causes: Causes = []
     for which in ("requests", "limits"):
         for resource, text in (resources.get(which) or {}).items():
-            try:
-                if parse_quantity(text) < 0:
-                    causes.append(
-                        (
-                            f"{where}.{which}[{resource}]",
-                            f'Invalid value: "{text}": must not be negative',
-                        )
-                    )
-            except ValueError as error:
-                causes.append((f"{where}.{which}[{resource}]", f"Invalid value: {error}"))
+            fault = quantity_fault(text)
+            if fault:
+                causes.append((f"{where}.{which}[{resource}]", f"Invalid value: {fault}"))
     return causes or over_limit(where, resources)
 
 
+def quantity_fault(text: Any) -> str:
+    try:
+        amount = parse_quantity(text)
+    except ValueError as error:
+        return str(error)
+    return f'"{text}": must not be negative' if amount < 0 else ""
+
+
 def over_limit(where: str, resources: Body) -> Causes:
-    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
-    return [
-        (
-            f"{where}.requests",
-            f'Invalid value: "{requests[r]}": must be less than or equal to {r} limit of {limits[r]}',
-        )
-        for r in requests
-        if r in limits and whole_units(r, requests[r]) > whole_units(r, limits[r])
-    ]
+    """Return the requests that are larger than their limits."""
+    limits = resources.get("limits") or {}
+    causes: Causes = []
+    for resource, request in (resources.get("requests") or {}).items():
+        if resource not in limits:
+            continue
+        limit = limits[resource]
+        if whole_units(resource, request) > whole_units(resource, limit):
+            fault = f"must be less than or equal to {resource} limit of {limit}"
+            causes.append((f"{where}.requests", f'Invalid value: "{request}": {fault}'))
+    return causes
 
 
 def container_causes(where: str, container: Body, seen: set[str]) -> Causes:
+    """`seen`: the names of earlier containers; the name of this one is added."""
     name = str(container.get("name") or "")
     causes = quantity_causes(f"{where}.resources", container.get("resources") or {})
     if not LABEL.match(name) or len(name) > 63:
-        causes.append(
-            (f"{where}.name", f'Invalid value: "{name}": must be a lowercase RFC 1123 label')
-        )
+        fault = f'Invalid value: "{name}": must be a lowercase RFC 1123 label'
+        causes.append((f"{where}.name", fault))
     if name in seen:
         causes.append((f"{where}.name", f'Duplicate value: "{name}"'))
     if not container.get("image"):
@@ -288,12 +307,8 @@ def container_causes(where: str, container: Body, seen: set[str]) -> Causes:
     pull = container.get("imagePullPolicy")
     if pull and pull not in PULLS:
         supported = ", ".join(f'"{each}"' for each in PULLS)
-        causes.append(
-            (
-                f"{where}.imagePullPolicy",
-                f'Unsupported value: "{pull}": supported values: {supported}',
-            )
-        )
+        fault = f'Unsupported value: "{pull}": supported values: {supported}'
+        causes.append((f"{where}.imagePullPolicy", fault))
     seen.add(name)
     return causes
 
@@ -304,27 +319,27 @@ def pod_causes(pod: Body) -> Causes:
     for field in ("initContainers", "containers"):
         for index, container in enumerate(spec(pod).get(field) or []):
             causes += container_causes(f"spec.{field}[{index}]", container, seen)
-    if spec(pod).get("restartPolicy", "Always") not in RESTARTS:
-        causes.append(
-            (
-                "spec.restartPolicy",
-                f'Unsupported value: "{spec(pod)["restartPolicy"]}": supported values: {RESTARTS}',
-            )
-        )
+    restart = spec(pod).get("restartPolicy", "Always")
+    if restart not in RESTARTS:
+        fault = f'Unsupported value: "{restart}": supported values: {RESTARTS}'
+        causes.append(("spec.restartPolicy", fault))
     return causes
 
 
 def fixed_part(pod: Body) -> Body:
-    kept = {
-        key: value
-        for key, value in spec(pod).items()
-        if key not in MUTABLE and value not in (None, [], {})
-    }
+    """Return the part of the spec that no update may change."""
+    fixed: Body = {}
+    for key, value in spec(pod).items():
+        if key not in MUTABLE and value not in (None, [], {}):
+            fixed[key] = value
     for field in ("containers", "initContainers"):
-        kept[field] = [
-            {k: v for k, v in c.items() if k != "image"} for c in spec(pod).get(field) or []
-        ]
-    return kept
+        containers = spec(pod).get(field) or []
+        fixed[field] = [without_key(each, "image") for each in containers]
+    return fixed
+
+
+def without_key(fields: Body, left_out: str) -> Body:
+    return {key: value for key, value in fields.items() if key != left_out}
 
 
 def update_causes(old: Body, new: Body) -> Causes:
@@ -340,35 +355,43 @@ def update_causes(old: Body, new: Body) -> Causes:
 
 
 def without_resizable(container: Body) -> Body:
-    """A container without what a resize may change."""
+    """Return a container without the resources that a resize may change."""
     resources = container.get("resources") or {}
-    parts = {
-        w: {r: q for r, q in (resources.get(w) or {}).items() if r not in RESIZABLE}
-        for w in ("requests", "limits")
-    }
-    return {**container, "resources": parts}
+    fixed: Body = {}
+    for which in ("requests", "limits"):
+        amounts = dict(resources.get(which) or {})
+        for resource in RESIZABLE:
+            amounts.pop(resource, None)
+        fixed[which] = amounts
+    return {**container, "resources": fixed}
 
 
 def with_new_resources(old: Body, wanted: Body) -> Body:
-    """The old pod with the wanted resources and nothing else."""
-    by_name = {c.get("name"): c.get("resources") or {} for c in containers_of(wanted)}
-    new = [
-        {**c, "resources": by_name.get(c["name"], c.get("resources"))} for c in containers_of(old)
-    ]
-    return filled_pod(with_spec(old, containers=new))
+    """Return the old pod with the wanted resources, and no other change."""
+    by_name = {each.get("name"): each.get("resources") or {} for each in containers_of(wanted)}
+    return filled_pod(with_container_resources(old, by_name))
+
+
+def with_container_resources(pod: Body, by_name: Mapping[Any, Body]) -> Body:
+    """Return the pod with other resources of the containers that `by_name` names."""
+    containers = []
+    for each in containers_of(pod):
+        resources = by_name.get(each["name"], each.get("resources"))
+        containers.append({**each, "resources": resources})
+    return with_spec(pod, containers=containers)
 
 
 def resize_causes(old: Body, wanted: Body) -> Causes:
-    new, causes = with_new_resources(old, wanted), pod_causes(with_new_resources(old, wanted))
-    if [without_resizable(c) for c in containers_of(old)] != [
-        without_resizable(c) for c in containers_of(new)
-    ]:
+    new = with_new_resources(old, wanted)
+    causes = pod_causes(new)
+    fixed_before = list(map(without_resizable, containers_of(old)))
+    if fixed_before != list(map(without_resizable, containers_of(new))):
         causes.append(("spec", "Forbidden: only cpu and memory resources are mutable"))
     if not causes and qos_class(new) != status(old).get("qosClass"):
         causes.append(
             ("metadata", "Invalid value: Pod QOS Class may not change as a result of resizing")
         )
-    if status(old).get("phase") in ("Succeeded", "Failed"):
+    if has_ended(old):
         causes.append(("spec", "Forbidden: the pod has ended"))
     return causes
 
@@ -384,7 +407,7 @@ SERVICE_LABEL = re.compile(r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
 SUBDOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
 QUALIFIED = re.compile(r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
 
-RULES = {
+NAME_RULES = {
     "Namespace": (
         LABEL,
         63,
@@ -397,7 +420,7 @@ RULES = {
         "with an alphabetic character",
     ),
 }
-OTHERWISE = (
+SUBDOMAIN_RULE = (
     SUBDOMAIN,
     253,
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
@@ -408,37 +431,33 @@ OTHERWISE = (
 def name_causes(kind: Kind, name: str) -> Causes:
     if not name:
         return [("metadata.name", "Required value: name or generateName is required")]
-    pattern, longest, why = RULES.get(kind.name, OTHERWISE)
+    pattern, longest, rule = NAME_RULES.get(kind.name, SUBDOMAIN_RULE)
     if len(name) > longest:
         return [("metadata.name", f'Invalid value: "{name}": must be no more than {longest} bytes')]
-    return [] if pattern.match(name) else [("metadata.name", f'Invalid value: "{name}": {why}')]
+    if not pattern.match(name):
+        return [("metadata.name", f'Invalid value: "{name}": {rule}')]
+    return []
 
 
-def key_is_good(key: str) -> bool:
+def is_label_key(key: str) -> bool:
     prefix, slash, name = key.rpartition("/")
-    return (
-        (not slash or bool(SUBDOMAIN.match(prefix)))
-        and len(name) <= 63
-        and bool(QUALIFIED.match(name))
-    )
+    if slash and not SUBDOMAIN.match(prefix):
+        return False
+    return len(name) <= 63 and bool(QUALIFIED.match(name))
 
 
-def value_is_good(value: object) -> bool:
-    return (
-        isinstance(value, str) and len(value) <= 63 and (not value or bool(QUALIFIED.match(value)))
-    )
+def is_label_value(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    return not value or (len(value) <= 63 and bool(QUALIFIED.match(value)))
 
 
 def label_causes(body: Body) -> Causes:
-    found = (meta(body).get("labels") or {}).items()
-    keys = [
-        ("metadata.labels", f'Invalid value: "{key}": not a qualified name')
-        for key, _ in found
-        if not key_is_good(key)
-    ]
-    bad = [
-        ("metadata.labels", f'Invalid value: "{value}": not a valid label')
-        for _, value in found
-        if not value_is_good(value)
-    ]
-    return keys + bad
+    keys: Causes = []
+    values: Causes = []
+    for key, value in labels(body).items():
+        if not is_label_key(key):
+            keys.append(("metadata.labels", f'Invalid value: "{key}": not a qualified name'))
+        if not is_label_value(value):
+            values.append(("metadata.labels", f'Invalid value: "{value}": not a valid label'))
+    return keys + values

@@ -1,6 +1,4 @@
-"""Every way to say no: one exception, carrying what the Status object of a real API server would
-say.
-"""
+"""API errors: one exception, with the content of the Status object of a real API server."""
 
 from typing import Any
 
@@ -75,15 +73,15 @@ def unsupported_media(given: str, known: str) -> ApiError:
 
 
 def invalid(kind: str, name: str, causes: list[tuple[str, str]]) -> ApiError:
-    """`causes` are pairs of field and what is wrong with it: all of them, not only the first."""
-    said = [f"{field}: {why}" for field, why in causes]
-    listed = [
-        {"reason": "FieldValueInvalid", "field": field, "message": why} for field, why in causes
-    ]
-    whole = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
-    return ApiError(
-        422, "Invalid", f'{kind} "{name}" is invalid: {whole}', name=name, kind=kind, causes=listed
-    )
+    """`causes`: every invalid field, with the fault."""
+    messages = []
+    details = []
+    for field, fault in causes:
+        messages.append(f"{field}: {fault}")
+        details.append({"reason": "FieldValueInvalid", "field": field, "message": fault})
+    text = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
+    message = f'{kind} "{name}" is invalid: {text}'
+    return ApiError(422, "Invalid", message, name=name, kind=kind, causes=details)
 
 
 def too_new(asked: int, current: int) -> ApiError:

@@ -3,8 +3,8 @@
 A stored body is never changed in place. Every `with_...` function returns a new body, which shares
 the unchanged parts with the old one.
 
-Garbage: an object is deleted when all its owners are deleted. After a deletion with `orphan`, the
-owner is removed from the dependents, and they stay.
+Garbage: an object is deleted when all its owners are deleted. A deletion with `orphan` removes the
+owner from its dependents first, so they stay.
 """
 
 from __future__ import annotations
@@ -56,6 +56,18 @@ def containers_of(pod: Body) -> list[Body]:
     return spec(pod).get("containers") or []
 
 
+def init_containers_of(pod: Body) -> list[Body]:
+    return spec(pod).get("initContainers") or []
+
+
+def container_statuses(pod: Body) -> list[Body]:
+    return status(pod).get("containerStatuses") or []
+
+
+def conditions_of(body: Body) -> list[Body]:
+    return status(body).get("conditions") or []
+
+
 def has_ended(pod: Body) -> bool:
     return status(pod).get("phase") in OVER
 
@@ -65,9 +77,12 @@ def is_leaving(body: Body) -> bool:
 
 
 def at_path(body: Body, path: str) -> Any:
+    """Return the value at a path such as `status.phase`; None if there is none."""
     value: Any = body
     for step in path.split("."):
-        value = value.get(step) if isinstance(value, dict) else None
+        if not isinstance(value, dict):
+            return None
+        value = value.get(step)
     return value
 
 
@@ -84,7 +99,7 @@ def without_none(fields: Body) -> Body:
 
 
 def with_meta(body: Body, **changes: Any) -> Body:
-    """A change to None takes the field away."""
+    """Return the body with changed metadata. A change to None removes the field."""
     return {**body, "metadata": without_none({**meta(body), **changes})}
 
 
@@ -97,26 +112,40 @@ def with_status(body: Body, **changes: Any) -> Body:
 
 
 def condition(body: Body, kind: str) -> Body | None:
-    return next((c for c in status(body).get("conditions") or [] if c.get("type") == kind), None)
+    for each in conditions_of(body):
+        if each.get("type") == kind:
+            return each
+    return None
+
+
+def condition_reason(body: Body, kind: str) -> str:
+    found = condition(body, kind) or {}
+    return str(found.get("reason") or "")
 
 
 def with_condition(
     body: Body, now: str, kind: str, value: str, reason: str = "", message: str = ""
 ) -> Body:
-    """The condition as given; its transition time moves only when its status does."""
+    """Return the body with a condition. Its transition time changes only if its status does."""
     old = condition(body, kind)
-    since = old.get("lastTransitionTime", now) if old and old.get("status") == value else now
-    new = without_none(
-        {"type": kind, "status": value, "reason": reason or None, "message": message or None}
-    )
-    others = [c for c in status(body).get("conditions") or [] if c.get("type") != kind]
-    return with_status(body, conditions=[*others, {**new, "lastTransitionTime": since}])
+    since = now
+    if old and old.get("status") == value:
+        since = old.get("lastTransitionTime", now)
+    new = {"type": kind, "status": value}
+    if reason:
+        new["reason"] = reason
+    if message:
+        new["message"] = message
+    new["lastTransitionTime"] = since
+    return with_status(body, conditions=[*_conditions_without(body, kind), new])
 
 
 def without_condition(body: Body, kind: str) -> Body:
-    return with_status(
-        body, conditions=[c for c in status(body).get("conditions") or [] if c.get("type") != kind]
-    )
+    return with_status(body, conditions=_conditions_without(body, kind))
+
+
+def _conditions_without(body: Body, kind: str) -> list[Body]:
+    return [each for each in conditions_of(body) if each.get("type") != kind]
 
 
 def owners_of(body: Body) -> list[Body]:
@@ -128,17 +157,18 @@ def is_owned_by(body: Body, uid: str) -> bool:
 
 
 def is_garbage(body: Body, is_alive: Callable[[str], bool]) -> bool:
-    """Every owner is gone. An owner of a kind that is not served here is given the benefit of the
-    doubt.
+    """Return True if every owner is deleted. An owner of a kind that is not served here counts as
+    alive.
     """
     owners = owners_of(body)
-    known = all(
-        (str(owner.get("apiVersion")), str(owner.get("kind"))) in BY_NAME for owner in owners
-    )
-    return bool(owners) and known and not any(is_alive(str(owner.get("uid"))) for owner in owners)
+    for owner in owners:
+        if (str(owner.get("apiVersion")), str(owner.get("kind"))) not in BY_NAME:
+            return False
+        if is_alive(str(owner.get("uid"))):
+            return False
+    return bool(owners)
 
 
 def without_owner(body: Body, uid: str) -> Body:
-    return with_meta(
-        body, ownerReferences=[o for o in owners_of(body) if o.get("uid") != uid] or None
-    )
+    left = [owner for owner in owners_of(body) if owner.get("uid") != uid]
+    return with_meta(body, ownerReferences=left or None)

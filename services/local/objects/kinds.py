@@ -1,4 +1,4 @@
-"""What is served: every kind, its names, and the fields that a field selector may ask for."""
+"""The kinds that are served: their names, and the fields that a field selector may name."""
 
 import msgspec
 
@@ -47,7 +47,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stored_as(self) -> str:
-        """Both forms of events are one store."""
+        """The two versions of events share one store."""
         return self.plural if self.group in ("", "events.k8s.io") else f"{self.plural}.{self.group}"
 
 

@@ -1,4 +1,4 @@
-"""Selectors: which objects a list or a watch is about.
+"""Selectors of lists and watches.
 
 Labels:  `a=b,c==d,e!=f,g,!h,i in (j,k),l notin (m)`. An object without the key satisfies `!=` and `notin`.
 Fields:  `spec.nodeName=x,status.phase!=Running`, only over the fields that the kind declares as selectable.
@@ -27,43 +27,50 @@ def match_everything(_: Body) -> bool:
 
 
 def label_test(key: str, operator: str, values: Iterable[str] = ()) -> Test:
-    """One term; the operators are spelt as in a node affinity."""
+    """Return the test of one term. Operators are those of a node affinity."""
     wanted = list(values)
     tests: dict[str, Test] = {
         "In": lambda found: key in found and found[key] in wanted,
         "NotIn": lambda found: found.get(key) not in wanted,
         "Exists": lambda found: key in found,
         "DoesNotExist": lambda found: key not in found,
-        "Gt": lambda found: (
-            parse_integer(found.get(key)) is not None and int(found[key]) > int(wanted[0])
-        ),
-        "Lt": lambda found: (
-            parse_integer(found.get(key)) is not None and int(found[key]) < int(wanted[0])
-        ),
+        "Gt": lambda found: is_integer(found.get(key)) and int(found[key]) > int(wanted[0]),
+        "Lt": lambda found: is_integer(found.get(key)) and int(found[key]) < int(wanted[0]),
     }
     if operator not in tests:
         raise bad_request(f"{operator!r} is not a valid selector operator")
     return tests[operator]
 
 
-def parse_integer(text: str | None) -> int | None:
-    return int(text) if text and re.fullmatch(r"-?\d+", text) else None
-
-
 def label_term(text: str) -> Test:
+    """Return the test of a term such as `a=b`. Raises a refusal (400)."""
     if found := IN.match(text):
-        values = [value.strip() for value in found[3].split(",")]
-        return label_test(found[1], "In" if found[2] == "in" else "NotIn", values)
+        key, operator, values = found.groups()
+        names = [value.strip() for value in values.split(",")]
+        return label_test(key, "In" if operator == "in" else "NotIn", names)
     if found := EQUAL.match(text):
-        return label_test(found[1], "NotIn" if found[2] == "!=" else "In", [found[3]])
+        key, operator, value = found.groups()
+        return label_test(key, "NotIn" if operator == "!=" else "In", [value])
     if found := EXISTS.match(text):
-        return label_test(found[2], "DoesNotExist" if found[1] else "Exists")
+        negated, key = found.groups()
+        return label_test(key, "DoesNotExist" if negated else "Exists")
     raise bad_request(f"unable to parse requirement: {text!r}")
 
 
+def is_integer(text: str | None) -> bool:
+    return bool(text and re.fullmatch(r"-?\d+", text))
+
+
 def label_selector(text: str) -> Match:
-    terms = [label_term(part.strip()) for part in PARTS.split(text) if part.strip()]
-    return (lambda body: all(term(labels(body)) for term in terms)) if terms else match_everything
+    terms = [label_term(part) for part in _stripped(PARTS.split(text))]
+    if not terms:
+        return match_everything
+    return lambda body: all(term(labels(body)) for term in terms)
+
+
+def _stripped(parts: Iterable[str]) -> list[str]:
+    """Return the parts without white space around them, and without the empty ones."""
+    return [part.strip() for part in parts if part.strip()]
 
 
 def field_term(text: str, allowed: Iterable[str]) -> Match:
@@ -85,23 +92,29 @@ def field_text(value: object) -> str:
 
 def field_selector(text: str, allowed: Iterable[str]) -> Match:
     names = ["metadata.name", "metadata.namespace", *allowed]
-    terms = [field_term(part.strip(), names) for part in text.split(",") if part.strip()]
-    return (lambda body: all(term(body) for term in terms)) if terms else match_everything
+    terms = [field_term(part, names) for part in _stripped(text.split(","))]
+    if not terms:
+        return match_everything
+    return lambda body: all(term(body) for term in terms)
 
 
 def match_both(left: Match, right: Match) -> Match:
-    if left is match_everything or right is match_everything:
-        return right if left is match_everything else left
+    if left is match_everything:
+        return right
+    if right is match_everything:
+        return left
     return lambda body: left(body) and right(body)
 
 
 def term_matches(term: Body, node_labels: Mapping[str, str], node_name: str) -> bool:
-    """A term of a node affinity: every expression on labels and every one on fields; an empty one
-    never.
+    """Return True if a node satisfies every expression of a term of a node affinity. An empty term
+    matches no node.
     """
-    on_labels, on_fields = term.get("matchExpressions") or [], term.get("matchFields") or []
+    on_labels = term.get("matchExpressions") or []
+    on_fields = term.get("matchFields") or []
     fields = {"metadata.name": node_name}
-    pairs = [(e, node_labels) for e in on_labels] + [(e, fields) for e in on_fields]
-    return bool(pairs) and all(
-        label_test(e["key"], e["operator"], e.get("values") or ())(found) for e, found in pairs
-    )
+    for expressions, found in ((on_labels, node_labels), (on_fields, fields)):
+        for each in expressions:
+            if not label_test(each["key"], each["operator"], each.get("values") or ())(found):
+                return False
+    return bool(on_labels or on_fields)

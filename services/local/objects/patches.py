@@ -1,12 +1,12 @@
-"""The three ways to change an object by halves.
+"""The three kinds of patches of an object.
 
 JSON patch (RFC 6902):   a list of operations on paths; a `test` that fails refuses the whole.
 Merge patch (RFC 7386):  objects are merged, null removes a key, lists are replaced.
 Strategic merge patch:   as merge patch, but the lists below are merged item by item on their key, as the Go
                          types declare it (`patchMergeKey`). Lists that they declare atomic, such as
                          tolerations and taints, are replaced. `$patch: delete|replace`,
-                         `$retainKeys`, `$deleteFromPrimitiveList/x` are honoured.
-All of them give a new document and leave the old one as it was.
+                         `$retainKeys`, `$deleteFromPrimitiveList/x` are supported.
+Each of them returns a new document and does not change the old one.
 """
 
 import copy
@@ -59,7 +59,8 @@ def strategic_merge(target: Any, patch: Any) -> Any:
     result = dict(target) if isinstance(target, dict) else {}
     retained = patch.get("$retainKeys")
     if retained is not None:
-        result = {key: value for key, value in result.items() if key in retained}
+        for key in result.keys() - set(retained):
+            del result[key]
     for key, value in patch.items():
         merge_field(result, key, value)
     return result
@@ -80,28 +81,29 @@ def merge_field(result: Body, key: str, value: Any) -> None:
 
 
 def merge_list(field: str, old: list[Any], new: list[Any]) -> list[Any]:
-    if any(isinstance(item, dict) and item.get("$patch") == "replace" for item in new):
+    if any(_directive(item) == "replace" for item in new):
         return [item for item in new if item.get("$patch") != "replace"]
     if field in PRIMITIVE_SETS:
         return [*old, *(item for item in new if item not in old)]
-    key = next(
-        (
-            k
-            for k in MERGE_KEYS.get(field, ())
-            if all(isinstance(i, dict) and k in i for i in [*old, *new])
-        ),
-        None,
-    )
-    return new if key is None else merge_keyed(key, old, new)
+    items = [*old, *new]
+    for key in MERGE_KEYS.get(field, ()):
+        if all(isinstance(item, dict) and key in item for item in items):
+            return merge_keyed(key, old, new)
+    return new
+
+
+def _directive(item: Any) -> Any:
+    return item.get("$patch") if isinstance(item, dict) else None
 
 
 def merge_keyed(key: str, old: list[Body], new: list[Body]) -> list[Body]:
     items = {item[key]: item for item in old}
     for item in new:
+        name = item[key]
         if item.get("$patch") == "delete":
-            items.pop(item[key], None)
+            items.pop(name, None)
         else:
-            items[item[key]] = strategic_merge(items.get(item[key]), item)
+            items[name] = strategic_merge(items.get(name), item)
     return list(items.values())
 
 
@@ -112,11 +114,8 @@ def pointer_steps(path: str) -> list[str]:
 
 
 def missing_path(path: str) -> ApiError:
-    return ApiError(
-        422,
-        "Invalid",
-        f"the server rejected our request due to an error in our request: no such path {path!r}",
-    )
+    why = f"the server rejected our request due to an error in our request: no such path {path!r}"
+    return ApiError(422, "Invalid", why)
 
 
 def index_of(steps: list[Any], step: str, path: str, room: int) -> int:
@@ -137,47 +136,48 @@ def value_at(document: Any, path: str) -> Any:
 
 
 def put_value(document: Any, path: str, value: Any, grow: bool) -> Any:
-    """`grow`: the operation adds (a list gets longer); otherwise it replaces what must be there."""
+    """Set a value. `grow`: a list gets longer; otherwise the value replaces an existing one."""
     steps = pointer_steps(path)
     if not steps:
         return value
     parent = value_at(document, path.rpartition("/")[0])
+    step = steps[-1]
     if isinstance(parent, list):
-        at = (
-            len(parent)
-            if steps[-1] == "-" and grow
-            else index_of(parent, steps[-1], path, int(grow))
-        )
-        parent[at : at + (not grow)] = [value]
-    elif isinstance(parent, dict) and (grow or steps[-1] in parent):
-        parent[steps[-1]] = value
+        if grow and step == "-":
+            parent.append(value)
+        elif grow:
+            parent.insert(index_of(parent, step, path, 1), value)
+        else:
+            parent[index_of(parent, step, path, 0)] = value
+    elif isinstance(parent, dict) and (grow or step in parent):
+        parent[step] = value
     else:
         raise missing_path(path)
     return document
 
 
 def take_value(document: Any, path: str) -> Any:
-    parent, step = value_at(document, path.rpartition("/")[0]), pointer_steps(path)[-1]
+    """Remove a value; return it."""
+    parent = value_at(document, path.rpartition("/")[0])
+    step = pointer_steps(path)[-1]
     value = value_at(document, path)
     del parent[int(step) if isinstance(parent, list) else step]
     return value
 
 
 def apply_operation(document: Any, operation: Body) -> Any:
-    kind, path = operation.get("op"), str(operation.get("path", ""))
+    kind = operation.get("op")
+    path = str(operation.get("path", ""))
+    source = str(operation.get("from", ""))
     if kind in ("add", "replace"):
         return put_value(document, path, copy.deepcopy(operation.get("value")), grow=kind == "add")
     if kind == "remove":
         take_value(document, path)
         return document
-    if kind in ("copy", "move"):
-        source = str(operation.get("from", ""))
-        value = (
-            take_value(document, source)
-            if kind == "move"
-            else copy.deepcopy(value_at(document, source))
-        )
-        return put_value(document, path, value, grow=True)
+    if kind == "move":
+        return put_value(document, path, take_value(document, source), grow=True)
+    if kind == "copy":
+        return put_value(document, path, copy.deepcopy(value_at(document, source)), grow=True)
     if kind == "test":
         if value_at(document, path) != operation.get("value"):
             raise ApiError(

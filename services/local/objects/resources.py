@@ -16,14 +16,17 @@ not enforced. Amounts are whole numbers: thousandths of a core, bytes, devices, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from services.local.objects.bodies import (
     Body,
-    condition,
+    condition_reason,
+    container_statuses,
     containers_of,
     has_ended,
+    init_containers_of,
     name_of,
     spec,
     status,
@@ -44,69 +47,76 @@ def resources_of(container: Body, which: str) -> Amounts:
 
 
 def allocated_by_container(pod: Body) -> dict[str, Amounts]:
-    statuses = status(pod).get("containerStatuses") or []
-    return {
-        s["name"]: parse_amounts(s["allocatedResources"])
-        for s in statuses
-        if s.get("allocatedResources")
-    }
+    allocated = {}
+    for each in container_statuses(pod):
+        if each.get("allocatedResources"):
+            allocated[each["name"]] = parse_amounts(each["allocatedResources"])
+    return allocated
 
 
 def is_infeasible(pod: Body) -> bool:
-    return (condition(pod, "PodResizePending") or {}).get("reason") == "Infeasible"
+    return condition_reason(pod, "PodResizePending") == "Infeasible"
 
 
 def container_requests(pod: Body, container: Body) -> Amounts:
-    wanted, has = (
-        resources_of(container, "requests"),
-        allocated_by_container(pod).get(str(container.get("name"))),
-    )
-    if has is None:
-        return wanted
-    return has if is_infeasible(pod) else maximum_amounts(wanted, has)
+    desired = resources_of(container, "requests")
+    allocated = allocated_by_container(pod).get(str(container.get("name")))
+    if allocated is None:
+        return desired
+    return allocated if is_infeasible(pod) else maximum_amounts(desired, allocated)
 
 
 def pod_requests(pod: Body) -> Amounts:
-    running = sum_amounts(container_requests(pod, c) for c in containers_of(pod))
-    starting, sidecars = init_requests(spec(pod).get("initContainers") or [])
-    running = maximum_amounts(add_amounts(running, sidecars), starting)
-    whole = {**running, **parse_amounts((spec(pod).get("resources") or {}).get("requests"))}
-    return add_amounts(add_amounts(whole, parse_amounts(spec(pod).get("overhead"))), {"pods": 1})
+    running = sum_amounts(container_requests(pod, each) for each in containers_of(pod))
+    starting, sidecars = init_requests(init_containers_of(pod))
+    requests = maximum_amounts(add_amounts(running, sidecars), starting)
+    requests |= resources_of(spec(pod), "requests")
+    requests = add_amounts(requests, parse_amounts(spec(pod).get("overhead")))
+    return add_amounts(requests, {"pods": 1})
 
 
 def init_requests(containers: list[Body]) -> tuple[Amounts, Amounts]:
-    """The most that is held while the pod starts, and what its sidecars hold for good."""
-    most: Amounts = {}
+    """Return the peak amounts while the pod starts, and the amounts of its sidecars, which stay."""
+    peak: Amounts = {}
     sidecars: Amounts = {}
     for container in containers:
         held = add_amounts(sidecars, resources_of(container, "requests"))
-        most = maximum_amounts(most, held)
-        sidecars = held if container.get("restartPolicy") == "Always" else sidecars
-    return most, sidecars
+        peak = maximum_amounts(peak, held)
+        if container.get("restartPolicy") == "Always":
+            sidecars = held
+    return peak, sidecars
 
 
 def wanted_requests(pod: Body) -> Amounts:
-    return add_amounts(
-        sum_amounts(resources_of(c, "requests") for c in containers_of(pod)), {"pods": 1}
-    )
+    requests = sum_amounts(resources_of(each, "requests") for each in containers_of(pod))
+    return add_amounts(requests, {"pods": 1})
 
 
 def pod_limit(pod: Body, resource: str) -> int | None:
-    """The sum over the containers, or None as soon as one of them has no limit."""
-    limits = [resources_of(c, "limits").get(resource) for c in containers_of(pod)]
-    known = [limit for limit in limits if limit is not None]
-    return sum(known) if known and len(known) == len(limits) else None
+    """Return the sum over the containers; None if one of them has no limit."""
+    total = None
+    for container in containers_of(pod):
+        limit = resources_of(container, "limits").get(resource)
+        if limit is None:
+            return None
+        total = (total or 0) + limit
+    return total
 
 
 def qos_class(pod: Body) -> str:
-    every = [*containers_of(pod), *(spec(pod).get("initContainers") or [])]
-    pairs = [(resources_of(c, "requests"), resources_of(c, "limits")) for c in every]
-    if not any(a.get(r) for pair in pairs for a in pair for r in ("cpu", "memory")):
+    best_effort = guaranteed = True
+    for container in [*containers_of(pod), *init_containers_of(pod)]:
+        requests = resources_of(container, "requests")
+        limits = resources_of(container, "limits")
+        for resource in PLAIN:
+            limit = limits.get(resource)
+            if limit or requests.get(resource):
+                best_effort = False
+            if not limit or requests.get(resource, limit) != limit:
+                guaranteed = False
+    if best_effort:
         return "BestEffort"
-    same = all(
-        lim.get(r) and req.get(r, lim[r]) == lim[r] for req, lim in pairs for r in ("cpu", "memory")
-    )
-    return "Guaranteed" if same else "Burstable"
+    return "Guaranteed" if guaranteed else "Burstable"
 
 
 PLAIN = ("cpu", "memory")
@@ -114,66 +124,66 @@ PODS = ("pods", "count/pods")
 
 
 def quota_usage(pod: Body) -> Amounts:
-    """Return what one pod uses, by the names that a quota has for it."""
+    """Return the usage of one pod, by the names that a quota has for it."""
     if has_ended(pod):
         return {}
-    requests = pod_requests(pod)
+    usage = dict.fromkeys(PODS, 1)
+    for resource, amount in pod_requests(pod).items():
+        if resource != "pods":
+            usage[f"requests.{resource}"] = amount
+        if resource in PLAIN:
+            usage[resource] = amount
     limits = sum_amounts(resources_of(each, "limits") for each in containers_of(pod))
-    named = {
-        f"requests.{resource}": amount
-        for resource, amount in requests.items()
-        if resource != "pods"
-    }
-    named |= {f"limits.{resource}": amount for resource, amount in limits.items()}
-    named |= {resource: requests[resource] for resource in PLAIN if resource in requests}
-    return named | dict.fromkeys(PODS, 1)
+    for resource, amount in limits.items():
+        usage[f"limits.{resource}"] = amount
+    return usage
+
+
+def total_usage(pods: Iterable[Body]) -> Amounts:
+    return sum_amounts(quota_usage(pod) for pod in pods)
 
 
 def quota_limits(quota: Body) -> Amounts:
-    """In thousandths of a core, and in the units of all else; nothing for a quota with scopes."""
+    """Return the limits: thousandths of a core, and the units of all else; none for a quota with
+    scopes.
+    """
     if spec(quota).get("scopes") or spec(quota).get("scopeSelector"):
         return {}
-    hard = spec(quota).get("hard") or {}
-    cores = {
-        name: parse_amounts({"cpu": text})["cpu"] for name, text in hard.items() if _is_cpu(name)
-    }
-    return parse_amounts({name: text for name, text in hard.items() if not _is_cpu(name)}) | cores
+    limits = {}
+    for name, text in (spec(quota).get("hard") or {}).items():
+        limits[name] = whole_units("cpu" if _is_cpu(name) else name, text)
+    return limits
 
 
 def with_usage(quota: Body, pods: Iterable[Body]) -> Body:
     """Return the quota with the status that its controller writes."""
-    used: Amounts = {}
-    for pod in pods:
-        used = add_amounts(used, quota_usage(pod))
-    told = {name: _text(name, used.get(name, 0)) for name in quota_limits(quota)}
+    usage = total_usage(pods)
+    used = {name: _text(name, usage.get(name, 0)) for name in quota_limits(quota)}
     hard = spec(quota).get("hard") or {}
-    return (
-        quota
-        if status(quota) == {"hard": hard, "used": told}
-        else with_status(quota, hard=hard, used=told)
-    )
+    if status(quota) == {"hard": hard, "used": used}:
+        return quota
+    return with_status(quota, hard=hard, used=used)
 
 
 def quota_error(quota: Body, pod: Body, pods: Iterable[Body]) -> str:
-    """Why a quota refuses one more pod; empty where it does not."""
-    wants, used = quota_usage(pod), Amounts()
-    for other in pods:
-        used = add_amounts(used, quota_usage(other))
-    hard = quota_limits(quota)
-    over = [
-        name
-        for name in sorted(hard)
-        if wants.get(name) and used.get(name, 0) + wants[name] > hard[name]
-    ]
-    if not over:
+    """Return the reason that a quota refuses one more pod; empty if it does not."""
+    requested = quota_usage(pod)
+    used = total_usage(pods)
+    limits = quota_limits(quota)
+    exceeded = []
+    for name in sorted(limits):
+        amount = requested.get(name)
+        if amount and used.get(name, 0) + amount > limits[name]:
+            exceeded.append(name)
+    if not exceeded:
         return ""
 
-    def format_amounts(each: Amounts) -> str:
-        return ",".join(f"{name}={_text(name, each.get(name, 0))}" for name in over)
+    def format_amounts(amounts: Amounts) -> str:
+        return ",".join(f"{name}={_text(name, amounts.get(name, 0))}" for name in exceeded)
 
     return (
-        f"exceeded quota: {name_of(quota)}, requested: {format_amounts(wants)}, "
-        f"used: {format_amounts(used)}, limited: {format_amounts(hard)}"
+        f"exceeded quota: {name_of(quota)}, requested: {format_amounts(requested)}, "
+        f"used: {format_amounts(used)}, limited: {format_amounts(limits)}"
     )
 
 
@@ -192,16 +202,20 @@ def parse_amounts(listed: dict[str, Any] | None) -> Amounts:
     return {resource: whole_units(resource, text) for resource, text in (listed or {}).items()}
 
 
+def _combine(left: Amounts, right: Amounts, operation: Callable[[int, int], int]) -> Amounts:
+    return {key: operation(left.get(key, 0), right.get(key, 0)) for key in {**left, **right}}
+
+
 def add_amounts(left: Amounts, right: Amounts) -> Amounts:
-    return {key: left.get(key, 0) + right.get(key, 0) for key in {**left, **right}}
+    return _combine(left, right, operator.add)
 
 
 def subtract_amounts(left: Amounts, right: Amounts) -> Amounts:
-    return {key: left.get(key, 0) - right.get(key, 0) for key in {**left, **right}}
+    return _combine(left, right, operator.sub)
 
 
 def maximum_amounts(left: Amounts, right: Amounts) -> Amounts:
-    return {key: max(left.get(key, 0), right.get(key, 0)) for key in {**left, **right}}
+    return _combine(left, right, max)
 
 
 def cpu_text(millis: int) -> str:

@@ -29,15 +29,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--token-file", type=Path, help="file with a token that every request must carry"
     )
-    said = "run containers of this image with the Python packages of this folder; may be given several times"
+    about = "run containers of this image with the Python packages of this folder; may be repeated"
     parser.add_argument(
-        "--image", type=image, action="append", default=[], metavar="NAME=FOLDER", help=said
+        "--image", type=image, action="append", default=[], metavar="NAME=FOLDER", help=about
     )
     return parser.parse_args()
 
 
 def image(text: str) -> tuple[str, str]:
-    """Split NAME=FOLDER."""
+    """Split NAME=FOLDER into its two parts."""
     name, _, folder = text.partition("=")
     if not (name and Path(folder).is_dir()):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER with a folder that is there")

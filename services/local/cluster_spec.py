@@ -1,17 +1,16 @@
-"""The cluster file: which nodes there are, and which tenants come and go.
+"""The cluster file: the nodes, the tenants and the quotas.
 
     nodes:
       - {name: small, count: 2, cpu: 2, memory_gib: 4}         # small-1, small-2
       - {name: big, cpu: 4, memory_gib: 8, gpu: 1}             # big
     tenants:
-      - {node: small-1, cpu: 1.5, from_s: 30, to_s: 90}        # somebody else's work
+      - {node: small-1, cpu: 1.5, from_s: 30, to_s: 90}        # pods that are not Weir's
     quotas:
-      team-a: {cpu: 4, memory_gib: 8, gpu: 1}                  # what that namespace's jobs may hold in all
+      team-a: {cpu: 4, memory_gib: 8, gpu: 1}                  # the most that the namespace's jobs may hold
 
-There are the namespaces `default` and those that `quotas` name; `team-b: {}` is one without a
-limit.
+The namespaces are `default` and those that `quotas` name; `team-b: {}` has no limit.
 
-Every reason why a file is no good is told, not only the first.
+An error message gives all faults of the file, one a line.
 """
 
 import difflib
@@ -31,12 +30,13 @@ from shared.messages import DNS_LABEL, Cores, Namespace, NotNegative
 
 ERROR_TYPE = re.compile(r", got `\w+`$")
 """The end of a decoder's error, which names a type."""
+SECTIONS = ("nodes", "tenants", "quotas")
 NAMESPACE_RULE = "Expected lower-case letters, digits and hyphens, beginning with a letter, at most 63 characters"
 AboveZero = Annotated[float, Meta(gt=0)]
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One node, or `count` alike."""
+    """One node, or `count` equal ones."""
 
     name: str = "node"
     count: Annotated[int, Meta(ge=1)] = 1
@@ -45,15 +45,13 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gpu: Annotated[int, Meta(ge=0)] = 0
 
     def node_names(self) -> list[str]:
-        return (
-            [self.name]
-            if self.count == 1
-            else [f"{self.name}-{number}" for number in range(1, self.count + 1)]
-        )
+        if self.count == 1:
+            return [self.name]
+        return [f"{self.name}-{number}" for number in range(1, self.count + 1)]
 
 
 class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Work that is not ours, on one node for some time."""
+    """A pod that is not Weir's, on one node for some time."""
 
     node: str
     cpu: AboveZero  # cores
@@ -84,29 +82,28 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvalidClusterFile(ValueError):
-    """Every reason, one a line."""
+    """The faults of a cluster file, one a line."""
 
 
 def parse_cluster(text: str) -> ClusterSpec:
-    """Raises BadCluster."""
+    """Return the content of a cluster file. Raises `InvalidClusterFile`."""
     try:
         document = documents.load_yaml(text)
     except yaml.YAMLError as error:
         raise InvalidClusterFile(f"this is no YAML: {error}") from error
     if not isinstance(document, dict):
         raise InvalidClusterFile("a cluster file is a mapping with `nodes` and perhaps `tenants`")
-    known = ("nodes", "tenants", "quotas")
-    reasons = [
-        f"{key}: unknown; there are {', '.join(known)}" for key in document if key not in known
-    ]
+    reasons = []
+    for key in document:
+        if key not in SECTIONS:
+            reasons.append(f"{key}: unknown; there are {', '.join(SECTIONS)}")
     nodes = read_entries("nodes", document.get("nodes"), NodeSpec, reasons)
     tenants = read_entries("tenants", document.get("tenants"), TenantSpec, reasons)
     quotas = read_quotas(document.get("quotas") or {}, reasons)
     spec = ClusterSpec(nodes=tuple(nodes.values()), tenants=tuple(tenants.values()), quotas=quotas)
-    whole = not any(reason.startswith("nodes") for reason in reasons)
-    reasons += node_reasons(nodes) + tenant_reasons(
-        tenants, spec.nodes_by_name() if whole else None
-    )
+    has_all_nodes = not any(reason.startswith("nodes") for reason in reasons)
+    reasons += node_reasons(nodes)
+    reasons += tenant_reasons(tenants, spec.nodes_by_name() if has_all_nodes else None)
     if not document.get("nodes"):
         reasons.append("nodes: there must be at least one")
     if reasons:
@@ -115,7 +112,7 @@ def parse_cluster(text: str) -> ClusterSpec:
 
 
 def read_quotas(raw: Any, reasons: list[str]) -> Quotas:
-    """Return the quotas. Return none if one of them is wrong; `reasons` then says why."""
+    """Return the quotas. If one of them is wrong, return none and add the faults to `reasons`."""
     wrong = quota_reasons(raw)
     reasons += wrong
     if wrong:
@@ -124,7 +121,7 @@ def read_quotas(raw: Any, reasons: list[str]) -> Quotas:
 
 
 def quota_reasons(raw: Any) -> list[str]:
-    """Return the reasons against the quotas, each with the place of the fault."""
+    """Return the faults of the quotas, each with its place."""
     if not isinstance(raw, dict):
         return [f"quotas: {conversion_error(Quotas, raw)}"]
     reasons = []
@@ -144,9 +141,7 @@ def is_namespace(name: str) -> bool:
 
 
 def field_reasons(kind: type[msgspec.Struct], raw: Mapping[str, Any], path: str) -> list[str]:
-    """Return the reasons against the fields of a mapping. `path`: the text before a field's
-    name.
-    """
+    """Return the faults of the fields of a mapping. `path`: the text before a field's name."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     reasons = []
     for name in raw:
@@ -174,7 +169,7 @@ def conversion_error(kind: Any, value: object) -> str:
 
 
 def written_value(value: object) -> str:
-    """Return a value as YAML has it, shortened."""
+    """Return a value in YAML, shortened."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -183,38 +178,40 @@ def written_value(value: object) -> str:
 
 
 def read_entries(field: str, entries: Any, kind: type[Any], reasons: list[str]) -> dict[int, Any]:
-    """The entries that can be read, by their place."""
+    """Return the valid entries, by index. Add the faults of the others to `reasons`."""
     if not isinstance(entries or [], list):
         reasons.append(f"{field}: must be a list")
         return {}
-    good = {}
+    valid = {}
     for index, entry in enumerate(entries or []):
         where = f"{field}[{index}]"
-        wrong = (
-            field_reasons(kind, entry, f"{where}.")
-            if isinstance(entry, dict)
-            else [f"{where}: must be a mapping"]
-        )
-        reasons += wrong
-        if not wrong:
-            good[index] = msgspec.convert(entry, kind)
-    return good
+        if not isinstance(entry, dict):
+            reasons.append(f"{where}: must be a mapping")
+            continue
+        faults = field_reasons(kind, entry, f"{where}.")
+        reasons += faults
+        if not faults:
+            valid[index] = msgspec.convert(entry, kind)
+    return valid
 
 
 def node_reasons(nodes: Mapping[int, NodeSpec]) -> list[str]:
-    reasons = [
-        f"nodes[{index}].name: {node.name!r} is no good name for a node"
-        for index, node in nodes.items()
-        if not SUBDOMAIN.match(node.name)
-    ]
-    seen = Counter(name for node in nodes.values() for name in node.node_names())
-    return reasons + [
-        f"nodes: {name!r} is there {count} times" for name, count in seen.items() if count > 1
-    ]
+    reasons = []
+    counts: Counter[str] = Counter()
+    for index, node in nodes.items():
+        counts.update(node.node_names())
+        if not SUBDOMAIN.match(node.name):
+            reasons.append(f"nodes[{index}].name: {node.name!r} is no good name for a node")
+    for name, count in counts.items():
+        if count > 1:
+            reasons.append(f"nodes: {name!r} is there {count} times")
+    return reasons
 
 
 def tenant_reasons(tenants: Mapping[int, TenantSpec], known: Container[str] | None) -> list[str]:
-    """`known`: the nodes' names; None where not all could be read."""
+    """Return the faults of the tenants. `known`: the names of the nodes; None if some of them could not
+    be read.
+    """
     reasons = []
     for index, tenant in tenants.items():
         where = f"tenants[{index}]"

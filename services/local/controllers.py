@@ -66,10 +66,18 @@ from services.local.scheduler import (
     pod_requirements,
     reserve,
 )
-from services.local.store import ADDED, BEFORE_ALL, DELETED, Change, Deletion, Key, Store
+from services.local.store import (
+    ADDED,
+    BEFORE_ALL,
+    DELETED,
+    FOREGROUND,
+    Change,
+    Deletion,
+    Key,
+    Store,
+)
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-FOREGROUND = "foregroundDeletion"
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):

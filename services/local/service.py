@@ -1,4 +1,4 @@
-"""The cluster, put together: `async with local_cluster(nodes, data) as cluster: cluster.url`."""
+"""The cluster: `async with local_cluster(nodes, data) as cluster: cluster.url`."""
 
 import asyncio
 import os
@@ -37,16 +37,17 @@ log = structlog.get_logger()
 
 LEASES = "kube-node-lease"
 LEASE_DURATION_S = 40
-REVISIONS_PER_S = 1000  # a later start begins above every revision of an earlier one that wrote no faster than this
+REVISIONS_PER_S = 1000
+"""The first revision is the time times this. So it is above the revisions of an earlier start that
+wrote no faster.
+"""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0  # 0: any that is free
-    token: str = ""  # if given, every request must carry it
+    token: str = ""  # every request must carry it; empty: no token
     bookmark_s: float = BOOKMARK_S
-    last_look_s: float = (
-        0.3  # so long those who watch are still told, when nodes and pods have ended
-    )
+    last_look_s: float = 0.3  # between the end of nodes and pods and the end of the API
     kubelet: KubeletSettings = KubeletSettings()
     controllers: ControllerSettings = ControllerSettings()
 
@@ -59,11 +60,11 @@ class Cluster:
         self.data = data.resolve()
         home = cluster_id(self.data)
         self.store = Store(int(time.time() * REVISIONS_PER_S))
-        self.keeper = ProcessReaper(home)
+        self.reaper = ProcessReaper(home)
         groups = cgroup_manager.find_cgroup_manager(
             f"weir-local-{home}", settings.kubelet.quota_period_us
         )
-        self.world = KubeletContext(
+        self.context = KubeletContext(
             store=self.store,
             cgroups=groups,
             settings=settings.kubelet,
@@ -71,27 +72,27 @@ class Cluster:
             home=home,
             base=bare_environment(os.environ),
         )
-        self.kubelet = Kubelet(self.world, set(spec.nodes_by_name()))
-        self.usage = Usage(self.world, self.kubelet)
+        self.kubelet = Kubelet(self.context, set(spec.nodes_by_name()))
+        self.usage = Usage(self.context, self.kubelet)
         self.runner: web.AppRunner | None = None
         self.url = ""
         self.tasks: list[asyncio.Task[None]] = []
-        self.is_going = False
+        self.is_closing = False
 
     # ---- start and stop
 
     async def start(self) -> None:
-        """1 what an earlier start left, 2 the nodes, 3 the parts that react, 4 the doors."""
+        """Clean up after an earlier start, create the nodes, start the control loops and the API."""
         self.data.mkdir(parents=True, exist_ok=True)
-        await self.keeper.start()
-        self.world.cgroups.close()
+        await self.reaper.start()
+        self.context.cgroups.close()
         controllers = Controllers(self.store, self.settings.controllers)
         parts = [
             controllers.watch_changes,
             controllers.sweep_periodically,
             SchedulerLoop(self.store).run,
             self.kubelet.run,
-            self.keep_alive,
+            self.renew_leases_forever,
             self.measure,
             TenantController(self.store, self.spec.tenants).run,
         ]
@@ -99,15 +100,11 @@ class Cluster:
         self.register_nodes()
         self.tasks = [asyncio.create_task(self.restart_on_error(part)) for part in parts]
         await self.start_api_server()
-        log.info(
-            "ClusterStarted",
-            url=self.url,
-            nodes=len(self.kubelet.nodes),
-            enforced=self.world.cgroups.enforced,
-        )
+        nodes, enforced = len(self.kubelet.nodes), self.context.cgroups.enforced
+        log.info("ClusterStarted", url=self.url, nodes=nodes, enforced=enforced)
 
     async def restart_on_error(self, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """A part that breaks is told at once, and started again where it stood."""
+        """Run a part. Log its errors, and start it again; its position is kept."""
         while True:
             try:
                 await part()
@@ -117,9 +114,9 @@ class Cluster:
                 await asyncio.sleep(0.1)
 
     async def start_api_server(self) -> None:
-        metrics = MetricsApi(self.world, self.usage)
+        metrics = MetricsApi(self.context, self.usage)
         server = ApiServer(
-            self.store, metrics, self.world.logs, self.settings.token, self.settings.bookmark_s
+            self.store, metrics, self.context.logs, self.settings.token, self.settings.bookmark_s
         )
         self.runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.2)
         await self.runner.setup()
@@ -128,7 +125,7 @@ class Cluster:
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
 
     async def stop(self) -> None:
-        """Nodes and pods first, while their ends can still be watched."""
+        """Stop the nodes and pods first, while clients can still watch their ends."""
         self.close_nodes()
         await self.kubelet.stop_all()
         await asyncio.sleep(self.settings.last_look_s)
@@ -137,48 +134,46 @@ class Cluster:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         if self.runner is not None:
             await self.runner.cleanup()
-        await self.keeper.stop()
-        self.world.cgroups.close()
+        await self.reaper.stop()
+        self.context.cgroups.close()
 
     # ---- the nodes
 
     def register_nodes(self) -> None:
         for name, spec in self.spec.nodes_by_name().items():
-            self.world.cgroups.open_node(name, round(spec.cpu * 1000))
-            body = new_system_object(
-                self.store, NODE, name, status=kubelet_module.status_of(spec, name), spec={}
-            )
+            self.context.cgroups.open_node(name, round(spec.cpu * 1000))
+            status = kubelet_module.status_of(spec, name)
+            body = new_system_object(self.store, NODE, name, status=status, spec={})
             body["metadata"]["labels"] = kubelet_module.labels_for(name)
             self.store.create(NODE, kubelet_module.ready_node(body, self.store.now()))
             lease = new_system_object(self.store, LEASE, name, LEASES)
             self.store.create(LEASE, with_spec(lease, **self.lease(name)))
+
+    async def renew_leases_forever(self) -> None:
+        settings = self.settings.kubelet
+        heartbeat_at = self.store.clock() + settings.heartbeat_s
+        while True:
+            await asyncio.sleep(settings.lease_s)
+            for name in self.kubelet.nodes:
+                self.renew_lease(name)
+            if self.store.clock() >= heartbeat_at:
+                heartbeat_at = self.store.clock() + settings.heartbeat_s
+                self.write_node_status()
 
     def lease(self, name: str) -> dict[str, Any]:
         return kubelet_module.lease_spec(
             name, format_micro_time(self.store.clock()), LEASE_DURATION_S
         )
 
-    async def keep_alive(self) -> None:
-        beat_at = self.store.clock() + self.settings.kubelet.heartbeat_s
-        while True:
-            await asyncio.sleep(self.settings.kubelet.lease_s)
-            for name in self.kubelet.nodes:
-                self.renew_lease(name)
-            if self.store.clock() >= beat_at:
-                beat_at = self.store.clock() + self.settings.kubelet.heartbeat_s
-                self.write_node_status()
-
     def write_node_status(self) -> None:
-        """How each node is."""
-        condition = kubelet_module.closing_node if self.is_going else kubelet_module.ready_node
+        """Write the Ready condition of each node."""
+        modify = kubelet_module.closing_node if self.is_closing else kubelet_module.ready_node
         for name in self.kubelet.nodes:
-            self.store.change(NODE, "", name, lambda body: condition(body, self.store.now()))
+            self.store.change(NODE, "", name, lambda body: modify(body, self.store.now()))
 
     def close_nodes(self) -> None:
-        """Whoever decides when the nodes are another day's waits until they are seen again, and as
-        they are then.
-        """
-        self.is_going = True
+        """Mark all nodes as not ready, so that nobody makes decisions for them before the next start."""
+        self.is_closing = True
         self.write_node_status()
 
     def renew_lease(self, name: str) -> None:
@@ -200,7 +195,7 @@ async def local_cluster(
     quotas: Quotas | None = None,
     settings: Settings | None = None,
 ) -> AsyncIterator[Cluster]:
-    """A cluster for as long as the block lasts; afterwards no process of it is left."""
+    """Run a cluster for the time of the block. Afterwards none of its processes is left."""
     spec = ClusterSpec(nodes=tuple(nodes), tenants=tuple(tenants), quotas=quotas or {})
     cluster = Cluster(spec, data, settings or Settings())
     try:

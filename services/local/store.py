@@ -63,17 +63,19 @@ BEFORE_ALL: Key = ("", "")  # names are not empty
 CONFLICT_MESSAGE = (
     "the object has been modified; please apply your changes to the latest version and try again"
 )
-JOURNAL_LENGTH = 20_000  # changes of one kind that a watch can go back
+FOREGROUND = "foregroundDeletion"
+JOURNAL_LENGTH = 20_000
+"""Changes of one kind in a watch cache."""
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True):
-    """How somebody wants an object gone."""
+    """The options of a deletion."""
 
-    grace_s: int | None = None  # None: what the pod itself asks for
+    grace_s: int | None = None  # None: the grace period in the spec of the pod
     uid: str | None = None  # precondition
     revision: str | None = None  # precondition
-    orphan: bool = False  # leave what it owns
-    foreground: bool = False  # take what it owns first
+    orphan: bool = False  # keep its dependents
+    foreground: bool = False  # delete its dependents first
 
 
 def new_uid() -> str:
@@ -99,9 +101,7 @@ class Store:
             kind.stored_as: WatchCache(first_revision, journal_length) for kind in KINDS
         }
         self.alive: dict[str, tuple[Kind, Key]] = {}  # by uid
-        self.owned: dict[
-            str, dict[str, tuple[Kind, Key]]
-        ] = {}  # by the owner's uid, then by their own
+        self.owned: dict[str, dict[str, tuple[Kind, Key]]] = {}  # by the owner's uid, then by uid
         self.news = asyncio.Event()  # set, and replaced, at every write of any kind
 
     def now(self) -> str:
@@ -123,11 +123,11 @@ class Store:
         return body
 
     def list_objects(self, kind: Kind, namespace: str = "") -> list[ObjectVersion]:
-        """All of a kind, or of one namespace, by namespace and name."""
+        """Return all objects of a kind, or those of one namespace, by namespace and name."""
         return list(self.list_after(kind, namespace, BEFORE_ALL))
 
     def list_after(self, kind: Kind, namespace: str, after: Key) -> Iterator[ObjectVersion]:
-        """As `stored`, from behind a key. Nothing may be written while this is read."""
+        """Yield the objects of `list_objects` after a key. Write nothing during the iteration."""
         objects = self.objects[kind.stored_as]
         for key in objects.irange(max(after, (namespace, "")), inclusive=(False, False)):
             if namespace and key[0] != namespace:
@@ -135,7 +135,7 @@ class Store:
             yield objects[key]
 
     def count_after(self, kind: Kind, namespace: str, after: Key) -> int:
-        """How many `stored_after` would give."""
+        """Return the number of objects that `list_after` yields."""
         objects = self.objects[kind.stored_as]
         begin = objects.bisect_right(max(after, (namespace, "")))
         end = objects.bisect_left((f"{namespace}\0", "")) if namespace else len(objects)
@@ -147,11 +147,11 @@ class Store:
     # ---- writing
 
     def create(self, kind: Kind, body: Body) -> Body:
-        key = (namespace_of(body), name_of(body))
+        namespace, name = key = (namespace_of(body), name_of(body))
         if key in self.objects[kind.stored_as]:
-            raise already_exists(kind.plural, key[1])
+            raise already_exists(kind.plural, name)
         if kind.namespaced:
-            self.check_namespace(key[0], f"{kind.plural} {key[1]}")
+            self.check_namespace(namespace, f"{kind.plural} {name}")
         if kind is POD:
             self.check_quotas(body)
         return self.write_version(kind, key, ADDED, None, body)
@@ -166,131 +166,129 @@ class Store:
     def check_quotas(self, pod: Body) -> None:
         namespace = namespace_of(pod)
         for quota in self.list_objects(QUOTA, namespace):
-            if why := quota_error(
-                quota.body, pod, (each.body for each in self.list_objects(POD, namespace))
-            ):
+            pods = (each.body for each in self.list_objects(POD, namespace))
+            if why := quota_error(quota.body, pod, pods):
                 raise forbidden(f'pods "{name_of(pod)}" is forbidden: {why}')
 
     def update(self, kind: Kind, body: Body) -> Body:
-        """Raises Conflict if the body names a revision that is not the latest."""
+        """Store a new version of an object; return it. Raises Conflict if the body names a revision
+        that is not the latest.
+        """
         key = (namespace_of(body), name_of(body))
         old: ObjectVersion | None = self.objects[kind.stored_as].get(key)
         if old is None:
-            raise not_found(kind.plural, key[1], kind.group)
-        if meta(body).get("resourceVersion") not in (None, "", meta(old.body)["resourceVersion"]):
-            raise conflict(kind.plural, key[1], CONFLICT_MESSAGE)
-        same = with_meta(body, resourceVersion=meta(old.body)["resourceVersion"])
-        if same == old.body:
+            raise not_found(kind.plural, name_of(body), kind.group)
+        check_revision(kind, old.body, body)
+        if with_meta(body, resourceVersion=meta(old.body)["resourceVersion"]) == old.body:
             return old.body
         if is_leaving(body) and has_finalizers(kind, old.body) and self.may_be_removed(kind, body):
             return self.remove_object(kind, key, body)
         return self.write_version(kind, key, MODIFIED, old, body)
 
     def change(
-        self, kind: Kind, namespace: str, name: str, how: Callable[[Body], Body]
+        self, kind: Kind, namespace: str, name: str, modify: Callable[[Body], Body]
     ) -> Body | None:
-        """As the system's parts write: the latest version through `how`; None: there is no such
-        object.
-        """
+        """Update an object with a function of its latest version. Return None if there is none."""
         body = self.find(kind, namespace, name)
-        return None if body is None else self.update(kind, how(body))
+        return None if body is None else self.update(kind, modify(body))
 
     def write_version(
         self, kind: Kind, key: Key, verb: str, old: ObjectVersion | None, body: Body
     ) -> Body:
+        """Write the next revision, and wake the watchers."""
         self.revision += 1
         new = ObjectVersion(with_meta(body, resourceVersion=str(self.revision)), self.revision)
         self.unindex_object(kind, key, old)
         if verb != DELETED:
             self.index_object(kind, key, new)
         self.watch_cache(kind).append(Change(verb, old, new), self.clock())
-        told, self.news = self.news, asyncio.Event()
-        told.set()
+        self.news = _next_event(self.news)
         return new.body
 
     def index_object(self, kind: Kind, key: Key, new: ObjectVersion) -> None:
+        uid = uid_of(new.body)
         self.objects[kind.stored_as][key] = new
-        self.alive[uid_of(new.body)] = (kind, key)
+        self.alive[uid] = (kind, key)
         for owner in owners_of(new.body):
-            self.owned.setdefault(str(owner.get("uid")), {})[uid_of(new.body)] = (kind, key)
+            self.owned.setdefault(str(owner.get("uid")), {})[uid] = (kind, key)
 
     def unindex_object(self, kind: Kind, key: Key, old: ObjectVersion | None) -> None:
         if old is None:
             return
+        uid = uid_of(old.body)
         self.objects[kind.stored_as].pop(key, None)
-        self.alive.pop(uid_of(old.body), None)
+        self.alive.pop(uid, None)
         for owner in owners_of(old.body):
-            self.owned.get(str(owner.get("uid")), {}).pop(uid_of(old.body), None)
+            self.owned.get(str(owner.get("uid")), {}).pop(uid, None)
 
     def dependents(self, owner_uid: str) -> list[tuple[Kind, Body]]:
-        places = list(self.owned.get(owner_uid, {}).values())
-        return [
-            (kind, stored.body)
-            for kind, key in places
-            if (stored := self.objects[kind.stored_as].get(key))
-        ]
+        found = []
+        for kind, key in self.owned.get(owner_uid, {}).values():
+            stored = self.objects[kind.stored_as].get(key)
+            if stored:
+                found.append((kind, stored.body))
+        return found
 
     def remove_object(self, kind: Kind, key: Key, body: Body) -> Body:
         return self.write_version(kind, key, DELETED, self.objects[kind.stored_as][key], body)
 
     # ---- deleting
 
-    def delete(self, kind: Kind, namespace: str, name: str, how: Deletion) -> Body:
+    def delete(self, kind: Kind, namespace: str, name: str, options: Deletion) -> Body:
+        """Delete an object, or mark it until its finalizers and its pod's processes are gone."""
         body = self.read(kind, namespace, name)
-        check_preconditions(kind, body, how)
-        return (
-            self.mark_deleted(kind, body, how)
-            if self.must_wait(kind, body, how)
-            else self.remove_now(kind, body, how)
-        )
+        check_preconditions(kind, body, options)
+        if self.must_wait(kind, body, options):
+            return self.mark_deleted(kind, body, options)
+        return self.remove_now(kind, body)
 
-    def must_wait(self, kind: Kind, body: Body, how: Deletion) -> bool:
-        return has_finalizers(kind, body) or how.foreground or self.grace(kind, body, how) > 0
+    def must_wait(self, kind: Kind, body: Body, options: Deletion) -> bool:
+        if has_finalizers(kind, body) or options.foreground:
+            return True
+        return self.grace_period_s(kind, body, options) > 0
 
-    def grace(self, kind: Kind, body: Body, how: Deletion) -> int:
-        if kind.name != "Pod" or not node_of(body) or has_ended(body):
+    def grace_period_s(self, kind: Kind, body: Body, options: Deletion) -> int:
+        """Return the grace period of a pod on a node: the shortest that was requested."""
+        if not is_on_node(kind, body):
             return 0
-        wanted = (
-            spec(body).get("terminationGracePeriodSeconds", 30)
-            if how.grace_s is None
-            else how.grace_s
-        )
-        earlier = meta(body).get("deletionGracePeriodSeconds")
-        return int(wanted) if earlier is None else min(int(wanted), int(earlier))
+        grace_s = options.grace_s
+        if grace_s is None:
+            grace_s = spec(body).get("terminationGracePeriodSeconds", 30)
+        earlier_s = meta(body).get("deletionGracePeriodSeconds")
+        return int(grace_s) if earlier_s is None else min(int(grace_s), int(earlier_s))
 
-    def mark_deleted(self, kind: Kind, body: Body, how: Deletion) -> Body:
-        grace = self.grace(kind, body, how)
-        changes: Body = {
-            "deletionTimestamp": format_time(self.clock() + grace),
-            "deletionGracePeriodSeconds": grace,
-        }
-        if is_leaving(body) and meta(body).get("deletionGracePeriodSeconds") == grace:
-            changes = {}
-        if how.foreground and "foregroundDeletion" not in (meta(body).get("finalizers") or []):
-            changes["finalizers"] = [*(meta(body).get("finalizers") or []), "foregroundDeletion"]
+    def mark_deleted(self, kind: Kind, body: Body, options: Deletion) -> Body:
+        metadata = meta(body)
+        grace_s = self.grace_period_s(kind, body, options)
+        changes: Body = {}
+        if not (is_leaving(body) and metadata.get("deletionGracePeriodSeconds") == grace_s):
+            changes["deletionTimestamp"] = format_time(self.clock() + grace_s)
+            changes["deletionGracePeriodSeconds"] = grace_s
+        finalizers = metadata.get("finalizers") or []
+        if options.foreground and FOREGROUND not in finalizers:
+            changes["finalizers"] = [*finalizers, FOREGROUND]
         marked = with_meta(body, **changes)
-        return self.update(
-            kind, with_status(marked, phase="Terminating") if kind is NAMESPACE else marked
-        )
+        if kind is NAMESPACE:
+            marked = with_status(marked, phase="Terminating")
+        return self.update(kind, marked)
 
-    def remove_now(self, kind: Kind, body: Body, how: Deletion) -> Body:
+    def remove_now(self, kind: Kind, body: Body) -> Body:
         key = (namespace_of(body), name_of(body))
-        if kind.name == "Pod" and node_of(body) and not has_ended(body) and not leaves_now(body):
-            marks = {"deletionTimestamp": self.now(), "deletionGracePeriodSeconds": 0}
-            body = self.write_version(
-                kind, key, MODIFIED, self.objects[kind.stored_as][key], with_meta(body, **marks)
-            )
+        if is_on_node(kind, body) and not leaves_now(body):
+            marked = with_meta(body, deletionTimestamp=self.now(), deletionGracePeriodSeconds=0)
+            old = self.objects[kind.stored_as][key]
+            body = self.write_version(kind, key, MODIFIED, old, marked)
         return self.remove_object(kind, key, body)
 
     def may_be_removed(self, kind: Kind, body: Body) -> bool:
-        """A leaving object that nothing holds any more."""
-        return not has_finalizers(kind, body) and (
-            kind.name != "Pod" or leaves_now(body) or not node_of(body) or has_ended(body)
-        )
+        """Return True for a leaving object without finalizers, whose pod has no processes."""
+        if has_finalizers(kind, body):
+            return False
+        return leaves_now(body) or not is_on_node(kind, body)
 
     def finish_pod(self, kind: Kind, body: Body) -> None:
-        """The kubelet's last word: it has ended and may go, unless a finalizer holds it or it is
-        another.
+        """Remove a pod whose processes have ended, unless it has finalizers, or another pod has its
+        name now.
         """
         current = self.find(kind, namespace_of(body), name_of(body))
         if current is not None and uid_of(current) == uid_of(body):
@@ -298,20 +296,38 @@ class Store:
 
 
 def has_finalizers(kind: Kind, body: Body) -> bool:
-    return bool(meta(body).get("finalizers")) or (
-        kind is NAMESPACE and bool(spec(body).get("finalizers"))
-    )
+    if meta(body).get("finalizers"):
+        return True
+    return kind is NAMESPACE and bool(spec(body).get("finalizers"))
+
+
+def is_on_node(kind: Kind, body: Body) -> bool:
+    """Return True for a pod that has a node, and has not ended."""
+    return kind.name == "Pod" and bool(node_of(body)) and not has_ended(body)
+
+
+def check_revision(kind: Kind, old: Body, new: Body) -> None:
+    """Raise Conflict if the new body names a revision that is not the latest."""
+    if meta(new).get("resourceVersion") not in (None, "", meta(old)["resourceVersion"]):
+        raise conflict(kind.plural, name_of(old), CONFLICT_MESSAGE)
 
 
 def leaves_now(body: Body) -> bool:
     return is_leaving(body) and meta(body).get("deletionGracePeriodSeconds") == 0
 
 
-def check_preconditions(kind: Kind, body: Body, how: Deletion) -> None:
-    for field, wanted in (("uid", how.uid), ("resourceVersion", how.revision)):
-        if wanted and meta(body)[field] != wanted:
-            why = f"the {field} in the precondition ({wanted}) is not the one in record ({meta(body)[field]})"
+def check_preconditions(kind: Kind, body: Body, options: Deletion) -> None:
+    for field, wanted in (("uid", options.uid), ("resourceVersion", options.revision)):
+        found = meta(body)[field]
+        if wanted and found != wanted:
+            why = f"the {field} in the precondition ({wanted}) is not the one in record ({found})"
             raise conflict(kind.plural, name_of(body), why)
+
+
+def _next_event(event: asyncio.Event) -> asyncio.Event:
+    """Wake the waiters of an event; return the event for the next change."""
+    event.set()
+    return asyncio.Event()
 
 
 KEPT_S = 300.0
@@ -327,7 +343,7 @@ ERROR = "ERROR"
 
 
 class ObjectVersion:
-    """One version of one object, and its bytes, made when first asked for."""
+    """One version of one object, and its JSON, which is encoded at the first use."""
 
     __slots__ = ("_encoded", "body", "revision")
 
@@ -357,18 +373,18 @@ class Change:
         self._lines: dict[str, bytes] = {}
 
     def event_type_for(self, match: Match) -> str | None:
-        """What a watcher with this selector should be told, if anything."""
-        was = self.before is not None and match(self.before.body)
-        fits = match(self.after.body)
-        if self.verb == DELETED:
-            return DELETED if was or fits else None
-        if was and fits:
-            return MODIFIED
-        return ADDED if fits else DELETED if was else None
+        """Return the type of the event for a watcher with this selector; None: no event."""
+        matched_before = self.before is not None and match(self.before.body)
+        matches_now = match(self.after.body)
+        if not matched_before and not matches_now:
+            return None
+        if self.verb == DELETED or not matches_now:
+            return DELETED
+        return MODIFIED if matched_before else ADDED
 
     def visible_body(self, verb: str) -> Body:
-        """An object that stopped matching is shown as it last matched, at the revision of the
-        change.
+        """Return the body of the event. An object that stopped matching is shown in its last version
+        that matched, at the revision of the change.
         """
         if verb == DELETED != self.verb and self.before is not None:
             return with_meta(self.before.body, resourceVersion=str(self.revision))
@@ -377,19 +393,19 @@ class Change:
     def line(self, verb: str) -> bytes:
         if verb not in self._lines:
             body = self.visible_body(verb)
-            self._lines[verb] = watch_line(
-                verb, self.after.encoded_body if body is self.after.body else encode(body)
-            )
+            is_current = body is self.after.body
+            encoded = self.after.encoded_body if is_current else encode(body)
+            self._lines[verb] = watch_line(verb, encoded)
         return self._lines[verb]
 
 
 class WatchCache:
-    """Changes are forgotten when they are older than `KEPT_S`, as etcd is compacted, or too
-    many.
+    """The recent changes of one kind. Changes that are older than `KEPT_S` are discarded, as etcd is
+    compacted, and the oldest ones if there are more than `length`.
     """
 
     def __init__(self, since: int, length: int) -> None:
-        self.floor = since  # changes up to and including this revision are forgotten
+        self.floor = since  # changes up to and including this revision are discarded
         self.changes: deque[Change] = deque()
         self.written_s: deque[float] = deque()
         self.length = length
@@ -401,18 +417,16 @@ class WatchCache:
         while len(self.changes) > self.length or self.written_s[0] < now_s - KEPT_S:
             self.written_s.popleft()
             self.floor = self.changes.popleft().revision
-        told, self.news = self.news, asyncio.Event()
-        told.set()
+        self.news = _next_event(self.news)
 
     def after(self, revision: int) -> list[Change]:
-        """Every change later than this revision; raises Expired if some are forgotten."""
+        """Return every change after a revision. Raises Expired if some of them are discarded."""
         if revision < self.floor:
             raise expired_error(revision, self.floor)
-        if not self.changes or self.changes[-1].revision <= revision:
+        changes = self.changes
+        if not changes or changes[-1].revision <= revision:
             return []
-        start = bisect_right(self.changes, revision, key=lambda change: change.revision)
-        return (
-            [self.changes[index] for index in range(start, len(self.changes))]
-            if start
-            else list(self.changes)
-        )
+        start = bisect_right(changes, revision, key=lambda change: change.revision)
+        if not start:
+            return list(changes)
+        return [changes[index] for index in range(start, len(changes))]

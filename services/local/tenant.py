@@ -1,9 +1,9 @@
-"""Somebody else's work: burns about that much cpu until it is told to go. `python -m
-services.local.tenant --cpu 0.3`
+"""A tenant: uses about the given amount of CPU until SIGTERM. `python -m services.local.tenant --cpu
+0.3`
 
-In every slice of 10 ms it works for cpu x 10 ms and sleeps for the rest, so it uses its share and
-no more even where no limit is enforced. More than one core takes one process a core. SIGTERM ends
-it, with 0.
+In every slice of 10 ms it works for cpu x 10 ms and sleeps for the rest. So it stays within its
+share even where no limit is enforced. More than one core takes one process for each core. SIGTERM
+ends it with exit code 0.
 """
 
 import argparse
@@ -17,7 +17,7 @@ SLICE_S = 0.010
 
 
 def process_shares(cpu: float) -> list[float]:
-    """2.5 -> 1, 1, 0.5"""
+    """Return the share of a core of each process: 1, 1 and 0.5 for 2.5."""
     whole, rest = int(cpu), cpu - int(cpu)
     return [1.0] * whole + ([rest] if rest > 1e-9 else [])
 
@@ -27,7 +27,7 @@ def exit_on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def burn_cpu(share: float) -> None:
-    """For ever. A slice that was too long, because others wanted the core, is not made up for."""
+    """Use CPU for ever. Time that a slice lost to other processes is not made up for."""
     signal.signal(signal.SIGTERM, exit_on_signal)
     while True:
         start, used = time.monotonic(), time.thread_time()

@@ -92,7 +92,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     """Afterwards not a process of it is left, nor a control group."""
     async with local_cluster(NODES, tmp_path / "data", settings=QUICK) as running:
         yield running
-    home = running.world.home
+    home = running.context.home
     async with asyncio.timeout(PATIENCE_S):  # what was killed may take a moment to go
         while [pid for pid in processes.processes_of_cluster(home) if processes.is_running(pid)]:
             await asyncio.sleep(0.02)

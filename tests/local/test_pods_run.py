@@ -135,7 +135,7 @@ time.sleep(60)
 """
     await kube.create(pod("p", python(program)))
     running = await kube.until_phase("p", "Running")
-    file = kube.cluster.world.log_file(running, "main")
+    file = kube.cluster.context.log_file(running, "main")
     await until(lambda: "up" in file.read_text())
     await kube.v1.delete_namespaced_pod("p", "default")
     await kube.until_gone("p")
@@ -147,10 +147,10 @@ async def test_watchers_see_the_reason_of_pods_that_end_with_the_cluster(kube):
     program = f"{ends}; print(1, flush=True); time.sleep(600)"
     await kube.create(pod("p", python(program)))
     running = await kube.until_phase("p", "Running")
-    file = kube.cluster.world.log_file(running, "main")
+    file = kube.cluster.context.log_file(running, "main")
     await until(lambda: "1" in file.read_text())
-    kubelet, patient = kube.cluster.kubelet, replace(kube.cluster.world.settings, shutdown_s=60.0)
-    kubelet.world = replace(kubelet.world, settings=patient)  # it has time to end by itself
+    kubelet, patient = kube.cluster.kubelet, replace(kube.cluster.context.settings, shutdown_s=60.0)
+    kubelet.context = replace(kubelet.context, settings=patient)  # it has time to end by itself
     await kubelet.stop_all()
     ended = await kube.until_phase("p", "Failed")
     assert (ended["status"]["reason"], ended["status"]["message"]) == (
@@ -170,7 +170,7 @@ async def test_a_process_is_killed_after_the_grace_period(kube):
         )
     )
     body = await kube.until_phase("p", "Running")
-    await until(kube.cluster.world.log_file(body, "main").read_text)
+    await until(kube.cluster.context.log_file(body, "main").read_text)
     before = time.monotonic()
     await kube.v1.delete_namespaced_pod("p", "default", grace_period_seconds=1)
     await kube.until_gone("p")
@@ -196,7 +196,7 @@ time.sleep(300)
 """
     await kube.create(pod("p", python(tree), terminationGracePeriodSeconds=1))
     body = await kube.until_phase("p", "Running")
-    await until(lambda: "grown" in kube.cluster.world.log_file(body, "main").read_text())
+    await until(lambda: "grown" in kube.cluster.context.log_file(body, "main").read_text())
     uid = body["metadata"]["uid"]
     await until(lambda: len(processes.processes_of_cluster(uid)) >= 4)
     await kube.v1.delete_namespaced_pod("p", "default")
@@ -324,7 +324,7 @@ async def test_a_pod_waits_for_its_config_map(kube):
 
 
 def needs_groups(kube):
-    if not kube.cluster.world.cgroups.enforced:
+    if not kube.cluster.context.cgroups.enforced:
         pytest.skip("this machine does not let us make control groups")
 
 
@@ -495,7 +495,7 @@ async def test_the_usage_of_ended_pods_stays_counted_on_their_node(kube):
         )
     )
     await kube.until_phase("p", "Succeeded")
-    least = 0.3 if kube.cluster.world.cgroups.enforced else 0.0
+    least = 0.3 if kube.cluster.context.cgroups.enforced else 0.0
     await until(lambda: kube.cluster.usage.cpu_seconds()["nodes"]["small-1"] > least)
 
 
@@ -509,7 +509,7 @@ async def test_a_pod_killed_from_outside_fails(kube):
 async def test_a_pod_without_processes_has_no_usage(cluster, kube):
     body = await kube.create(pod("p", python("pass"), schedulerName="nobody", nodeName="big"))
     cluster.kubelet.workers["early"] = PodWorker(
-        cluster.world, body | {"metadata": {**body["metadata"], "uid": "early"}}
+        cluster.context, body | {"metadata": {**body["metadata"], "uid": "early"}}
     )
     cluster.usage.measure_usage()
     assert cluster.usage.cpu_seconds()["nodes"].keys() == {"big", "small-1", "small-2"}

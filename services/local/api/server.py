@@ -264,8 +264,8 @@ def pod_metrics(place: tuple[str, str], sample: Sample, pod: Body) -> Body:
 
 
 class MetricsApi:
-    def __init__(self, world: KubeletContext, usage: Usage) -> None:
-        self.world, self.usage = world, usage
+    def __init__(self, context: KubeletContext, usage: Usage) -> None:
+        self.context, self.usage = context, usage
 
     def serve(self, request: web.Request) -> web.Response:
         steps = request.path.strip("/").split("/")[3:]
@@ -294,7 +294,7 @@ class MetricsApi:
 
     def nodes(self) -> list[Body]:
         known = [
-            (name, sample, self.world.store.find(NODE, "", name))
+            (name, sample, self.context.store.find(NODE, "", name))
             for name, sample in self.usage.nodes.items()
         ]
         return [
@@ -303,7 +303,7 @@ class MetricsApi:
 
     def pods(self, namespace: str) -> list[Body]:
         known = [
-            (place, sample, self.world.store.find(POD, *place))
+            (place, sample, self.context.store.find(POD, *place))
             for place, sample in self.usage.pods.items()
         ]
         return [
@@ -319,11 +319,11 @@ class MetricsApi:
             for name, s in measured["nodes"].items()
         }
         return json_response(
-            {"enforced": self.world.cgroups.enforced, "nodes": nodes, "pods": measured["pods"]}
+            {"enforced": self.context.cgroups.enforced, "nodes": nodes, "pods": measured["pods"]}
         )
 
     def allocatable(self, name: str) -> float:
-        node = self.world.store.find(NODE, "", name) or {}
+        node = self.context.store.find(NODE, "", name) or {}
         return parse_amounts(status(node).get("allocatable")).get("cpu", 0) / 1000
 
 

@@ -59,17 +59,17 @@ LOOK_AGAIN_S = 0.01
 
 
 class ContainerRun:
-    def __init__(self, world: KubeletContext, pod: Body, name: str) -> None:
-        self.world = world
+    def __init__(self, context: KubeletContext, pod: Body, name: str) -> None:
+        self.context = context
         self.pod = pod
         self.name = name
-        self.mark = processes.container_mark(world.home, uid_of(pod), name)
+        self.mark = processes.container_mark(context.home, uid_of(pod), name)
         self.process: Process | None = None
-        self.started_s = world.store.clock()
+        self.started_s = context.store.clock()
 
     async def start(self, launch: Launch) -> ContainerExit | None:
         """None if it runs; otherwise why it does not."""
-        self.started_s = self.world.store.clock()
+        self.started_s = self.context.store.clock()
         if shutil.which(launch.command[0], path=launch.environment.get("PATH")) is None:
             return self.start_error(
                 f'exec: "{launch.command[0]}": executable file not found in $PATH'
@@ -81,16 +81,16 @@ class ContainerRun:
         return None
 
     def start_error(self, message: str) -> ContainerExit:
-        now = self.world.store.clock()
+        now = self.context.store.clock()
         return ContainerExit(
             code=START_ERROR, started_s=now, ended_s=now, reason="StartError", message=message
         )
 
     async def spawn(self, launch: Launch) -> Process:
-        file = self.world.log_file(self.pod, self.name)
+        file = self.context.log_file(self.pod, self.name)
         file.parent.mkdir(parents=True, exist_ok=True)
         groups = [
-            str(path) for path in self.world.cgroups.joining(node_of(self.pod), uid_of(self.pod))
+            str(path) for path in self.context.cgroups.joining(node_of(self.pod), uid_of(self.pod))
         ]
         joined = (
             ["/bin/sh", "-c", JOIN, "sh", str(len(groups)), *groups, *launch.command]
@@ -116,10 +116,10 @@ class ContainerRun:
         code = await self.process.wait()
         out_of_memory = code in KILLED and self.oom_kills() > before
         await self.kill_remaining()
-        return container_exit(code, self.started_s, self.world.store.clock(), out_of_memory)
+        return container_exit(code, self.started_s, self.context.store.clock(), out_of_memory)
 
     def oom_kills(self) -> int:
-        return self.world.cgroups.oom_kills(node_of(self.pod), uid_of(self.pod))
+        return self.context.cgroups.oom_kills(node_of(self.pod), uid_of(self.pod))
 
     def terminate(self) -> None:
         """As a real kubelet: the first process is asked; what it does with its children is its
@@ -136,7 +136,7 @@ class ContainerRun:
         if self.process is not None and self.process.returncode is None:
             found.add(self.process.pid)  # also where its mark cannot be read
         if len(containers_of(self.pod)) == 1:
-            found |= set(self.world.cgroups.processes(node_of(self.pod), uid_of(self.pod)))
+            found |= set(self.context.cgroups.processes(node_of(self.pod), uid_of(self.pod)))
         return [pid for pid in found if processes.is_running(pid)]
 
     def kill(self) -> None:

@@ -42,18 +42,18 @@ log = structlog.get_logger()
 
 
 class Kubelet:
-    def __init__(self, world: KubeletContext, nodes: set[str]) -> None:
-        self.world, self.nodes = world, nodes
-        self.position = world.store.revision
+    def __init__(self, context: KubeletContext, nodes: set[str]) -> None:
+        self.context, self.nodes = context, nodes
+        self.position = context.store.revision
         self.workers: dict[str, PodWorker] = {}  # by uid
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.deferred: set[str] = set()  # uids of pods that wait to be resized
 
     async def run(self) -> None:
-        journal = self.world.store.watch_cache(POD)
+        journal = self.context.store.watch_cache(POD)
         while True:
             news = journal.news
-            seen = self.world.store.revision
+            seen = self.context.store.revision
             for change in journal.after(self.position):
                 if node_of(change.after.body) in self.nodes:
                     self.sync_pod(change.after.body, change.verb == DELETED)
@@ -61,7 +61,7 @@ class Kubelet:
             await news.wait()
 
     def sync_pod(self, pod: Body, gone: bool) -> None:
-        latest = pod if gone else self.world.store.find(POD, namespace_of(pod), name_of(pod))
+        latest = pod if gone else self.context.store.find(POD, namespace_of(pod), name_of(pod))
         if latest is None or uid_of(latest) != uid_of(pod):
             return  # its end is a later change
         life = self.workers.get(uid_of(pod))
@@ -84,18 +84,18 @@ class Kubelet:
         if why := pod_status.admission_failure(pod, self.free_for(pod)):
             self.reject_pod(pod, why)
             return
-        life = self.workers[uid_of(pod)] = PodWorker(self.world, pod)
+        life = self.workers[uid_of(pod)] = PodWorker(self.context, pod)
         task = self.tasks[uid_of(pod)] = asyncio.create_task(life.live())
         task.add_done_callback(lambda done: self.on_pod_worker_end(pod, done))
 
     def reject_pod(self, pod: Body, why: str) -> None:
         lacks = f"Node didn't have enough resource: {why.removeprefix('OutOf')}"
         message = "Sidecar containers are not run here" if why == pod_status.NO_SIDECARS else lacks
-        record_event(self.world.store, pod, COMPONENT, WARNING, why, message)
-        self.world.store.update(
+        record_event(self.context.store, pod, COMPONENT, WARNING, why, message)
+        self.context.store.update(
             POD,
             pod_status.rejected_pod(
-                pod, why, f"Pod was rejected: {message}", self.world.store.clock()
+                pod, why, f"Pod was rejected: {message}", self.context.store.clock()
             ),
         )
 
@@ -104,7 +104,7 @@ class Kubelet:
         self.tasks.pop(uid_of(pod), None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("PodLifeBroke", pod=name_of(pod), exc_info=error)
-        prune_pod_logs(self.world.logs, self.workers)
+        prune_pod_logs(self.context.logs, self.workers)
 
     def stop_pod(self, pod: Body) -> None:
         self.workers[uid_of(pod)].stop(float(meta(pod).get("deletionGracePeriodSeconds") or 0))
@@ -113,16 +113,16 @@ class Kubelet:
         self.workers[uid_of(pod)].kill()
 
     def remove_pod(self, pod: Body) -> None:
-        self.world.store.finish_pod(POD, pod)
+        self.context.store.finish_pod(POD, pod)
 
     def free_for(self, pod: Body) -> dict[str, int]:
-        node = self.world.store.find(NODE, "", node_of(pod)) or {}
-        return pod_status.free_for(pod, node, self.world.store.bodies(POD))
+        node = self.context.store.find(NODE, "", node_of(pod)) or {}
+        return pod_status.free_for(pod, node, self.context.store.bodies(POD))
 
     # ---- resizing in place
 
     def resize_pod(self, pod: Body) -> None:
-        node = self.world.store.find(NODE, "", node_of(pod)) or {}
+        node = self.context.store.find(NODE, "", node_of(pod)) or {}
         why = pod_status.resize_failure(pod, node, self.free_for(pod))
         if not why:
             self.deferred.discard(uid_of(pod))
@@ -130,9 +130,9 @@ class Kubelet:
             return
         self.deferred.add(uid_of(pod))
         message = "Node didn't have enough resource"
-        self.world.store.update(
+        self.context.store.update(
             POD,
-            with_condition(pod, self.world.store.now(), "PodResizePending", "True", why, message),
+            with_condition(pod, self.context.store.now(), "PodResizePending", "True", why, message),
         )
 
     def retry_deferred(self) -> None:
@@ -148,9 +148,9 @@ class Kubelet:
     async def stop_all(self) -> None:
         tasks = list(self.tasks.values())
         for life in list(self.workers.values()):
-            life.shut_down(self.world.settings.shutdown_s)
+            life.shut_down(self.context.settings.shutdown_s)
         if tasks:
-            await asyncio.wait(tasks, timeout=self.world.settings.shutdown_s + 1)
+            await asyncio.wait(tasks, timeout=self.context.settings.shutdown_s + 1)
 
 
 PODS_PER_NODE = 110
@@ -254,13 +254,13 @@ def next_sample(last: Sample | None, at_s: float, seconds: float, memory: int) -
 
 
 class Usage:
-    def __init__(self, world: KubeletContext, kubelet: Kubelet) -> None:
-        self.world, self.kubelet = world, kubelet
+    def __init__(self, context: KubeletContext, kubelet: Kubelet) -> None:
+        self.context, self.kubelet = context, kubelet
         self.pods: dict[tuple[str, str], Sample] = {}
         self.nodes: dict[str, Sample] = {}
 
     def measure_usage(self) -> None:
-        now, groups = self.world.store.clock(), self.world.cgroups
+        now, groups = self.context.store.clock(), self.context.cgroups
         pods = self.running_pods()
         self.pods = {
             pod_key(pod): next_sample(
@@ -281,15 +281,17 @@ class Usage:
         return [life.pod for life in self.kubelet.workers.values() if life.is_open]
 
     def pod_seconds(self, pod: Body) -> float:
-        return self.world.cgroups.pod_seconds(node_of(pod), uid_of(pod))
+        return self.context.cgroups.pod_seconds(node_of(pod), uid_of(pod))
 
     def memory_bytes(self, pod: Body) -> int:
-        return self.world.cgroups.memory_bytes(node_of(pod), uid_of(pod))
+        return self.context.cgroups.memory_bytes(node_of(pod), uid_of(pod))
 
     def cpu_seconds(self) -> Body:
         """Read anew, for whoever measures."""
         pods = {"/".join(pod_key(pod)): self.pod_seconds(pod) for pod in self.running_pods()}
-        nodes = {name: self.world.cgroups.node_seconds(name) for name in sorted(self.kubelet.nodes)}
+        nodes = {
+            name: self.context.cgroups.node_seconds(name) for name in sorted(self.kubelet.nodes)
+        }
         return {"nodes": nodes, "pods": pods}
 
 

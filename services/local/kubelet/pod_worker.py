@@ -49,8 +49,8 @@ SHUT_DOWN = ("Terminated", "the cluster was stopped")
 
 
 class PodWorker:
-    def __init__(self, world: KubeletContext, pod: Body) -> None:
-        self.world, self.pod = world, pod
+    def __init__(self, context: KubeletContext, pod: Body) -> None:
+        self.context, self.pod = context, pod
         self.inits = [new_progress(c) for c in spec(pod).get("initContainers") or []]
         self.mains = [new_progress(c) for c in containers_of(pod)]
         self.runs: dict[str, ContainerRun] = {}
@@ -71,7 +71,7 @@ class PodWorker:
         """Asked twice, the shorter grace counts."""
         if not self.stopping.is_set():
             record_event(
-                self.world.store,
+                self.context.store,
                 self.pod,
                 COMPONENT,
                 NORMAL,
@@ -97,9 +97,9 @@ class PodWorker:
 
     def resize(self, pod: Body) -> None:
         try:
-            self.world.cgroups.resize(node_of(pod), uid_of(pod), pod_limits(pod))
+            self.context.cgroups.resize(node_of(pod), uid_of(pod), pod_limits(pod))
         except OSError as error:  # such as a memory limit below what is in use
-            record_event(self.world.store, pod, COMPONENT, WARNING, "ResizeFailed", str(error))
+            record_event(self.context.store, pod, COMPONENT, WARNING, "ResizeFailed", str(error))
             return
         self.pod = pod
         for progress in self.mains:
@@ -138,23 +138,25 @@ class PodWorker:
     @property
     def temporary(self) -> Path:
         """What a pod writes there goes with it, as a container's /tmp does, however it ends."""
-        return self.world.pod_folder(self.pod) / "tmp"
+        return self.context.pod_folder(self.pod) / "tmp"
 
     def open(self) -> None:
-        self.world.cgroups.open_pod(node_of(self.pod), uid_of(self.pod), pod_limits(self.pod))
+        self.context.cgroups.open_pod(node_of(self.pod), uid_of(self.pod), pod_limits(self.pod))
         self.is_open = True
         self.temporary.mkdir(parents=True, exist_ok=True)
         for name in empty_dirs(self.pod):
-            (self.world.pod_folder(self.pod) / "volumes" / name).mkdir(parents=True, exist_ok=True)
+            (self.context.pod_folder(self.pod) / "volumes" / name).mkdir(
+                parents=True, exist_ok=True
+            )
 
     def close(self) -> None:
         self.is_open = False
-        self.world.cgroups.close_pod(node_of(self.pod), uid_of(self.pod))
-        shutil.rmtree(self.world.pod_folder(self.pod), ignore_errors=True)
+        self.context.cgroups.close_pod(node_of(self.pod), uid_of(self.pod))
+        shutil.rmtree(self.context.pod_folder(self.pod), ignore_errors=True)
         self.report()
         current = self.current()
         if current is not None and is_leaving(current):
-            self.world.store.finish_pod(POD, current)
+            self.context.store.finish_pod(POD, current)
 
     async def prepare(self) -> bool:
         """Run the init containers in turn; False: the containers are not to be started."""
@@ -185,23 +187,23 @@ class PodWorker:
 
     async def run_once(self, progress: ContainerProgress, container: Body) -> ContainerExit | None:
         """How it ended; None if its command or environment cannot be made yet."""
-        run = self.runs[progress.name] = ContainerRun(self.world, self.pod, progress.name)
-        base = {**self.world.base_of(str(container.get("image"))), "TMPDIR": str(self.temporary)}
-        folder = str(self.world.data)
+        run = self.runs[progress.name] = ContainerRun(self.context, self.pod, progress.name)
+        base = {**self.context.base_of(str(container.get("image"))), "TMPDIR": str(self.temporary)}
+        folder = str(self.context.data)
         try:
             launch = build_launch(
-                self.pod, container, base, self.world.python, folder, self.look_up
+                self.pod, container, base, self.context.python, folder, self.look_up
             )
         except CannotLaunch as error:
             progress.waiting, progress.message = "CreateContainerConfigError", str(error)
             record_event(
-                self.world.store, self.pod, COMPONENT, WARNING, "Failed", f"Error: {error}"
+                self.context.store, self.pod, COMPONENT, WARNING, "Failed", f"Error: {error}"
             )
             return None
         end = await run.start(launch)
         if end is not None:
             record_event(
-                self.world.store, self.pod, COMPONENT, WARNING, "Failed", f"Error: {end.message}"
+                self.context.store, self.pod, COMPONENT, WARNING, "Failed", f"Error: {end.message}"
             )
             return end
         return await self.see_through(progress, run)
@@ -209,7 +211,7 @@ class PodWorker:
     async def see_through(self, progress: ContainerProgress, run: ContainerRun) -> ContainerExit:
         progress.started_s = run.started_s
         record_event(
-            self.world.store,
+            self.context.store,
             self.pod,
             COMPONENT,
             NORMAL,
@@ -222,7 +224,7 @@ class PodWorker:
         return await run.wait()
 
     async def back_off(self, progress: ContainerProgress, end: ContainerExit | None) -> None:
-        settings, wait_s = self.world.settings, self.world.settings.retry_s
+        settings, wait_s = self.context.settings, self.context.settings.retry_s
         if end is not None:
             wait_s = pod_status.restart_backoff_s(
                 progress.restarts, settings.restart_first_s, settings.restart_longest_s
@@ -232,7 +234,7 @@ class PodWorker:
             progress.restarts = progress.restarts + 1
             progress.waiting = pod_status.BACK_OFF
             record_event(
-                self.world.store,
+                self.context.store,
                 self.pod,
                 COMPONENT,
                 WARNING,
@@ -248,7 +250,7 @@ class PodWorker:
 
     def current(self) -> Body | None:
         """The pod in the store, if it is still this one."""
-        found = self.world.store.find(POD, namespace_of(self.pod), name_of(self.pod))
+        found = self.context.store.find(POD, namespace_of(self.pod), name_of(self.pod))
         return found if found is not None and uid_of(found) == uid_of(self.pod) else None
 
     def report(self, resized: bool = False) -> None:
@@ -256,14 +258,14 @@ class PodWorker:
         if current is None:
             return
         base = without_condition(current, "PodResizePending") if resized else current
-        new = pod_status.with_progress(base, self.inits, self.mains, self.world.store.clock())
+        new = pod_status.with_progress(base, self.inits, self.mains, self.context.store.clock())
         if self.cause is not None:
             new = with_status(new, phase="Failed", reason=self.cause[0], message=self.cause[1])
-        self.world.store.update(POD, new)
+        self.context.store.update(POD, new)
 
     def look_up(self, source: str, name: str, key: str) -> str | None:
         kind = BY_NAME["v1", SOURCES[source]]
-        found = self.world.store.find(kind, namespace_of(self.pod), name)
+        found = self.context.store.find(kind, namespace_of(self.pod), name)
         return None if found is None else decoded_values(found).get(key)
 
 

@@ -49,7 +49,8 @@ log = structlog.get_logger()
 SERVICES = ("monitor", "allocator", "launcher")
 MODULES = {"page": "services.console.page"}
 """Modules of services that are not named `services.<name>`."""
-KNOWS = {"page": ("allocator",)}
+EXTRA_SETTINGS = {"page": ("allocator",)}
+"""Services whose settings a service gets besides its own: the page simulates the allocator."""
 """Whose settings besides its own: the page tells what the allocator would do."""
 COMMON = (
     "WEIR_NATS_URL",
@@ -69,11 +70,11 @@ AGAIN_S = 0.2
 
 
 class CannotStart(Exception):
-    """A part of the stack did not come up; the text says which, and where its log is."""
+    """A part of the stack did not start. The text names the part and its log."""
 
 
 class Part:
-    """One process that is kept alive. Its output goes to `<folder>/<name>.log`."""
+    """One process, which is restarted when it ends. Its output goes to `<folder>/<name>.log`."""
 
     def __init__(
         self, name: str, command: list[str], environment: Mapping[str, str], folder: Path
@@ -84,19 +85,21 @@ class Part:
         self.log_path = folder / f"{name}.log"
         self.process: asyncio.subprocess.Process | None = None
         self.restarts = 0
-        self._keeper: asyncio.Task[None] | None = None
+        self._restarter: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         await self._spawn()
-        self._keeper = asyncio.create_task(self._keep())
+        self._restarter = asyncio.create_task(self._restart_forever())
 
     async def _spawn(self, ended: str = "") -> None:
-        """`ended`: how it did before, told to who asks for such a setting."""
-        again = {BEGUN_AGAIN: ended} if BEGUN_AGAIN in self.environment else {}
+        """`ended`: the end of the last process, for a service that has a setting for it."""
+        environment = {**os.environ, **self.environment}
+        if BEGUN_AGAIN in self.environment:
+            environment[BEGUN_AGAIN] = ended
         with self.log_path.open("ab") as output:
             self.process = await asyncio.create_subprocess_exec(
                 *self.command,
-                env={**os.environ, **self.environment, **again},
+                env=environment,
                 stdout=output,
                 stderr=output,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -104,8 +107,8 @@ class Part:
                 preexec_fn=process.die_with_parent,
             )
 
-    async def _keep(self) -> None:
-        """Start it again whenever it ends."""
+    async def _restart_forever(self) -> None:
+        """Start the process again whenever it ends."""
         while self.process is not None:
             began = time.monotonic()
             code = await self.process.wait()
@@ -116,8 +119,8 @@ class Part:
             await self._spawn(f"it ended with code {code}, and was begun again")
 
     async def stop(self) -> None:
-        if self._keeper is not None:
-            self._keeper.cancel()
+        if self._restarter is not None:
+            self._restarter.cancel()
         if self.process is None or self.process.returncode is not None:
             return
         self.process.terminate()
@@ -129,7 +132,7 @@ class Part:
 
 
 class Stack:
-    """The parts, started in order and stopped in reverse. Ports of 0 are chosen freely."""
+    """The parts, started in order and stopped in reverse order. A port of 0 means any free port."""
 
     def __init__(
         self,
@@ -142,13 +145,12 @@ class Stack:
         services: tuple[str, ...] = SERVICES,
         nats_servers: int = 1,
     ) -> None:
-        """`nats_servers`: how many servers the bus is a cluster of, 1 or 3; each stream has a
-        replica on every one.
-        """
+        """`nats_servers`: the servers of the bus, 1 or 3; each one has a replica of every stream."""
         self.folder = folder
         self.cluster_file = cluster_file
         self.settings = dict(settings or {})
-        self.nats_port, self.kube_port = nats_port or free_port(), kube_port or free_port()
+        self.nats_port = nats_port or free_port()
+        self.kube_port = kube_port or free_port()
         self.services = services
         self.nats_ports = (self.nats_port, *(free_port() for _ in range(nats_servers - 1)))
         self.credentials = folder.resolve() / "credentials"
@@ -157,17 +159,17 @@ class Stack:
 
     @property
     def nats_url(self) -> str:
-        """The address of the first server; from it clients learn those of the others."""
+        """The address of the first server. Clients learn the addresses of the others from it."""
         return f"nats://127.0.0.1:{self.nats_port}"
 
     @property
     def nats_parts(self) -> tuple[str, ...]:
-        """The names of the servers of the bus: of their parts, and in their cluster."""
+        """The names of the servers of the bus, as parts and in their cluster."""
         return tuple(server_name(number) for number in range(len(self.nats_ports)))
 
     @property
     def operator(self) -> str:
-        """The credentials of who sees all and asks for jobs; a file."""
+        """The file with the credentials of the operator, who may read all and submit jobs."""
         return self.credentials_of(OPERATOR)
 
     def credentials_of(self, user: str) -> str:
@@ -177,7 +179,7 @@ class Stack:
     def namespaces(self) -> tuple[str, ...]:
         """The namespaces of jobs to provision on the bus."""
         names = self.settings.get(JOB_NAMESPACES, "").split(",")
-        return tuple(stripped for name in names if (stripped := name.strip()))
+        return tuple(name.strip() for name in names if name.strip())
 
     @property
     def kube_url(self) -> str:
@@ -185,7 +187,7 @@ class Stack:
 
     @property
     def kube_headers(self) -> dict[str, str]:
-        """Return the headers that the cluster's API asks of every request."""
+        """The headers that the cluster's API requires of every request."""
         return {"Authorization": f"Bearer {token_file(self.credentials).read_text()}"}
 
     async def __aenter__(self) -> Stack:
@@ -216,8 +218,8 @@ class Stack:
             await self._stop(name)
 
     async def wind_down(self) -> None:
-        """All but the bus. Nobody decides any more when the pods end; monitor and launcher are
-        there to tell of it.
+        """Stop all parts except the bus. The allocator ends before the pods, so that it decides
+        nothing about their end; monitor and launcher end after them, and publish it.
         """
         for name in ("page", "allocator", "cluster", "monitor", "launcher"):
             await self._stop(name)
@@ -227,7 +229,7 @@ class Stack:
             await self.parts.pop(name).stop()
 
     async def start(self, name: str) -> None:
-        """One of the services."""
+        """Start a service."""
         module = MODULES.get(name, f"services.{name}")
         await self._start(name, [sys.executable, "-m", module], self._environment(name))
 
@@ -238,27 +240,19 @@ class Stack:
         keyring.write_credentials(self.credentials, time.time())
         config = self.folder / "nats.conf"
         config.write_text(server_config(f"{self.credentials.name}/{keyring.CONFIG}"))
-        cluster = route_options([free_port() for _ in self.nats_ports])
-        for name, port, options in zip(self.nats_parts, self.nats_ports, cluster, strict=True):
-            where = [
-                "-a",
-                "127.0.0.1",
-                "-p",
-                str(port),
-                "-js",
-                "-sd",
-                str(self.folder / name),
-                *options,
-            ]
-            await self._start(name, [str(server), *where, "-c", str(config)], {})
+        routes = route_options([free_port() for _ in self.nats_ports])
+        for name, port, options in zip(self.nats_parts, self.nats_ports, routes, strict=True):
+            command = [str(server), "-a", "127.0.0.1", "-p", str(port)]
+            command += ["-js", "-sd", str(self.folder / name), *options, "-c", str(config)]
+            await self._start(name, command, {})
         for name, port in zip(self.nats_parts, self.nats_ports, strict=True):
-            await self._answers(name, port)
+            await self._wait_for_port(name, port)
         connection = await bus.connect(self.nats_url, SETUP, self.credentials_of(SETUP))
         await create_streams(connection, len(self.nats_ports), self.namespaces, START_S)
         await connection.close()
 
     async def _close_nodes(self) -> None:
-        """Of a cluster that was killed before this one."""
+        """Close the nodes of an earlier cluster that was killed."""
         connection = await bus.connect(self.nats_url, MONITOR, self.credentials_of(MONITOR))
         await close_nodes(connection, time.time())
         await connection.close()
@@ -269,39 +263,46 @@ class Stack:
         command += ["--token-file", str(token_file(self.credentials))]
         self.kubeconfig = str(write_kubeconfig(self.credentials, self.kube_url))
         await self._start("cluster", command, {})
-        await self._answers("cluster", self.kube_port)
+        await self._wait_for_port("cluster", self.kube_port)
 
     async def _start(self, name: str, command: list[str], environment: Mapping[str, str]) -> None:
         self.parts[name] = Part(name, command, environment, self.folder)
         await self.parts[name].start()
 
     def _environment(self, name: str) -> dict[str, str]:
-        """A service's settings: where things are here, and what the caller wants otherwise."""
+        """Return the settings of a service: those of this stack, then those of the caller."""
+        token = str(token_file(self.credentials))
         checkpoints = self.folder / "checkpoints"
-        here = {
+        settings = {
             "WEIR_NATS_URL": self.nats_url,
             "WEIR_NATS_CREDENTIALS": self.credentials_of(name),
             "WEIR_NATS_CA": "",
-            "WEIR_LEASE_S": "0",  # one of each, kept alive: one that is begun again need not wait for itself
+            # There is one replica of each service, so a restarted one need not wait for a lease.
+            "WEIR_LEASE_S": "0",
             BEGUN_AGAIN: "",
-            "WEIR_METRICS_PORT": "0",  # one port cannot be all of theirs
+            "WEIR_METRICS_PORT": "0",  # the services cannot share a port
             "WEIR_LAUNCHER_SIGNING_KEY": str(self.credentials / keyring.JOBS),
             "WEIR_MONITOR_KUBE_URL": self.kube_url,
             "WEIR_LAUNCHER_KUBE_URL": self.kube_url,
-            "WEIR_MONITOR_KUBE_TOKEN_FILE": str(token_file(self.credentials)),
-            "WEIR_LAUNCHER_KUBE_TOKEN_FILE": str(token_file(self.credentials)),
+            "WEIR_MONITOR_KUBE_TOKEN_FILE": token,
+            "WEIR_LAUNCHER_KUBE_TOKEN_FILE": token,
             "WEIR_ALLOCATOR_HOST_PATHS": "/",
-            "WEIR_ALLOCATOR_IMAGES": "",  # none is used here
+            "WEIR_ALLOCATOR_IMAGES": "",  # images are not used here
             "WEIR_LAUNCHER_TASK_PORTS": "0,0",
             "WEIR_LAUNCHER_HOME": "",
             "WEIR_LAUNCHER_CHECKPOINT_DIR": str(checkpoints.resolve()),
             **self.settings,
         }
-        own = tuple(f"WEIR_{known.upper()}_" for known in (name, *KNOWS.get(name, ())))
-        return {k: v for k, v in here.items() if k.startswith(own) or k in COMMON}
+        services = (name, *EXTRA_SETTINGS.get(name, ()))
+        prefixes = tuple(f"WEIR_{each.upper()}_" for each in services)
+        chosen = {}
+        for setting, value in settings.items():
+            if setting in COMMON or setting.startswith(prefixes):
+                chosen[setting] = value
+        return chosen
 
-    async def _answers(self, name: str, port: int) -> None:
-        """Wait until something listens on the port."""
+    async def _wait_for_port(self, name: str, port: int) -> None:
+        """Wait until the part listens on the port. Raises `CannotStart` after `START_S`."""
         end = time.monotonic() + START_S
         while not is_listening(port):
             if time.monotonic() > end:
@@ -314,20 +315,21 @@ class Stack:
         return "\n".join(self.parts[name].log_path.read_text(errors="replace").splitlines()[-10:])
 
     def write_connection(self, path: Path) -> None:
-        """Let other commands find this stack."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        here = {
+        """Write the file from which other commands learn the addresses of this stack."""
+        connection = {
             "nats_url": self.nats_url,
             "kube_url": self.kube_url,
             "nats_credentials": self.operator,
+            "kubeconfig": self.kubeconfig,
+            "pod_logs": str(self.folder.resolve() / "cluster" / "logs"),
+            "limits": self.settings,
         }
-        here["kubeconfig"] = self.kubeconfig
-        logs = str(self.folder.resolve() / "cluster" / "logs")
-        path.write_text(json.dumps(here | {"pod_logs": logs, "limits": self.settings}))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(connection))
 
 
 def check_ports_free(nats_port: int, kube_port: int) -> None:
-    """Raises `CannotStart` where somebody listens on one of them."""
+    """Raise `CannotStart` if a process listens on one of the ports."""
     for port, option in ((nats_port, "--nats-port"), (kube_port, "--kube-port")):
         if is_listening(port):
             raise CannotStart(
@@ -336,7 +338,7 @@ def check_ports_free(nats_port: int, kube_port: int) -> None:
 
 
 def is_listening(port: int) -> bool:
-    """Whether anybody does, on this machine."""
+    """Return True if a process of this machine listens on the port."""
     with socket.socket() as probe:
         probe.settimeout(0.2)
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -344,8 +346,8 @@ def is_listening(port: int) -> bool:
 
 CLUSTER = "weir"
 SYNC_INTERVAL = "500ms"
-"""How often a server writes to its disk what it has acknowledged; `deploy/base/nats.conf` has the
-same.
+"""Interval at which a server writes acknowledged messages to its disk; `deploy/base/nats.conf` has
+the same one.
 
 The server's timer starts again when a write has ended. So a power failure of the whole bus loses at
 most this time and one write: within 1 s, for every stream. The server's default is two minutes. It
@@ -354,39 +356,31 @@ has one setting for all streams.
 
 
 def server_config(auth_file: str) -> str:
-    """Return the configuration of a server; `auth_file`: whom it believes, relative to the folder
+    """Return the configuration of a server. `auth_file`: the accounts and users, relative to the folder
     of this file.
     """
     return f'jetstream {{ sync_interval: {SYNC_INTERVAL} }}\ninclude "{auth_file}"\n'
 
 
 def server_name(number: int) -> str:
-    """Return the name of a server: of the first, `nats`."""
+    """Return the name of a server; the first one is `nats`."""
     return "nats" if number == 0 else f"nats-{number + 1}"
 
 
 def route_options(ports: Sequence[int]) -> list[list[str]]:
-    """Return the options of each server that make it one of a cluster; `ports`: where each listens
-    to the others.
-
-    A server alone needs none.
+    """Return the options of each server that make it part of a cluster; none for a single server.
+    `ports`: the port of each server for the others.
     """
     if len(ports) == 1:
         return [[]]
-    routes = ",".join(f"nats://127.0.0.1:{port}" for port in ports)
-    return [
-        [
-            "-n",
-            server_name(n),
-            "--cluster_name",
-            CLUSTER,
-            "--cluster",
-            f"nats://127.0.0.1:{port}",
-            "--routes",
-            routes,
-        ]
-        for n, port in enumerate(ports)
-    ]
+    addresses = [f"nats://127.0.0.1:{port}" for port in ports]
+    options = []
+    for number, address in enumerate(addresses):
+        name = server_name(number)
+        routes = ",".join(addresses)
+        cluster = ["--cluster_name", CLUSTER, "--cluster", address, "--routes", routes]
+        options.append(["-n", name, *cluster])
+    return options
 
 
 async def create_streams(
@@ -394,9 +388,9 @@ async def create_streams(
 ) -> None:
     """Create all streams with a replica on each server.
 
-    Servers that have just started elect a leader first, and know of each other only a little later;
-    until then they do not answer, or have no place for a replica. So with several it is tried again
-    until `within_s` has passed.
+    Servers that have just started elect a leader first, and know of each other only a little later.
+    Until then they do not answer, or have no place for a replica. So with several servers the request
+    is repeated for up to `within_s`.
     """
     end_s = time.monotonic() + within_s
     namespaces = tuple(namespaces)
@@ -416,7 +410,7 @@ KUBE_USER = "weir-up"
 
 
 def token_file(credentials: Path) -> Path:
-    """Return the file with the token; write one at random if it is not there yet."""
+    """Return the file with the token; write a random one if there is none."""
     path = credentials / TOKEN_FILE
     if not path.exists():
         write_private(path, secrets.token_urlsafe(TOKEN_BYTES))
@@ -424,9 +418,9 @@ def token_file(credentials: Path) -> Path:
 
 
 def write_kubeconfig(credentials: Path, url: str) -> Path:
-    """Write a kubeconfig for kubectl and for `weir logs`; return its path. JSON is YAML.
+    """Write a kubeconfig for kubectl and for `weir logs`; return its path. JSON is valid YAML.
 
-    The token is in the server's URL, too: over http kubectl sends no bearer token.
+    The token is in the server's URL too, because kubectl sends no bearer token over http.
     """
     token = token_file(credentials).read_text()
     scheme, _, address = url.partition("://")

@@ -12,13 +12,15 @@ from typing import Any
 
 from kubernetes.client import models
 
-from services.local.api.request import NESTED, PLAIN, model_of
+from services.local.api.request import NESTED, PLAIN, model_of, subresource_names
 from services.local.kubelet.kubelet import VERSION
 from services.local.objects.bodies import Body
 from services.local.objects.kinds import KINDS, POD, SERVICE, Kind
 
+SUBRESOURCE_VERBS = ["get", "patch", "update"]
 VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
-IN_ALL = (POD, SERVICE)  # what `kubectl get all` shows
+IN_ALL = (POD, SERVICE)
+"""The kinds of `kubectl get all`."""
 METRICS = "metrics.k8s.io"
 METRIC_KINDS = (("nodes", "NodeMetrics", False), ("pods", "PodMetrics", True))
 
@@ -43,9 +45,11 @@ def core_versions() -> Body:
 
 
 def group_versions() -> list[str]:
-    return sorted(
-        {f"{kind.group}/{kind.version}" for kind in KINDS if kind.group} | {f"{METRICS}/v1beta1"}
-    )
+    versions = {f"{METRICS}/v1beta1"}
+    for kind in KINDS:
+        if kind.group:
+            versions.add(kind.api_version)
+    return sorted(versions)
 
 
 def api_group(group_version: str) -> Body:
@@ -55,77 +59,67 @@ def api_group(group_version: str) -> Body:
 
 
 def group_list() -> Body:
-    return {
-        "kind": "APIGroupList",
-        "apiVersion": "v1",
-        "groups": [api_group(each) for each in group_versions()],
-    }
+    groups = list(map(api_group, group_versions()))
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
 def find_group(name: str) -> Body | None:
-    found = next((each for each in group_versions() if each.partition("/")[0] == name), None)
-    return {"kind": "APIGroup", "apiVersion": "v1", **api_group(found)} if found else None
+    for each in group_versions():
+        if each.partition("/")[0] == name:
+            return {"kind": "APIGroup", "apiVersion": "v1", **api_group(each)}
+    return None
 
 
 def resource_entry(kind: Kind) -> Body:
-    short = {"shortNames": list(kind.short)} if kind.short else {}
-    shown = {"categories": ["all"]} if kind in IN_ALL else {}
+    entry = _entry(kind.plural, kind.name, kind.namespaced, VERBS)
+    entry["singularName"] = kind.name.lower()
+    if kind.short:
+        entry["shortNames"] = list(kind.short)
+    if kind in IN_ALL:
+        entry["categories"] = ["all"]
+    return entry
+
+
+def _entry(plural: str, name: str, namespaced: bool, verbs: list[str]) -> Body:
     return {
-        "name": kind.plural,
-        "singularName": kind.name.lower(),
-        "namespaced": kind.namespaced,
-        "kind": kind.name,
-        "verbs": VERBS,
-        **short,
-        **shown,
+        "name": plural,
+        "singularName": "",
+        "namespaced": namespaced,
+        "kind": name,
+        "verbs": verbs,
     }
 
 
 def subresource_entries(kind: Kind) -> list[Body]:
-    names = [*(("status",) if kind.has_status else ()), *kind.subresources]
-    return [
-        {
-            "name": f"{kind.plural}/{name}",
-            "singularName": "",
-            "namespaced": kind.namespaced,
-            "kind": kind.name,
-            "verbs": ["get", "patch", "update"],
-            **OF_ITS_OWN.get(name, {}),
-        }
-        for name in names
-    ]
+    entries = []
+    for name in subresource_names(kind):
+        entry = _entry(f"{kind.plural}/{name}", kind.name, kind.namespaced, SUBRESOURCE_VERBS)
+        entries.append(entry | OF_ITS_OWN.get(name, {}))
+    return entries
 
 
 OF_ITS_OWN: dict[str, Body] = {
     "eviction": {"group": "policy", "version": "v1", "kind": "Eviction", "verbs": ["create"]},
 }
-"""What a subresource takes that is not the object itself; `kubectl drain` looks for it."""
+"""Subresources with a kind of their own; `kubectl drain` looks for it."""
 
 
 def resource_list(group: str, version: str) -> Body | None:
-    """None: no such group and version."""
-    here = [kind for kind in KINDS if (kind.group, kind.version) == (group, version)]
-    listed = [
-        entry for kind in here for entry in (resource_entry(kind), *subresource_entries(kind))
-    ]
+    """Return the resources of a group and version; None if it is not served."""
+    listed = []
+    for kind in KINDS:
+        if (kind.group, kind.version) == (group, version):
+            listed.append(resource_entry(kind))
+            listed += subresource_entries(kind)
     if (group, version) == (METRICS, "v1beta1"):
-        listed = [
-            {
-                "name": plural,
-                "singularName": "",
-                "namespaced": namespaced,
-                "kind": name,
-                "verbs": ["get", "list"],
-            }
-            for plural, name, namespaced in METRIC_KINDS
-        ]
+        for plural, name, namespaced in METRIC_KINDS:
+            listed.append(_entry(plural, name, namespaced, ["get", "list"]))
     if not listed:
         return None
-    whole = f"{group}/{version}" if group else version
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",
-        "groupVersion": whole,
+        "groupVersion": f"{group}/{version}" if group else version,
         "resources": listed,
     }
 
@@ -134,7 +128,7 @@ def resource_list(group: str, version: str) -> Body | None:
 
 
 def openapi_index() -> Body:
-    """The path of every group and version below /openapi/v3."""
+    """Return the path of every group and version below /openapi/v3."""
     paths = sorted({openapi_path(kind) for kind in KINDS})
     return {"paths": {path: {"serverRelativeURL": f"/openapi/v3/{path}"} for path in paths}}
 
@@ -144,28 +138,34 @@ def openapi_path(kind: Kind) -> str:
 
 
 def openapi_document(path: str) -> Body | None:
-    here = [kind for kind in KINDS if openapi_path(kind) == path]
-    if not here:
+    kinds = [kind for kind in KINDS if openapi_path(kind) == path]
+    if not kinds:
         return None
-    paths = {f"/{path}/{kind.plural}/{{name}}": {"patch": patch_operation(kind)} for kind in here}
+    paths = {}
+    for kind in kinds:
+        paths[f"/{path}/{kind.plural}/{{name}}"] = {"patch": patch_operation(kind)}
     return {
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": VERSION},
         "paths": paths,
-        "components": {"schemas": openapi_schemas(here)},
+        "components": {"schemas": openapi_schemas(kinds)},
     }
 
 
 def patch_operation(kind: Kind) -> Body:
-    named = {"group": kind.group, "version": kind.version, "kind": kind.name}
-    parameters = [
-        {"name": name, "in": "query", "schema": {"type": "string"}}
-        for name in ("dryRun", "fieldValidation")
-    ]
-    return {"parameters": parameters, "responses": {}, "x-kubernetes-group-version-kind": named}
+    text = {"type": "string"}
+    parameters = []
+    for name in ("dryRun", "fieldValidation"):
+        parameters.append({"name": name, "in": "query", "schema": text})
+    return {"parameters": parameters, "responses": {}, KIND_MARK: _group_version_kind(kind)}
 
 
-WHERE = "#/components/schemas/"
+def _group_version_kind(kind: Kind) -> Body:
+    return {"group": kind.group, "version": kind.version, "kind": kind.name}
+
+
+SCHEMAS = "#/components/schemas/"
+KIND_MARK = "x-kubernetes-group-version-kind"
 VERSIONED = re.compile(r"^(\w*?V\d+(?:(?:alpha|beta)\d+)?)(\w+)$")
 TYPES = {
     "str": "string",
@@ -178,50 +178,52 @@ TYPES |= {"float": "number", "bool": "boolean", "object": "object"}
 
 
 def openapi_schemas(kinds: Iterable[Kind]) -> dict[str, Body]:
-    """Return the schemas of these kinds, by name, and of all that they are made of."""
-    found: dict[str, Body] = {}
+    """Return the schemas of these kinds and of all their parts, by name."""
+    schemas: dict[str, Body] = {}
     for kind in kinds:
-        named = {"group": kind.group, "version": kind.version, "kind": kind.name}
-        _add(model_of(kind), found)
-        found[_name(model_of(kind))] |= {"x-kubernetes-group-version-kind": [named]}
-    return found
+        model = model_of(kind)
+        _add_schema(model, schemas)
+        schemas[_schema_name(model)][KIND_MARK] = [_group_version_kind(kind)]
+    return schemas
 
 
-def _name(model: str) -> str:
-    """`V1PodSpec` as `V1.PodSpec`: kubectl shows what is behind the dot."""
+def _schema_name(model: str) -> str:
+    """Return `V1.PodSpec` for `V1PodSpec`: kubectl shows the part after the dot."""
     return VERSIONED.sub(r"\1.\2", model)
 
 
-def _add(model: str, found: dict[str, Body]) -> None:
-    if _name(model) in found or not hasattr(models, model):
+def _add_schema(model: str, schemas: dict[str, Body]) -> None:
+    name = _schema_name(model)
+    if name in schemas or not hasattr(models, model):
         return
-    of = getattr(models, model)
-    about = (of.__doc__ or "").strip().partition("\n\n")[0]
-    said = {name: field.description or "" for name, field in of.model_fields.items()}
+    class_ = getattr(models, model)
+    about = (class_.__doc__ or "").strip().partition("\n\n")[0]
     properties: Body = {}
-    found[_name(model)] = {
+    schemas[name] = {
         "type": "object",
         "description": " ".join(about.split()),
         "properties": properties,
     }
-    for field, wanted in of.openapi_types.items():
-        name = of.attribute_map[field]
-        properties[name] = {"description": said.get(field, ""), **_schema(wanted)}
-        _add(_inner(wanted), found)
+    for field, type_name in class_.openapi_types.items():
+        described = class_.model_fields.get(field)
+        description = (described.description if described else "") or ""
+        property_name = class_.attribute_map[field]
+        properties[property_name] = {"description": description, **_schema(type_name)}
+        _add_schema(_element_type(type_name), schemas)
 
 
-def _inner(wanted: str) -> str:
-    """The type of what a list or a mapping holds."""
-    nested = NESTED.fullmatch(wanted)
-    return _inner(nested[2]) if nested else wanted
+def _element_type(type_name: str) -> str:
+    """Return the type of the elements of a list or mapping, however deep; else the type itself."""
+    nested = NESTED.fullmatch(type_name)
+    return _element_type(nested[2]) if nested else type_name
 
 
-def _schema(wanted: str) -> dict[str, Any]:
-    if nested := NESTED.fullmatch(wanted):
+def _schema(type_name: str) -> dict[str, Any]:
+    if nested := NESTED.fullmatch(type_name):
         inner = _schema(nested[2])
         if nested[1] == "List":
             return {"type": "array", "items": inner}
         return {"type": "object", "additionalProperties": inner}
-    if wanted in PLAIN or wanted == "object":
-        return {"type": TYPES[wanted]}
-    return {"allOf": [{"$ref": f"{WHERE}{_name(wanted)}"}]}
+    if type_name in PLAIN or type_name == "object":
+        return {"type": TYPES[type_name]}
+    return {"allOf": [{"$ref": f"{SCHEMAS}{_schema_name(type_name)}"}]}

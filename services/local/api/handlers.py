@@ -1,7 +1,7 @@
-"""The verbs and the subresources.
+"""The handlers of the verbs and the subresources.
 
-A list is joined from bytes that exist already; no object is encoded twice. Each write is one step:
-nothing waits between reading and writing.
+A list is joined from the encoded objects, so no object is encoded twice. Each write is one step:
+nothing waits between its read and its write.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from services.local.objects.bodies import (
     Body,
     containers_of,
     has_ended,
+    init_containers_of,
     meta,
     name_of,
     namespace_of,
@@ -68,18 +69,18 @@ from services.local.objects.bodies import (
 from services.local.objects.kinds import EVENT, NAMESPACE, NEW_EVENT, POD, Kind
 from services.local.store import (
     BEFORE_ALL,
-    CONFLICT_MESSAGE,
     Deletion,
     Key,
     ObjectVersion,
     Store,
+    check_revision,
     encode,
 )
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a paged list goes on. Its revision is the first page's: a watch from there misses
-    nothing.
+    """The position of a paged list. Its revision is that of the first page, so a watch from there
+    misses nothing.
     """
 
     revision: int
@@ -96,50 +97,53 @@ def to_requested_version(kind: Kind, body: Body) -> Body:
 
 def get_one(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
     body = to_requested_version(place.kind, store.read(place.kind, place.namespace, place.name))
-    return json_response(
-        format_object(
-            requested_form(request.headers.get("Accept", "")), place.kind, body, store.clock()
-        )
-    )
+    return json_response(format_object(form_of(request), place.kind, body, store.clock()))
+
+
+def form_of(request: web.Request) -> str:
+    return requested_form(request.headers.get("Accept", ""))
 
 
 def matching_objects(
     store: Store, place: ResourcePath, options: ListOptions, after: Key = BEFORE_ALL
 ) -> Iterator[ObjectVersion]:
-    """What a list shows, in order, from behind a key."""
+    """Yield the objects of a list in order, after a key."""
     for stored in store.list_after(place.kind, place.namespace, after):
-        seen = (
-            ObjectVersion(to_events_v1(stored.body), stored.revision)
-            if place.kind is NEW_EVENT
-            else stored
-        )
-        if options.match(seen.body) and place.name in ("", name_of(seen.body)):
-            yield seen
+        shown = stored
+        if place.kind is NEW_EVENT:
+            shown = ObjectVersion(to_events_v1(stored.body), stored.revision)
+        if options.match(shown.body) and place.name in ("", name_of(shown.body)):
+            yield shown
 
 
 def get_list(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
-    options = list_options(place.kind, request.query)
-    page = read_token(options.go_on, store.watch_cache(place.kind).floor) if options.go_on else None
-    found = matching_objects(store, place, options, page.after if page else BEFORE_ALL)
+    kind = place.kind
+    options = list_options(kind, request.query)
+    page = Page(revision=store.revision, after=BEFORE_ALL)
+    if options.continue_token:
+        page = read_token(options.continue_token, store.watch_cache(kind).floor)
+    found = matching_objects(store, place, options, page.after)
     chosen = list(islice(found, options.limit or None))
-    revision = page.revision if page else store.revision
-    meta: Body = {"resourceVersion": str(revision)}
+    meta: Body = {"resourceVersion": str(page.revision)}
     if options.limit and next(found, None):
         last = key_of(chosen[-1])
-        meta["continue"] = write_token(Page(revision=revision, after=last))
-        if not options.selects:  # as in the real server, which would have to look at all of them
-            meta["remainingItemCount"] = store.count_after(place.kind, place.namespace, last)
-    if form := requested_form(request.headers.get("Accept", "")):
-        return json_response(
-            format_list(form, place.kind, [s.body for s in chosen], store.clock(), meta)
-        )
-    return list_response(place.kind, meta, chosen)
+        meta["continue"] = write_token(Page(revision=page.revision, after=last))
+        if not options.selects:  # the real server would have to count all of them, too
+            meta["remainingItemCount"] = store.count_after(kind, place.namespace, last)
+    if form := form_of(request):
+        items = [stored.body for stored in chosen]
+        return json_response(format_list(form, kind, items, store.clock(), meta))
+    return list_response(kind, meta, chosen)
 
 
 def list_response(kind: Kind, meta: Body, items: list[ObjectVersion]) -> web.Response:
-    head = encode({"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": meta})
-    body = head[:-1] + b',"items":[' + b",".join(s.encoded_body for s in items) + b"]}"
-    return web.Response(body=body, content_type=JSON)
+    head = encode({**list_head(kind), "metadata": meta})
+    encoded = b",".join(stored.encoded_body for stored in items)
+    return web.Response(body=head[:-1] + b',"items":[' + encoded + b"]}", content_type=JSON)
+
+
+def list_head(kind: Kind) -> Body:
+    return {"kind": f"{kind.name}List", "apiVersion": kind.api_version}
 
 
 def key_of(stored: ObjectVersion) -> Key:
@@ -169,15 +173,16 @@ PATCHES: dict[str, Callable[[Any, Any], Any]] = {
     MERGE: patches.merge_patch,
     STRATEGIC: patches.strategic_merge,
 }
-Admit = Callable[[Kind, Body, Body], Body]  # kind, old, new -> what is stored
 
 
 def to_stored_version(request: web.Request, kind: Kind, body: Body) -> tuple[Kind, Body]:
-    """As it may be stored, by its types; both forms of events are stored in the first one."""
+    """Check the types of a body; return its kind and body as they are stored. Both versions of
+    events are stored as core/v1.
+    """
     check_types(kind, body, strict=request.query.get("fieldValidation") == "Strict")
-    return (
-        (EVENT, to_core_v1(body)) if kind is NEW_EVENT and isinstance(body, dict) else (kind, body)
-    )
+    if kind is NEW_EVENT and isinstance(body, dict):
+        return EVENT, to_core_v1(body)
+    return kind, body
 
 
 async def create_object(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
@@ -186,12 +191,9 @@ async def create_object(request: web.Request, store: Store, place: ResourcePath)
     if kind.namespaced and store.find(NAMESPACE, "", place.namespace) is None:
         raise not_found("namespaces", place.namespace)
     body = admit_new(kind, place.namespace, given, store.now(), store.uids(), store.revision)
-    stored = body if is_dry_run(request) else store.create(kind, body)
-    return json_response(to_requested_version(place.kind, stored), 201)
-
-
-def admit_for(place: ResourcePath) -> Admit:
-    return admit_status if place.sub == "status" else admit_update
+    if not is_dry_run(request):
+        body = store.create(kind, body)
+    return json_response(to_requested_version(place.kind, body), 201)
 
 
 async def replace_object(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
@@ -200,12 +202,12 @@ async def replace_object(request: web.Request, store: Store, place: ResourcePath
 
 
 async def patch_object(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
-    change = await read_body(request, *PATCHES)
-    if isinstance(change, list) != (request.content_type == JSON_PATCH):
+    patch = await read_body(request, *PATCHES)
+    if isinstance(patch, list) != (request.content_type == JSON_PATCH):
         raise bad_request("a JSON patch is a list of operations, any other patch is an object")
-    kind, old = place.kind, store.read(place.kind, place.namespace, place.name)
-    changed = PATCHES[request.content_type](to_requested_version(kind, old), change)
-    kind, new = to_stored_version(request, kind, changed)
+    kind = place.kind
+    old = to_requested_version(kind, store.read(kind, place.namespace, place.name))
+    kind, new = to_stored_version(request, kind, apply_patch(request, old, patch))
     return store_update(request, store, place, kind, new)
 
 
@@ -213,61 +215,52 @@ def store_update(
     request: web.Request, store: Store, place: ResourcePath, kind: Kind, given: Body
 ) -> web.Response:
     old = store.read(kind, place.namespace, place.name)
-    if meta(given).get("resourceVersion") not in (None, "", meta(old)["resourceVersion"]):
-        raise conflict(kind.plural, place.name, CONFLICT_MESSAGE)
-    new = admit_for(place)(kind, old, given)
-    stored = new if is_dry_run(request) else store.update(kind, new)
-    return json_response(to_requested_version(place.kind, stored))
+    check_revision(kind, old, given)
+    admit = admit_status if place.sub == "status" else admit_update
+    new = admit(kind, old, given)
+    if not is_dry_run(request):
+        new = store.update(kind, new)
+    return json_response(to_requested_version(place.kind, new))
 
 
-def delete_object(store: Store, kind: Kind, body: Body, how: Deletion) -> Body:
-    if how.orphan:
+def delete_object(store: Store, kind: Kind, body: Body, options: Deletion) -> Body:
+    if options.orphan:
         for dependent, owned in store.dependents(uid_of(body)):
             store.update(dependent, bodies.without_owner(owned, uid_of(body)))
-    return store.delete(kind, namespace_of(body), name_of(body), how)
+    return store.delete(kind, namespace_of(body), name_of(body), options)
 
 
 async def delete_one(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
-    how = await read_deletion(request)
+    options = await read_deletion(request)
     body = store.read(place.kind, place.namespace, place.name)
-    gone = body if is_dry_run(request) else delete_object(store, place.kind, body, how)
-    return json_response(gone if place.kind.returns_deleted else success_status(place.kind, gone))
+    if not is_dry_run(request):
+        body = delete_object(store, place.kind, body, options)
+    if not place.kind.returns_deleted:
+        body = success_status(place.kind, body)
+    return json_response(body)
 
 
 def success_status(kind: Kind, body: Body) -> Body:
     details = {"name": name_of(body), "group": kind.group, "kind": kind.plural, "uid": uid_of(body)}
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Success",
-        "details": details,
-    }
+    return {**SUCCESS_HEAD, "details": details}
 
 
 async def delete_collection(
     request: web.Request, store: Store, place: ResourcePath
 ) -> web.Response:
-    how = await read_deletion(request)
-    options = list_options(place.kind, request.query)
-    chosen = list(matching_objects(store, place, options))  # before anything is removed
-    gone = [delete_object(store, place.kind, stored.body, how) for stored in chosen]
-    listed = {"kind": f"{place.kind.name}List", "apiVersion": place.kind.api_version}
-    return json_response(
-        {**listed, "metadata": {"resourceVersion": str(store.revision)}, "items": gone}
-    )
+    options = await read_deletion(request)
+    selected = list_options(place.kind, request.query)
+    chosen = list(matching_objects(store, place, selected))  # before anything is removed
+    deleted = [delete_object(store, place.kind, stored.body, options) for stored in chosen]
+    meta = {"resourceVersion": str(store.revision)}
+    return json_response({**list_head(place.kind), "metadata": meta, "items": deleted})
 
 
 LOOK_S = 0.1  # between two looks at a log that is followed
-OF_TIME = ("timestamps", "sinceSeconds", "sinceTime")
+TIME_OPTIONS = ("timestamps", "sinceSeconds", "sinceTime")
 EVICTED = ("DisruptionTarget", "True", "EvictionByEvictionAPI", "Eviction API: evicting")
-SUCCESS: Body = {
-    "kind": "Status",
-    "apiVersion": "v1",
-    "metadata": {},
-    "status": "Success",
-    "code": 201,
-}
+SUCCESS_HEAD: Body = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+SUCCESS: Body = {**SUCCESS_HEAD, "code": 201}
 
 
 async def bind_pod(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
@@ -278,33 +271,31 @@ async def bind_pod(request: web.Request, store: Store, place: ResourcePath) -> w
     if not node:
         raise bad_request("target.name: Required value")
     if node_of(pod):
-        raise conflict(
-            "pods/binding", name, f"pod {name} is already assigned to node {node_of(pod)!r}"
-        )
+        why = f"pod {name} is already assigned to node {node_of(pod)!r}"
+        raise conflict("pods/binding", name, why)
     if not is_dry_run(request):
         store.update(POD, bound_pod(pod, node, store.now()))
     return json_response(SUCCESS, 201)
 
 
 async def evict_pod(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
-    """No disruption budget is looked at. As a real one, it first says on the pod why it goes."""
+    """Delete a pod. Disruption budgets are not checked. As in a real cluster, a condition of the
+    pod gives the reason first.
+    """
     eviction = await read_body(request, JSON, PROTOBUF)
-    options = eviction.get("deleteOptions") or {}
-    before = options.get("preconditions") or {}
-    how = Deletion(
-        grace_s=options.get("gracePeriodSeconds"),
-        uid=before.get("uid"),
-        revision=before.get("resourceVersion"),
+    raw = eviction.get("deleteOptions") or {}
+    preconditions = raw.get("preconditions") or {}
+    options = Deletion(
+        grace_s=raw.get("gracePeriodSeconds"),
+        uid=preconditions.get("uid"),
+        revision=preconditions.get("resourceVersion"),
     )
     pod = store.read(POD, place.namespace, place.name)
     if not is_dry_run(request):
-        if (
-            not has_ended(pod)
-            and not (how.uid and how.uid != meta(pod)["uid"])
-            and not how.revision
-        ):
+        same_uid = not options.uid or options.uid == uid_of(pod)
+        if same_uid and not options.revision and not has_ended(pod):
             store.update(POD, with_condition(pod, store.now(), *EVICTED))
-        store.delete(POD, place.namespace, place.name, how)
+        store.delete(POD, place.namespace, place.name, options)
     return json_response(SUCCESS, 201)
 
 
@@ -312,23 +303,25 @@ async def resize_pod(request: web.Request, store: Store, place: ResourcePath) ->
     old = store.read(POD, place.namespace, place.name)
     if request.method == "GET":
         return json_response(old)
-    change = await read_body(request, JSON if request.method == "PUT" else request.content_type)
+    wanted = await read_body(request, JSON if request.method == "PUT" else request.content_type)
     old = store.read(POD, place.namespace, place.name)
-    wanted = check_types(
-        POD, change if request.method == "PUT" else apply_patch(request, old, change)
-    )
+    if request.method != "PUT":
+        wanted = apply_patch(request, old, wanted)
+    check_types(POD, wanted)
     if meta(wanted).get("resourceVersion") not in (None, "", meta(old)["resourceVersion"]):
         raise conflict("pods", place.name, "the object has been modified")
     raise_if_invalid(POD, old, resize_causes(old, wanted))
     new = with_next_generation(old, with_new_resources(old, wanted))
-    return json_response(new if is_dry_run(request) else store.update(POD, new))
+    if not is_dry_run(request):
+        new = store.update(POD, new)
+    return json_response(new)
 
 
-def apply_patch(request: web.Request, old: Body, change: object) -> Body:
-    how = PATCHES.get(request.content_type)
-    if how is None:
+def apply_patch(request: web.Request, old: Body, patch: object) -> Body:
+    apply = PATCHES.get(request.content_type)
+    if apply is None:
         raise bad_request(f"unknown kind of patch: {request.content_type}")
-    body: Body = how(old, change)
+    body: Body = apply(old, patch)
     return body
 
 
@@ -337,9 +330,8 @@ async def finalize_namespace(
 ) -> web.Response:
     given = await read_body(request, JSON)
     old = store.read(NAMESPACE, "", place.name)
-    return json_response(
-        store.update(NAMESPACE, with_spec(old, finalizers=spec(given).get("finalizers") or None))
-    )
+    new = with_spec(old, finalizers=spec(given).get("finalizers") or None)
+    return json_response(store.update(NAMESPACE, new))
 
 
 # ---- logs
@@ -348,56 +340,62 @@ async def finalize_namespace(
 async def send_log(
     request: web.Request, store: Store, place: ResourcePath, logs: Path
 ) -> web.StreamResponse:
-    """No time is kept with a line, so what asks for one is refused."""
+    """Send the log of a container. Lines have no time, so options of time are refused."""
     if request.method != "GET":
         raise not_allowed(request.method)
+    query = request.query
     pod = store.read(POD, place.namespace, place.name)
-    container = chosen_container(pod, request.query.get("container", ""))
-    for asked in OF_TIME:
-        if request.query.get(asked) not in (None, "", "false"):
-            raise bad_request(f"{asked}: no time is kept with a line")
+    container = chosen_container(pod, query.get("container", ""))
+    for option in TIME_OPTIONS:
+        if query.get(option) not in (None, "", "false"):
+            raise bad_request(f"{option}: no time is kept with a line")
     if not node_of(pod):
         raise bad_request(f'pod "{place.name}" does not have a host assigned')
-    file = logs / f"{place.namespace}_{place.name}_{meta(pod)['uid']}" / f"{container}.log"
+    uid = str(meta(pod)["uid"])
+    file = logs / f"{place.namespace}_{place.name}_{uid}" / f"{container}.log"
     if not file.exists():
         raise bad_request(
             f'container "{container}" in pod "{place.name}" is waiting to start: ContainerCreating'
         )
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     await response.prepare(request)
-    position = await send_tail(
-        response,
-        file,
-        parse_number(request.query, "tailLines"),
-        parse_number(request.query, "limitBytes"),
-    )
-    if parse_boolean(request.query.get("follow")):
+    lines, limit = parse_number(query, "tailLines"), parse_number(query, "limitBytes")
+    position = await send_tail(response, file, lines, limit)
+    if parse_boolean(query.get("follow")):
         with suppress(ConnectionResetError):  # the client has gone
-            await follow_log(response, store, place, file, position, str(meta(pod)["uid"]))
+            await follow_log(response, store, place, file, position, uid)
     return response
 
 
-def chosen_container(pod: Body, asked: str) -> str:
-    names = [c["name"] for c in [*containers_of(pod), *(spec(pod).get("initContainers") or [])]]
-    if asked and asked not in names:
-        raise bad_request(f"container {asked} is not valid for pod {name_of(pod)}")
-    if not asked and len(containers_of(pod)) > 1:
+def chosen_container(pod: Body, requested: str) -> str:
+    """Return the requested container, or the only one. Raises a refusal (400)."""
+    names = []
+    for container in [*containers_of(pod), *init_containers_of(pod)]:
+        names.append(str(container["name"]))
+    if requested:
+        if requested not in names:
+            raise bad_request(f"container {requested} is not valid for pod {name_of(pod)}")
+        return requested
+    if len(containers_of(pod)) > 1:
         raise bad_request(
             f"a container name must be specified for pod {name_of(pod)}, choose one of: [{' '.join(names)}]"
         )
-    return asked or str(names[0])
+    return names[0]
 
 
 def tail_of(text: bytes, lines: int | None) -> bytes:
+    """Return the last lines; all if `lines` is None."""
     if lines is None:
         return text
-    return b"".join(text.splitlines(keepends=True)[-lines:]) if lines else b""
+    if not lines:
+        return b""
+    return b"".join(text.splitlines(keepends=True)[-lines:])
 
 
 async def send_tail(
     response: web.StreamResponse, file: Path, lines: int | None, limit: int | None
 ) -> int:
-    """Gives the position up to which the file was read."""
+    """Send the last lines, at most `limit` bytes; return the position of the end of the file."""
     text = file.read_bytes()
     await response.write(tail_of(text, lines)[:limit])
     return len(text)
@@ -411,6 +409,7 @@ async def follow_log(
     position: int,
     uid: str,
 ) -> None:
+    """Send the lines that are added, until the pod of this uid has ended."""
     while True:
         pod = store.find(POD, place.namespace, place.name)
         ended = pod is None or has_ended(pod) or meta(pod)["uid"] != uid or not status(pod)

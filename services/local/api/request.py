@@ -41,7 +41,7 @@ class ResourcePath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_path(path: str) -> ResourcePath:
-    """Raises NotFound for a path that is not served."""
+    """Return the resource of a path. Raises NotFound if it is not served."""
     steps = [step for step in path.split("/") if step]
     if steps[:2] == ["api", "v1"]:
         return parse_resource_path("", "v1", steps[2:])
@@ -51,31 +51,32 @@ def parse_path(path: str) -> ResourcePath:
 
 
 def parse_resource_path(group: str, version: str, steps: list[str]) -> ResourcePath:
-    inner = (
-        BY_PATH.get((group, version, steps[2]))
-        if steps[:1] == ["namespaces"] and len(steps) >= 3
-        else None
-    )
-    if inner is not None:
-        return resource_path(inner, steps[1], steps[3:]) if inner.namespaced else refuse()
-    if steps[:1] == ["namespaces"] and len(steps) == 3 and steps[2] == "bindings":
-        return ResourcePath(kind=BY_PATH["", "v1", "pods"], namespace=steps[1], sub="binding")
+    """`steps`: the path after the group and version."""
+    if steps[:1] == ["namespaces"] and len(steps) >= 3:
+        _, namespace, plural, *rest = steps
+        kind = BY_PATH.get((group, version, plural))
+        if kind is not None:
+            if not kind.namespaced:
+                raise no_such_path()
+            return resource_path(kind, namespace, rest)
+        if plural == "bindings" and not rest:
+            pods = BY_PATH["", "v1", "pods"]
+            return ResourcePath(kind=pods, namespace=namespace, sub="binding")
     kind = BY_PATH.get((group, version, steps[0])) if steps else None
     if kind is None or (kind.namespaced and len(steps) > 1):
-        return refuse()
+        raise no_such_path()
     return resource_path(kind, "", steps[1:])
 
 
 def resource_path(kind: Kind, namespace: str, rest: list[str]) -> ResourcePath:
     name, sub = (*rest, "", "")[:2]
-    known = (*kind.subresources, *(("status",) if kind.has_status else ()))
-    if len(rest) > 2 or (sub and sub not in known):
-        return refuse()
+    if len(rest) > 2 or (sub and sub not in subresource_names(kind)):
+        raise no_such_path()
     return ResourcePath(kind=kind, namespace=namespace, name=name, sub=sub)
 
 
-def refuse() -> ResourcePath:
-    raise no_such_path()
+def subresource_names(kind: Kind) -> tuple[str, ...]:
+    return ("status", *kind.subresources) if kind.has_status else kind.subresources
 
 
 JSON = "application/json"
@@ -83,9 +84,9 @@ JSON = "application/json"
 
 class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
     match: Match
-    selects: bool = False  # whether there is a selector
+    selects: bool = False  # there is a selector
     limit: int = 0
-    go_on: str = ""
+    continue_token: str = ""
     revision: str = ""
     timeout_s: float | None = None
     bookmarks: bool = False
@@ -106,15 +107,13 @@ def parse_number(query: Mapping[str, str], name: str) -> int | None:
 
 
 def list_options(kind: Kind, query: Mapping[str, str]) -> ListOptions:
+    labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
     initial = query.get("sendInitialEvents")
     return ListOptions(
-        match=match_both(
-            label_selector(query.get("labelSelector", "")),
-            field_selector(query.get("fieldSelector", ""), kind.fields),
-        ),
-        selects=bool(query.get("labelSelector") or query.get("fieldSelector")),
+        match=match_both(label_selector(labels), field_selector(fields, kind.fields)),
+        selects=bool(labels or fields),
         limit=parse_number(query, "limit") or 0,
-        go_on=query.get("continue", ""),
+        continue_token=query.get("continue", ""),
         revision=query.get("resourceVersion", ""),
         timeout_s=parse_number(query, "timeoutSeconds"),
         bookmarks=parse_boolean(query.get("allowWatchBookmarks")),
@@ -123,12 +122,12 @@ def list_options(kind: Kind, query: Mapping[str, str]) -> ListOptions:
 
 
 async def read_body(request: web.Request, *media: str) -> Any:
-    """The decoded body; a body of no stated type is JSON. Raises what a bad one deserves."""
+    """Return the decoded body. A body without a type is JSON. Raises a refusal (400, 415)."""
     given = request.content_type if "Content-Type" in request.headers else JSON
     if given not in media:
         raise unsupported_media(given, ", ".join(media))
     if given == PROTOBUF:
-        return body_in(await request.read())
+        return decode_protobuf(await request.read())
     try:
         return msgspec.json.decode(await request.read())
     except (msgspec.DecodeError, RecursionError) as error:
@@ -136,23 +135,24 @@ async def read_body(request: web.Request, *media: str) -> Any:
 
 
 async def read_deletion(request: web.Request) -> Deletion:
-    """From the body and from the query; the query wins, as it does in a real one."""
-    raw: Body = (
-        await read_body(request, JSON, PROTOBUF)
-        if request.can_read_body and await request.read()
-        else {}
-    )
-    asked = parse_number(request.query, "gracePeriodSeconds")
-    policy = request.query.get("propagationPolicy") or raw.get("propagationPolicy")
-    legacy = parse_boolean(request.query.get("orphanDependents")) or bool(
-        raw.get("orphanDependents")
-    )
-    before = raw.get("preconditions") or {}
+    """Return the options in the body and in the query. The query has precedence, as in a real API
+    server.
+    """
+    raw: Body = {}
+    if request.can_read_body and await request.read():
+        raw = await read_body(request, JSON, PROTOBUF)
+    query = request.query
+    grace_s = parse_number(query, "gracePeriodSeconds")
+    if grace_s is None:
+        grace_s = raw.get("gracePeriodSeconds")
+    policy = query.get("propagationPolicy") or raw.get("propagationPolicy")
+    orphans = parse_boolean(query.get("orphanDependents")) or bool(raw.get("orphanDependents"))
+    preconditions = raw.get("preconditions") or {}
     return Deletion(
-        grace_s=raw.get("gracePeriodSeconds") if asked is None else asked,
-        uid=before.get("uid"),
-        revision=before.get("resourceVersion"),
-        orphan=legacy or policy == "Orphan",
+        grace_s=grace_s,
+        uid=preconditions.get("uid"),
+        revision=preconditions.get("resourceVersion"),
+        orphan=orphans or policy == "Orphan",
         foreground=policy == "Foreground",
     )
 
@@ -170,7 +170,7 @@ PLAIN: dict[str, tuple[type, ...]] = {
     "float": (int, float),
     "bool": (bool,),
 }
-TOLD = {
+TYPE_NAMES = {
     dict: "an object",
     list: "an array",
     str: "a string",
@@ -181,37 +181,112 @@ TOLD = {
 NESTED = re.compile(r"(List|Dict)\[(?:str, )?(.+)\]")
 
 
-def check_types(kind: Kind, body: Any, strict: bool = False) -> Any:
-    """The body as it is; raises a refusal (400) that names the first field of a wrong type, or all
-    unknown ones.
+def check_types(kind: Kind, body: Any, strict: bool = False) -> None:
+    """Raise a refusal (400) that names the first field of a wrong type. `strict`: refuse unknown
+    fields, too, and name all of them.
     """
-    wrong = _wrong(body, model_of(kind), "")
-    if wrong:
-        raise bad_request(f"{kind.name} in version {kind.version!r} cannot be handled: {wrong}")
-    if strict and (
-        unknown := [f'unknown field "{path}"' for path in unknown_fields(body, model_of(kind), "")]
-    ):
-        told = f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}'
-        raise bad_request(f"{told}: strict decoding error: {', '.join(unknown)}")
-    return body
+    fault = _type_fault(body, model_of(kind), "")
+    if fault:
+        raise bad_request(f"{kind.name} in version {kind.version!r} cannot be handled: {fault}")
+    if not strict:
+        return
+    unknown = [f'unknown field "{path}"' for path in unknown_fields(body, model_of(kind), "")]
+    if unknown:
+        why = f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}'
+        raise bad_request(f"{why}: strict decoding error: {', '.join(unknown)}")
 
 
-def unknown_fields(value: Any, wanted: str, where: str) -> Iterator[str]:
+def unknown_fields(value: Any, type_name: str, where: str) -> Iterator[str]:
     """Yield the path of each field that its type does not have."""
-    if nested := NESTED.fullmatch(wanted):
-        within = enumerate(value or []) if nested[1] == "List" else (value or {}).items()
-        for at, one in within:
-            yield from unknown_fields(
-                one, nested[2], f"{where}[{at}]" if nested[1] == "List" else f"{where}.{at}"
-            )
-    elif isinstance(value, dict) and wanted not in PLAIN and wanted != "object":
-        fields = _fields(wanted)
-        for name, one in value.items():
+    nested = NESTED.fullmatch(type_name)
+    if nested and nested[1] == "List":
+        for index, item in enumerate(value or []):
+            yield from unknown_fields(item, nested[2], f"{where}[{index}]")
+    elif nested:
+        for name, item in (value or {}).items():
+            yield from unknown_fields(item, nested[2], f"{where}.{name}")
+    elif isinstance(value, dict) and type_name not in PLAIN and type_name != "object":
+        fields = _field_types(type_name)
+        for name, item in value.items():
             path = f"{where}.{name}".lstrip(".")
             if name in fields:
-                yield from unknown_fields(one, fields[name], path)
+                yield from unknown_fields(item, fields[name], path)
             else:
                 yield path
+
+
+def _type_fault(value: Any, type_name: str, where: str) -> str:
+    """Return the first field of a wrong type; empty: there is none."""
+    if value is None or type_name == "object":
+        return ""
+    if type_name in PLAIN:
+        return _mismatch(value, PLAIN[type_name], where)
+    nested = NESTED.fullmatch(type_name)
+    if nested is None:
+        return _object_fault(value, type_name, where)
+    if nested[1] == "List":
+        return _list_fault(value, nested[2], where)
+    return _map_fault(value, nested[2], where)
+
+
+def _list_fault(value: Any, type_name: str, where: str) -> str:
+    if not isinstance(value, list):
+        return _mismatch(value, (list,), where)
+    if None in value:
+        return f"{where}: null where an element is wanted"
+    for index, item in enumerate(value):
+        if fault := _type_fault(item, type_name, f"{where}[{index}]"):
+            return fault
+    return ""
+
+
+def _map_fault(value: Any, type_name: str, where: str) -> str:
+    if not isinstance(value, dict):
+        return _mismatch(value, (dict,), where)
+    for name, item in value.items():
+        if type_name == "str" and type(item) in (int, float):  # a quantity may be a number
+            continue
+        if fault := _type_fault(item, type_name, f"{where}.{name}"):
+            return fault
+    return ""
+
+
+def _object_fault(value: Any, type_name: str, where: str) -> str:
+    if not isinstance(value, dict):
+        return _mismatch(value, (dict,), where)
+    fields = _field_types(type_name)
+    for name, item in value.items():
+        if name not in fields:
+            continue
+        if fault := _type_fault(item, fields[name], f"{where}.{name}"):
+            return fault
+    return ""
+
+
+def _mismatch(value: Any, wanted: tuple[type, ...], where: str) -> str:
+    if isinstance(value, wanted) and (bool in wanted or not isinstance(value, bool)):
+        return ""
+    found, expected = TYPE_NAMES[type(value)], TYPE_NAMES[wanted[0]]
+    return f"{where or 'the body'}: {found} where {expected} is wanted"
+
+
+@lru_cache(256)
+def _field_types(model: str) -> dict[str, str]:
+    """Return the types of a model's fields, by their names in JSON."""
+    class_ = getattr(models, model)
+    return {class_.attribute_map[name]: type_ for name, type_ in class_.openapi_types.items()}
+
+
+def decode_protobuf(raw: bytes) -> Body:
+    """Return a body in protobuf as it is in JSON. Raises a refusal (400) for a body that cannot be
+    read, or is of another kind.
+    """
+    try:
+        whole = _protobuf_fields(raw.removeprefix(MAGIC)) if raw.startswith(MAGIC) else {}
+        kind = _protobuf_fields(whole[1][-1])[2][-1].decode()
+        return {"kind": kind, **_message(kind, whole.get(2, [b""])[-1])}
+    except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
+        raise bad_request("the body is no protobuf of a kind that is read here") from error
 
 
 def model_of(kind: Kind) -> str:
@@ -219,67 +294,6 @@ def model_of(kind: Kind) -> str:
     if kind.name == "Event":
         return "EventsV1Event" if kind is NEW_EVENT else "CoreV1Event"
     return f"V1{kind.name}"
-
-
-def _wrong(value: Any, wanted: str, where: str) -> str:
-    """Empty where it fits."""
-    if value is None or wanted == "object":
-        return ""
-    if wanted in PLAIN:
-        return _unlike(value, PLAIN[wanted], where)
-    if nested := NESTED.fullmatch(wanted):
-        return (
-            _wrong_list(value, nested[2], where)
-            if nested[1] == "List"
-            else _wrong_map(value, nested[2], where)
-        )
-    return _wrong_object(value, wanted, where)
-
-
-def _wrong_list(value: Any, wanted: str, where: str) -> str:
-    if not isinstance(value, list):
-        return _unlike(value, (list,), where)
-    if None in value:
-        return f"{where}: null where an element is wanted"
-    return _first(_wrong(one, wanted, f"{where}[{at}]") for at, one in enumerate(value))
-
-
-def _wrong_map(value: Any, wanted: str, where: str) -> str:
-    if not isinstance(value, dict):
-        return _unlike(value, (dict,), where)
-    number = wanted == "str"
-    return _first(
-        "" if number and type(one) in (int, float) else _wrong(one, wanted, f"{where}.{name}")
-        for name, one in value.items()
-    )
-
-
-def _wrong_object(value: Any, wanted: str, where: str) -> str:
-    if not isinstance(value, dict):
-        return _unlike(value, (dict,), where)
-    fields = _fields(wanted)
-    return _first(
-        _wrong(one, fields[name], f"{where}.{name}")
-        for name, one in value.items()
-        if name in fields
-    )
-
-
-def _first(found: Any) -> str:
-    return next((wrong for wrong in found if wrong), "")
-
-
-def _unlike(value: Any, wanted: tuple[type, ...], where: str) -> str:
-    if isinstance(value, wanted) and (bool in wanted or not isinstance(value, bool)):
-        return ""
-    return f"{where or 'the body'}: {TOLD[type(value)]} where {TOLD[wanted[0]]} is wanted"
-
-
-@lru_cache(256)
-def _fields(model: str) -> dict[str, str]:
-    """By the name in JSON: what type it has."""
-    of = getattr(models, model)
-    return {of.attribute_map[name]: kind for name, kind in of.openapi_types.items()}
 
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
@@ -315,59 +329,48 @@ NAMED: dict[str, dict[int, tuple[str, str]]] = {
     },
     "Preconditions": {1: ("uid", "text"), 2: ("resourceVersion", "text")},
 }
-"""By message: of each field that is read its name in JSON, and what it holds."""
-
-
-def body_in(raw: bytes) -> Body:
-    """As it would stand in JSON. Raises a refusal (400) for what cannot be read, or is something
-    else.
-    """
-    try:
-        whole = _protobuf_fields(raw.removeprefix(MAGIC)) if raw.startswith(MAGIC) else {}
-        kind = _protobuf_fields(whole[1][-1])[2][-1].decode()
-        return {"kind": kind, **_message(kind, whole.get(2, [b""])[-1])}
-    except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
-        raise bad_request("the body is no protobuf of a kind that is read here") from error
+"""By message and field number: the field's name in JSON, and its content."""
 
 
 def _message(kind: str, raw: bytes) -> Body:
-    names, found = NAMED[kind], _protobuf_fields(raw)
-    return {
-        names[number][0]: _value(names[number][1], found[number][-1])
-        for number in names
-        if number in found
-    }
+    found = _protobuf_fields(raw)
+    message = {}
+    for number, (name, content) in NAMED[kind].items():
+        if number in found:
+            message[name] = _value(content, found[number][-1])
+    return message
 
 
-def _value(what: str, value: Any) -> Any:
-    if what == "number":
+def _value(content: str, value: Any) -> Any:
+    if content == "number":
         return value - (1 << 64) if value >> 63 else value
-    if what == "truth":
+    if content == "truth":
         return bool(value)
-    return value.decode() if what == "text" else _message(what, value)
+    return value.decode() if content == "text" else _message(content, value)
 
 
 def _protobuf_fields(raw: bytes) -> Fields:
-    """The values of each field, in their order: numbers and bytes."""
+    """Return the values of each field in their order: numbers and bytes."""
     found: Fields = {}
     at = 0
     while at < len(raw):
         key, at = _varint(raw, at)
-        number, wire = key >> 3, key & 7
-        if wire == VARINT:
+        number, wire_type = key >> 3, key & 7
+        value: int | bytes
+        if wire_type == VARINT:
             value, at = _varint(raw, at)
-            found.setdefault(number, []).append(value)
-            continue
-        size, at = _varint(raw, at) if wire == BYTES else (SIZES[wire], at)
-        if at + size > len(raw):
-            raise ValueError("a value is cut off")
-        found.setdefault(number, []).append(raw[at : at + size])
-        at += size
+        else:
+            size, at = _varint(raw, at) if wire_type == BYTES else (SIZES[wire_type], at)
+            end = at + size
+            if end > len(raw):
+                raise ValueError("a value is cut off")
+            value, at = raw[at:end], end
+        found.setdefault(number, []).append(value)
     return found
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    """A number, seven bits a byte, the lowest first; and where the next thing begins."""
+    """Return a number, stored in seven bits of each byte, the lowest first; and the next position."""
     value = shift = 0
     while True:
         byte = raw[at]

@@ -1,6 +1,6 @@
 """The HTTP server: routes, access control, error responses, and metrics.k8s.io for `kubectl top`.
 
-The server runs commands for every client that may create pods. So it listens on loopback only, and
+The API runs commands for every client that may create pods. So it listens on loopback only, and
 refuses a request with an Origin or with a foreign Host: a web page gets no answer. There are no
 accounts. A cluster with a token (`weir up` always sets one) refuses every request without it (401).
 A cluster without a token accepts requests without credentials.
@@ -47,6 +47,20 @@ log = structlog.get_logger()
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 LOCAL_NAMES = ("127.0.0.1", "localhost")
 LARGEST_BODY = 4 * 2**20
+ObjectHandler = Callable[[web.Request, Store, ResourcePath], Awaitable[web.StreamResponse]]
+OBJECT_HANDLERS: dict[str, ObjectHandler] = {
+    "PUT": handlers.replace_object,
+    "PATCH": handlers.patch_object,
+    "DELETE": handlers.delete_one,
+}
+SUBRESOURCE_HANDLERS: dict[tuple[str, str], ObjectHandler] = {
+    ("POST", "binding"): handlers.bind_pod,
+    ("POST", "eviction"): handlers.evict_pod,
+    ("GET", "resize"): handlers.resize_pod,
+    ("PUT", "resize"): handlers.resize_pod,
+    ("PATCH", "resize"): handlers.resize_pod,
+    ("PUT", "finalize"): handlers.finalize_namespace,
+}
 
 
 class ApiServer:
@@ -65,7 +79,7 @@ class ApiServer:
         self.bookmark_s = bookmark_s
 
     def app(self) -> web.Application:
-        """The table of contents."""
+        """Return the application with all routes."""
         app = web.Application(
             middlewares=[error_responses, self.check_access], client_max_size=LARGEST_BODY
         )
@@ -88,16 +102,17 @@ class ApiServer:
 
     @web.middleware
     async def check_access(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.headers.get("Origin") or (
-            request.host.rpartition(":")[0] not in LOCAL_NAMES and request.host not in LOCAL_NAMES
-        ):
+        if request.headers.get("Origin") or not is_local_host(request.host):
             raise forbidden("only programs on this machine are answered")
         given = _token(request.headers.get("Authorization", ""))
-        if (given or self.token) and not (
-            self.token and hmac.compare_digest(given.encode(), self.token.encode())
-        ):
+        if not self.accepts_token(given):
             raise unauthorized_error()
         return await handler(request)
+
+    def accepts_token(self, given: str) -> bool:
+        if not self.token:
+            return not given
+        return hmac.compare_digest(given.encode(), self.token.encode())
 
     async def cpu_seconds(self, request: web.Request) -> web.Response:
         return self.metrics.cpu_seconds(request)
@@ -109,11 +124,13 @@ class ApiServer:
         place = parse_path(request.path)
         if place.sub and place.sub != "status":
             return await self.subresource(request, place)
-        return await (self.one(request, place) if place.name else self.many(request, place))
-
-    async def many(self, request: web.Request, place: ResourcePath) -> web.StreamResponse:
         if request.method == "GET" and parse_boolean(request.query.get("watch")):
             return await watch.serve_watch(request, self.store, place, self.bookmark_s)
+        if place.name:
+            return await self.one(request, place)
+        return await self.many(request, place)
+
+    async def many(self, request: web.Request, place: ResourcePath) -> web.StreamResponse:
         if request.method == "GET":
             return handlers.get_list(request, self.store, place)
         if place.kind.namespaced and not place.namespace:
@@ -125,65 +142,55 @@ class ApiServer:
         raise not_allowed(request.method)
 
     async def one(self, request: web.Request, place: ResourcePath) -> web.StreamResponse:
-        if request.method == "GET" and parse_boolean(request.query.get("watch")):
-            return await watch.serve_watch(request, self.store, place, self.bookmark_s)
         if request.method == "GET":
             return handlers.get_one(request, self.store, place)
-        verbs = {
-            "PUT": handlers.replace_object,
-            "PATCH": handlers.patch_object,
-            "DELETE": handlers.delete_one,
-        }
-        if request.method not in verbs or (place.sub and request.method == "DELETE"):
+        handler = OBJECT_HANDLERS.get(request.method)
+        if handler is None or (place.sub and request.method == "DELETE"):
             raise not_allowed(request.method)
-        return await verbs[request.method](request, self.store, place)
+        return await handler(request, self.store, place)
 
     async def subresource(self, request: web.Request, place: ResourcePath) -> web.StreamResponse:
         if place.sub == "log":
             return await handlers.send_log(request, self.store, place, self.logs)
-        verbs = {
-            ("POST", "binding"): handlers.bind_pod,
-            ("POST", "eviction"): handlers.evict_pod,
-            ("GET", "resize"): handlers.resize_pod,
-            ("PUT", "resize"): handlers.resize_pod,
-            ("PATCH", "resize"): handlers.resize_pod,
-            ("PUT", "finalize"): handlers.finalize_namespace,
-        }
-        if (request.method, place.sub) not in verbs:
+        handler = SUBRESOURCE_HANDLERS.get((request.method, place.sub))
+        if handler is None:
             raise not_allowed(request.method)
-        return await verbs[request.method, place.sub](request, self.store, place)
+        return await handler(request, self.store, place)
+
+
+def is_local_host(host: str) -> bool:
+    """`host`: the Host header, with or without a port."""
+    return host in LOCAL_NAMES or host.rpartition(":")[0] in LOCAL_NAMES
 
 
 @web.middleware
 async def error_responses(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every refusal as a Status object."""
+    """Answer every error with a Status object."""
     try:
         return await handler(request)
-    except ApiError as refusal:
-        return handlers.json_response(refusal.as_status(), refusal.code)
+    except ApiError as error:
+        refusal = error
     except web.HTTPRequestEntityTooLarge:
-        return handlers.json_response(
-            ApiError(413, "RequestEntityTooLarge", "the body is too large").as_status(), 413
-        )
+        refusal = ApiError(413, "RequestEntityTooLarge", "the body is too large")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         log.warning("OddRequest", method=request.method, path=request.path, exc_info=True)
-        wrong = bad_request(
+        refusal = bad_request(
             f"the object is not of the form that its kind has: {type(error).__name__}: {error}"
         )
-        return handlers.json_response(wrong.as_status(), wrong.code)
+    return handlers.json_response(refusal.as_status(), refusal.code)
 
 
 async def review_access(request: web.Request) -> web.Response:
-    """May the asker do this? There are no accounts here: who is let in may do everything."""
-    asked = await read_body(request, JSON, PROTOBUF)
-    told = {
+    """Answer an access review. There are no accounts, so everything is allowed."""
+    review = await read_body(request, JSON, PROTOBUF)
+    answer = {
         "kind": "SelfSubjectAccessReview",
         "apiVersion": "authorization.k8s.io/v1",
         "metadata": {},
+        "spec": review.get("spec") or {},
+        "status": {"allowed": True},
     }
-    return handlers.json_response(
-        {**told, "spec": asked.get("spec") or {}, "status": {"allowed": True}}, 201
-    )
+    return handlers.json_response(answer, 201)
 
 
 def _token(authorization: str) -> str:
@@ -211,24 +218,22 @@ async def healthy(request: web.Request) -> web.Response:
 
 
 async def one_group(request: web.Request) -> web.Response:
-    found = discovery.find_group(request.match_info["group"])
-    return handlers.json_response(found) if found else refuse()
+    return found_or_error(discovery.find_group(request.match_info["group"]))
 
 
 async def openapi(request: web.Request) -> web.Response:
-    found = discovery.openapi_document(request.match_info["path"])
-    return handlers.json_response(found) if found else refuse()
+    return found_or_error(discovery.openapi_document(request.match_info["path"]))
 
 
 async def resources(request: web.Request) -> web.Response:
-    found = discovery.resource_list(
-        request.match_info.get("group", ""), request.match_info.get("version", "v1")
-    )
-    return handlers.json_response(found) if found else refuse()
+    group, version = request.match_info.get("group", ""), request.match_info.get("version", "v1")
+    return found_or_error(discovery.resource_list(group, version))
 
 
-def refuse() -> web.Response:
-    raise no_such_path()
+def found_or_error(found: Body | None) -> web.Response:
+    if not found:
+        raise no_such_path()
+    return handlers.json_response(found)
 
 
 VERSION = "metrics.k8s.io/v1beta1"
@@ -257,75 +262,65 @@ def node_metrics(name: str, sample: Sample, node: Body) -> Body:
 
 
 def pod_metrics(place: tuple[str, str], sample: Sample, pod: Body) -> Body:
-    """Measured by the pod: its first container stands for all."""
+    """Return the metrics of a pod. Pods are measured as a whole; the first container gets the usage."""
     meta = {"namespace": place[0], "name": place[1], "labels": labels(pod)}
     container = {"name": pod["spec"]["containers"][0]["name"], "usage": usage_amounts(sample)}
     return {**metrics_head("PodMetrics", meta, sample), "containers": [container]}
 
 
 class MetricsApi:
+    """metrics.k8s.io, and the CPU seconds for benchmarks."""
+
     def __init__(self, context: KubeletContext, usage: Usage) -> None:
         self.context, self.usage = context, usage
 
     def serve(self, request: web.Request) -> web.Response:
-        steps = request.path.strip("/").split("/")[3:]
-        namespace, rest = (
-            (steps[1], steps[2:]) if steps[:1] == ["namespaces"] and len(steps) > 2 else ("", steps)
-        )
+        namespace, rest = "", request.path.strip("/").split("/")[3:]
+        if rest[:1] == ["namespaces"] and len(rest) > 2:
+            _, namespace, *rest = rest
         if rest[:1] not in (["nodes"], ["pods"]) or len(rest) > 2:
             raise no_such_path()
-        found = self.nodes() if rest[0] == "nodes" else self.pods(namespace)
+        plural = rest[0]
+        metrics = self.nodes() if plural == "nodes" else self.pods(namespace)
         if len(rest) == 1:
-            return self.metrics_list(rest[0], found, request.query.get("labelSelector", ""))
-        named = [m for m in found if m["metadata"]["name"] == rest[1]]
-        return json_response(named[0] if named else missing(rest))
+            return self.metrics_list(plural, metrics, request.query.get("labelSelector", ""))
+        name = rest[1]
+        for each in metrics:
+            if each["metadata"]["name"] == name:
+                return json_response(each)
+        raise not_found(plural, name, "metrics.k8s.io")
 
-    def metrics_list(self, plural: str, found: list[Body], selector: str) -> web.Response:
-        match = label_selector(selector)
+    def metrics_list(self, plural: str, metrics: list[Body], selector: str) -> web.Response:
         kind = "NodeMetricsList" if plural == "nodes" else "PodMetricsList"
-        return json_response(
-            {
-                "kind": kind,
-                "apiVersion": VERSION,
-                "metadata": {},
-                "items": [m for m in found if match(m)],
-            }
-        )
+        items = list(filter(label_selector(selector), metrics))
+        return json_response({"kind": kind, "apiVersion": VERSION, "metadata": {}, "items": items})
 
     def nodes(self) -> list[Body]:
-        known = [
-            (name, sample, self.context.store.find(NODE, "", name))
-            for name, sample in self.usage.nodes.items()
-        ]
-        return [
-            node_metrics(name, sample, node) for name, sample, node in known if node is not None
-        ]
+        metrics = []
+        for name, sample in self.usage.nodes.items():
+            node = self.context.store.find(NODE, "", name)
+            if node is not None:
+                metrics.append(node_metrics(name, sample, node))
+        return metrics
 
     def pods(self, namespace: str) -> list[Body]:
-        known = [
-            (place, sample, self.context.store.find(POD, *place))
-            for place, sample in self.usage.pods.items()
-        ]
-        return [
-            pod_metrics(place, s, pod)
-            for place, s, pod in known
-            if pod is not None and namespace in ("", place[0])
-        ]
+        metrics = []
+        for place, sample in self.usage.pods.items():
+            if namespace in ("", place[0]):
+                pod = self.context.store.find(POD, *place)
+                if pod is not None:
+                    metrics.append(pod_metrics(place, sample, pod))
+        return metrics
 
     def cpu_seconds(self, request: web.Request) -> web.Response:
         measured = self.usage.cpu_seconds()
-        nodes = {
-            name: {"allocatable": self.allocatable(name), "seconds": s}
-            for name, s in measured["nodes"].items()
-        }
-        return json_response(
-            {"enforced": self.context.cgroups.enforced, "nodes": nodes, "pods": measured["pods"]}
-        )
+        nodes = {}
+        for name, seconds in measured["nodes"].items():
+            nodes[name] = {"allocatable": self.allocatable(name), "seconds": seconds}
+        enforced = self.context.cgroups.enforced
+        return json_response({"enforced": enforced, "nodes": nodes, "pods": measured["pods"]})
 
     def allocatable(self, name: str) -> float:
+        """Return the allocatable cores of a node."""
         node = self.context.store.find(NODE, "", name) or {}
         return parse_amounts(status(node).get("allocatable")).get("cpu", 0) / 1000
-
-
-def missing(rest: list[str]) -> Body:
-    raise not_found(rest[0], rest[1], "metrics.k8s.io")

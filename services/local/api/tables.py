@@ -12,6 +12,7 @@ from services.local.objects.bodies import (
     Body,
     at_path,
     condition,
+    container_statuses,
     containers_of,
     is_leaving,
     labels,
@@ -23,35 +24,34 @@ from services.local.objects.bodies import (
 )
 from services.local.objects.kinds import Kind
 
-Column = tuple[str, Callable[[Body, float], str]]  # its name and its cell
+Cell = Callable[[Body, float], str]
+Column = tuple[str, Cell]  # its name and its cell
 
 META = "meta.k8s.io/v1"
 WIDE = 1  # the priority of a column that only -o wide shows
 NONE = "<none>"
 
 
-def seconds_since(stamped: str | None, now_s: float) -> float:
-    if not stamped:
+def seconds_since(timestamp: str | None, now_s: float) -> float:
+    if not timestamp:
         return 0.0
-    return (
-        now_s - datetime.strptime(stamped[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
-    )
+    parsed = datetime.strptime(timestamp[:19], "%Y-%m-%dT%H:%M:%S")
+    return now_s - parsed.replace(tzinfo=UTC).timestamp()
 
 
 def duration(seconds: float) -> str:
-    """As kubectl says it: 45s, 3m10s, 5h, 2d."""
+    """Return a duration in the form of kubectl: 45s, 3m10s, 5h, 2d."""
     whole = max(int(seconds), 0)
+    minutes, rest_s = divmod(whole, 60)
     if whole < 120:
         return f"{whole}s"
-    if whole < 600:
-        return f"{whole // 60}m{whole % 60}s" if whole % 60 else f"{whole // 60}m"
-    return (
-        f"{whole // 60}m"
-        if whole < 10800
-        else f"{whole // 3600}h"
-        if whole < 172800
-        else f"{whole // 86400}d"
-    )
+    if whole < 600 and rest_s:
+        return f"{minutes}m{rest_s}s"
+    if whole < 10800:
+        return f"{minutes}m"
+    if whole < 172800:
+        return f"{whole // 3600}h"
+    return f"{whole // 86400}d"
 
 
 def name_cell(body: Body, _: float) -> str:
@@ -62,62 +62,54 @@ def age_cell(body: Body, now_s: float) -> str:
     return duration(seconds_since(meta(body).get("creationTimestamp"), now_s))
 
 
-def path_cell(path: str, missing: str = NONE) -> Callable[[Body, float], str]:
+def path_cell(path: str, missing: str = NONE) -> Cell:
     return lambda body, _: str(at_path(body, path) or missing)
 
 
-def container_statuses(pod: Body) -> list[Body]:
-    return status(pod).get("containerStatuses") or []
-
-
 def pod_ready(pod: Body, _: float) -> str:
-    return f"{sum(bool(s.get('ready')) for s in container_statuses(pod))}/{len(containers_of(pod))}"
+    ready = sum(bool(each.get("ready")) for each in container_statuses(pod))
+    return f"{ready}/{len(containers_of(pod))}"
 
 
 def pod_state(pod: Body, _: float) -> str:
     if is_leaving(pod):
         return "Terminating"
-    told = str(status(pod).get("reason") or status(pod).get("phase") or "")
-    for one in container_statuses(pod):
-        state = one.get("state") or {}
-        told = (state.get("waiting") or state.get("terminated") or {}).get("reason") or told
-    return told
+    reason = str(status(pod).get("reason") or status(pod).get("phase") or "")
+    for each in container_statuses(pod):
+        state = each.get("state") or {}
+        details = state.get("waiting") or state.get("terminated") or {}
+        reason = details.get("reason") or reason
+    return reason
 
 
 def pod_restarts(pod: Body, _: float) -> str:
-    return str(sum(int(s.get("restartCount") or 0) for s in container_statuses(pod)))
+    return str(sum(int(each.get("restartCount") or 0) for each in container_statuses(pod)))
 
 
 def node_state(node: Body, _: float) -> str:
-    ready = {"True": "Ready", "Unknown": "Unknown"}.get(
-        (condition(node, "Ready") or {}).get("status", ""), "NotReady"
-    )
-    return ready + (",SchedulingDisabled" if spec(node).get("unschedulable") else "")
+    ready = (condition(node, "Ready") or {}).get("status", "")
+    state = {"True": "Ready", "Unknown": "Unknown"}.get(ready, "NotReady")
+    if spec(node).get("unschedulable"):
+        state += ",SchedulingDisabled"
+    return state
 
 
 def node_roles(node: Body, _: float) -> str:
-    start = "node-role.kubernetes.io/"
-    return (
-        ",".join(sorted(key.removeprefix(start) for key in labels(node) if key.startswith(start)))
-        or NONE
-    )
+    prefix = "node-role.kubernetes.io/"
+    roles = [key.removeprefix(prefix) for key in labels(node) if key.startswith(prefix)]
+    return ",".join(sorted(roles)) or NONE
 
 
 def node_address(node: Body, _: float) -> str:
-    return next(
-        (
-            a["address"]
-            for a in status(node).get("addresses") or []
-            if a.get("type") == "InternalIP"
-        ),
-        NONE,
-    )
+    for each in status(node).get("addresses") or []:
+        if each.get("type") == "InternalIP":
+            return str(each["address"])
+    return NONE
 
 
 def event_age(event: Body, now_s: float) -> str:
-    return duration(
-        seconds_since(event.get("lastTimestamp") or meta(event).get("creationTimestamp"), now_s)
-    )
+    last = event.get("lastTimestamp") or meta(event).get("creationTimestamp")
+    return duration(seconds_since(last, now_s))
 
 
 def event_object(event: Body, _: float) -> str:
@@ -126,10 +118,10 @@ def event_object(event: Body, _: float) -> str:
 
 
 def service_ports(service: Body, _: float) -> str:
-    return (
-        ",".join(f"{p.get('port')}/{p.get('protocol')}" for p in spec(service).get("ports") or [])
-        or NONE
-    )
+    ports = []
+    for each in spec(service).get("ports") or []:
+        ports.append(f"{each.get('port')}/{each.get('protocol')}")
+    return ",".join(ports) or NONE
 
 
 def data_size(body: Body, _: float) -> str:
@@ -183,9 +175,14 @@ ONLY_WIDE: dict[str, list[Column]] = {
 }
 
 
-def columns_of(kind: Kind) -> list[tuple[str, Callable[[Body, float], str], int]]:
-    narrow, wide = NARROW.get(kind.name, [NAME, AGE]), ONLY_WIDE.get(kind.name, [])
-    return [(*column, 0) for column in narrow] + [(*column, WIDE) for column in wide]
+def columns_of(kind: Kind) -> list[tuple[str, Cell, int]]:
+    """Return the name, cell and priority of each column."""
+    columns = []
+    for name, cell in NARROW.get(kind.name, [NAME, AGE]):
+        columns.append((name, cell, 0))
+    for name, cell in ONLY_WIDE.get(kind.name, []):
+        columns.append((name, cell, WIDE))
+    return columns
 
 
 def partial(body: Body) -> Body:
@@ -193,28 +190,27 @@ def partial(body: Body) -> Body:
 
 
 def row(kind: Kind, body: Body, now_s: float) -> Body:
-    return {
-        "cells": [cell(body, now_s) for _, cell, _ in columns_of(kind)],
-        "object": partial(body),
-    }
+    cells = [cell(body, now_s) for _, cell, _ in columns_of(kind)]
+    return {"cells": cells, "object": partial(body)}
 
 
 def table(kind: Kind, bodies: list[Body], now_s: float, list_meta: Body) -> Body:
-    columns = [
-        {
-            "name": title,
-            "type": "string",
-            "format": "name" if title == "Name" else "",
-            "description": title,
-            "priority": priority,
-        }
-        for title, _, priority in columns_of(kind)
-    ]
+    definitions = []
+    for title, _, priority in columns_of(kind):
+        definitions.append(
+            {
+                "name": title,
+                "type": "string",
+                "format": "name" if title == "Name" else "",
+                "description": title,
+                "priority": priority,
+            }
+        )
     return {
         "kind": "Table",
         "apiVersion": META,
         "metadata": list_meta,
-        "columnDefinitions": columns,
+        "columnDefinitions": definitions,
         "rows": [row(kind, body, now_s) for body in bodies],
     }
 
@@ -223,8 +219,11 @@ TABLE, PARTIAL = "Table", "PartialObjectMetadata"
 
 
 def requested_form(accept: str) -> str:
-    """Empty: as they are."""
-    return next((form for form in (TABLE, PARTIAL) if f"as={form}" in accept), "")
+    """Return the form that an Accept header requests; empty: full objects."""
+    for form in (TABLE, PARTIAL):
+        if f"as={form}" in accept:
+            return form
+    return ""
 
 
 def format_object(form: str, kind: Kind, body: Body, now_s: float) -> Body:
@@ -234,12 +233,12 @@ def format_object(form: str, kind: Kind, body: Body, now_s: float) -> Body:
 
 
 def format_list(form: str, kind: Kind, bodies: list[Body], now_s: float, list_meta: Body) -> Body:
-    """A list in another form than its objects have."""
+    """Return a list as a table or as metadata only."""
     if form == TABLE:
         return table(kind, bodies, now_s, list_meta)
     return {
         "kind": f"{PARTIAL}List",
         "apiVersion": META,
         "metadata": list_meta,
-        "items": [partial(b) for b in bodies],
+        "items": list(map(partial, bodies)),
     }

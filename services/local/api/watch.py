@@ -1,10 +1,10 @@
-"""watch: what happens, as it happens, as JSON lines.
+"""Watches: the changes of objects as JSON lines.
 
-    resourceVersion empty or 0   first every object there is, as ADDED, then what happens
-    resourceVersion n            what happened after n; 410 Expired, as an ERROR event, if that is forgotten
-    sendInitialEvents            as the first, with a bookmark that says where the first part ends
+    resourceVersion empty or 0   first all objects, as ADDED, then the changes
+    resourceVersion n            the changes after n; 410 Expired, as an ERROR event, if they are discarded
+    sendInitialEvents            as with 0, with a bookmark at the end of the first part
 
-A watcher is a position in the journal. All lines that are ready go out in one write.
+A watcher is a position in a watch cache. All lines that are ready are sent in one write.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from services.local.api.handlers import matching_objects
+from services.local.api.handlers import form_of, matching_objects
 from services.local.api.request import JSON, ListOptions, ResourcePath, list_options
-from services.local.api.tables import format_object, requested_form
+from services.local.api.tables import format_object
 from services.local.events import to_events_v1
 from services.local.objects.api_errors import ApiError, bad_request, too_new
 from services.local.objects.bodies import Body, name_of, namespace_of
@@ -24,7 +24,8 @@ from services.local.store import ADDED, BOOKMARK, ERROR, Change, Store, encode, 
 
 BOOKMARK_S = 60.0
 EXPIRED = 410
-LONGEST_S = (1800.0, 3600.0)  # a watch that names no timeout ends somewhere in between
+LONGEST_S = (1800.0, 3600.0)
+"""A watch without a timeout ends at random within these limits."""
 
 
 class Watch:
@@ -35,18 +36,20 @@ class Watch:
         self.place = place
         self.options = options
         self.form = form
-        self.journal = store.watch_cache(place.kind)
+        self.cache = store.watch_cache(place.kind)
         self.bookmark_s = bookmark_s
         self.position = store.revision
 
     def initial_lines(self) -> bytes:
-        """What goes out before anything happens. Raises if the revision cannot be served."""
-        asked, initial = self.options.revision, self.options.initial_events
-        if not asked.isdigit() and asked:
-            raise bad_request(f"invalid resource version: {asked!r}")
-        if initial or (initial is None and asked in ("", "0")):
-            return self.existing_objects() + (self.bookmark(ended=True) if initial else b"")
-        self.position = int(asked) if asked else self.store.revision
+        """Return the lines before any change. Raises a refusal if the revision cannot be served."""
+        requested, initial = self.options.revision, self.options.initial_events
+        if not requested.isdigit() and requested:
+            raise bad_request(f"invalid resource version: {requested!r}")
+        if initial:
+            return self.existing_objects() + self.bookmark(ended=True)
+        if initial is None and requested in ("", "0"):
+            return self.existing_objects()
+        self.position = int(requested) if requested else self.store.revision
         if self.position > self.store.revision:
             raise too_new(self.position, self.store.revision)
         return self.new_lines()
@@ -56,54 +59,50 @@ class Watch:
         return b"".join(self.encode_event(ADDED, s.body, s.encoded_body) for s in found)
 
     def new_lines(self) -> bytes:
-        """What happened since the position, which moves."""
-        changes = self.journal.after(self.position)
+        """Return the lines of the changes after the position, and move the position."""
+        changes = self.cache.after(self.position)
         self.position = max(self.position, self.store.revision)
-        return b"".join(self.change_line(change) for change in changes)
+        return b"".join(map(self.change_line, changes))
 
     def change_line(self, change: Change) -> bytes:
-        body = change.after.body
-        if self.place.namespace not in ("", namespace_of(body)) or self.place.name not in (
-            "",
-            name_of(body),
-        ):
+        body, place = change.after.body, self.place
+        if place.namespace not in ("", namespace_of(body)) or place.name not in ("", name_of(body)):
             return b""
         verb = change.event_type_for(self.options.match)
         if verb is None:
             return b""
-        if self.form or self.place.kind is NEW_EVENT:
+        if self.form or place.kind is NEW_EVENT:
             return self.encode_event(verb, change.visible_body(verb), None)
         return change.line(verb)
 
     def encode_event(self, verb: str, body: Body, encoded: bytes | None) -> bytes:
-        body = (
-            to_events_v1(body) if self.place.kind is NEW_EVENT and "regarding" not in body else body
-        )
+        kind = self.place.kind
+        if kind is NEW_EVENT and "regarding" not in body:
+            body = to_events_v1(body)
         if self.form:
-            return watch_line(
-                verb, encode(format_object(self.form, self.place.kind, body, self.store.clock()))
-            )
-        return watch_line(verb, encoded if encoded is not None else encode(body))
+            encoded = encode(format_object(self.form, kind, body, self.store.clock()))
+        elif encoded is None:
+            encoded = encode(body)
+        return watch_line(verb, encoded)
 
     def bookmark(self, ended: bool = False) -> bytes:
         return bookmark_line(self.place.kind, self.position, ended)
 
 
 def bookmark_line(kind: Kind, revision: int, ended: bool) -> bytes:
-    notes = {"annotations": {"k8s.io/initial-events-end": "true"}} if ended else {}
-    told = {"resourceVersion": str(revision), "creationTimestamp": None, **notes}
-    return watch_line(
-        BOOKMARK, encode({"kind": kind.name, "apiVersion": kind.api_version, "metadata": told})
-    )
+    """`ended`: the initial objects end here."""
+    metadata: Body = {"resourceVersion": str(revision), "creationTimestamp": None}
+    if ended:
+        metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+    body = {"kind": kind.name, "apiVersion": kind.api_version, "metadata": metadata}
+    return watch_line(BOOKMARK, encode(body))
 
 
 async def serve_watch(
     request: web.Request, store: Store, place: ResourcePath, bookmark_s: float = BOOKMARK_S
 ) -> web.StreamResponse:
     options = list_options(place.kind, request.query)
-    watch = Watch(
-        store, place, options, requested_form(request.headers.get("Accept", "")), bookmark_s
-    )
+    watch = Watch(store, place, options, form_of(request), bookmark_s)
     response = web.StreamResponse(headers={"Content-Type": JSON})
     response.enable_chunked_encoding()
     try:
@@ -126,18 +125,20 @@ def error_line(refusal: ApiError) -> bytes:
 
 
 async def send_changes(watch: Watch, response: web.StreamResponse, timeout_s: float) -> None:
-    """Until the time is over, the client has gone, or the journal has forgotten where we stood."""
+    """Send changes until the timeout, or until the cache has discarded the position."""
     loop = asyncio.get_running_loop()
-    end, bookmark_at = loop.time() + timeout_s, loop.time() + watch.bookmark_s
+    end = loop.time() + timeout_s
+    bookmark_at = loop.time() + watch.bookmark_s
     while loop.time() < end:
-        news = watch.journal.news
+        news = watch.cache.news
         try:
             lines = watch.new_lines()
         except ApiError as refusal:
             await response.write(error_line(refusal))
             return
         if watch.options.bookmarks and loop.time() >= bookmark_at:
-            lines, bookmark_at = lines + watch.bookmark(), loop.time() + watch.bookmark_s
+            lines += watch.bookmark()
+            bookmark_at = loop.time() + watch.bookmark_s
         if lines:
             await response.write(lines)
         await wait_until(news, min(end, bookmark_at))

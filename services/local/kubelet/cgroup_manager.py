@@ -3,10 +3,10 @@
 Contract, for every implementation:
 
     open_node(node, cpu)       idempotent; all pods of the node share `cpu` thousandths of a core
-    open_pod(node, pod, ...)   before the pod's first process, which joins through `process_files(...)`
-    resize(node, pod, ...)     takes effect at once, also for processes that run already
+    open_pod(node, pod, ...)   before the pod's first process, which joins through `joining(...)`
+    resize(node, pod, ...)     takes effect at once, also for running processes
     pod_seconds, node_seconds  CPU seconds since it was opened; of a node: of all pods that ran there
-    processes(node, pod)       every process inside, whichever its parent is now
+    processes(node, pod)       every process inside, with any parent
     close_pod, close_node      remove the group; its processes were killed before; idempotent
 
     quota = cpu limit x period; period = 10 ms, longer so that the quota is at least 1 ms
@@ -42,7 +42,7 @@ NO_LIMIT = -1
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod may use and what it is promised."""
+    """The limits of a pod and its CPU request."""
 
     cpu: int | None = None  # thousandths of a core; None: as much as the node has
     memory: int | None = None  # bytes
@@ -50,7 +50,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def quota_of(cpu: int, period_us: int) -> tuple[int, int]:
-    """Quota and period, in microseconds."""
+    """Return quota and period, in microseconds."""
     period = min(max(period_us, SHORTEST_QUOTA_US * 1000 // max(cpu, 1)), LONGEST_PERIOD_US)
     return max(cpu * period // 1000, SHORTEST_QUOTA_US), period
 
@@ -60,7 +60,7 @@ def shares_of(cpu_request: int) -> int:
 
 
 def weight_of(shares: int) -> int:
-    """cgroup v2's 1..10000 for v1's 2..262144, as container runtimes convert it."""
+    """Convert v1's shares (2..262144) to v2's weight (1..10000) as container runtimes do."""
     return 1 + (shares - 2) * 9999 // 262142
 
 
@@ -82,9 +82,12 @@ class CgroupManager(Protocol):
 
 
 def number_after(text: str, word: str) -> int:
-    return next(
-        (int(line.split()[1]) for line in text.splitlines() if line.split()[:1] == [word]), 0
-    )
+    """Return the number on the line that begins with a word; 0 if there is none."""
+    for line in text.splitlines():
+        parts = line.split()
+        if parts[:1] == [word]:
+            return int(parts[1])
+    return 0
 
 
 def pids_in(folder: Path) -> list[int]:
@@ -93,11 +96,12 @@ def pids_in(folder: Path) -> list[int]:
 
 
 def remove_cgroup(folder: Path) -> None:
-    """Children first; a group that is still in use is left for the next start to remove."""
+    """Remove a group, children first. A group in use is left; the next start removes it."""
     if not folder.is_dir():
         return
-    for child in [path for path in folder.iterdir() if path.is_dir()]:
-        remove_cgroup(child)
+    for child in list(folder.iterdir()):
+        if child.is_dir():
+            remove_cgroup(child)
     try:
         folder.rmdir()
     except OSError as error:
@@ -105,8 +109,8 @@ def remove_cgroup(folder: Path) -> None:
 
 
 def own_group(controller: str, text: str) -> str:
-    """This process's own group, from the text of /proc/self/cgroup; the empty controller is version
-    2.
+    """Return the group of this process, from the text of /proc/self/cgroup. Version 2 has an empty
+    controller.
     """
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -116,8 +120,8 @@ def own_group(controller: str, text: str) -> str:
 
 
 def under_own(mount: Path, controller: str, name: str) -> Path:
-    """Below our own group, so that what bounds us bounds our pods; at the mount if ours is not
-    visible.
+    """Return a folder below the group of this process, so that its limits hold for the pods, too; below
+    the mount if that group is not visible.
     """
     own = mount / own_group(controller, Path("/proc/self/cgroup").read_text()).lstrip("/")
     return (own if own.is_dir() else mount) / name
@@ -126,31 +130,40 @@ def under_own(mount: Path, controller: str, name: str) -> Path:
 def find_cgroup_manager(
     name: str, period_us: int, mount: Path = Path("/sys/fs/cgroup")
 ) -> CgroupManager:
-    """The best that this machine lets us have."""
+    """Return the best manager that this machine permits."""
     try:
         if (mount / "cgroup.controllers").exists():
             return version_two(mount, name, period_us)
         if not (mount / "cpu").is_dir():
             return ProcOnly(f"there are no control groups at {mount}")
         cpu, account, memory = (under_own(mount / c, c, name) for c in ("cpu", "cpuacct", "memory"))
-        tried = CgroupsV1(cpu, account, memory, period_us)
-        tried.open_node("trial", 1000)
-        tried.close_node("trial")
-        return tried
+        return usable(CgroupsV1(cpu, account, memory, period_us))
     except OSError as error:
         return ProcOnly(str(error))
 
 
 def version_two(mount: Path, name: str, period_us: int) -> CgroupManager:
-    """The root may hold processes beside groups; no other group may, so there we stand beside our
-    own.
+    """Return a manager below the root, which may hold both processes and groups; or beside the group
+    of this process, because no other group may.
     """
     base = mount if os.access(mount, os.W_OK) else under_own(mount, "", name).parent.parent
     (base / "cgroup.subtree_control").write_text("+cpu +memory")
-    tried = CgroupsV2(base / name, period_us)
-    tried.open_node("trial", 1000)
-    tried.close_node("trial")
-    return tried
+    return usable(CgroupsV2(base / name, period_us))
+
+
+def usable(manager: CgroupManager) -> CgroupManager:
+    """Return the manager. Raises OSError if it cannot create and remove a group."""
+    manager.open_node("trial", 1000)
+    manager.close_node("trial")
+    return manager
+
+
+def write_burst(file: Path, microseconds: int) -> None:
+    """Allow unused time of one period in the next; the mean stays within the limit. Older kernels
+    have no such file.
+    """
+    if file.exists():
+        file.write_text(str(microseconds))
 
 
 class CgroupsV1:
@@ -184,29 +197,23 @@ class CgroupsV1:
             (self.memory / node / pod / "memory.limit_in_bytes").write_text(str(limits.memory))
 
     def within_node(self, node: str, cpu: int | None) -> int | None:
-        """The kernel refuses a group more than its parent has; the node bounds it anyway."""
+        """Return the CPU limit of a pod; None if the limit of its node is not larger. The kernel
+        refuses a group more than its parent has.
+        """
+        if cpu is None:
+            return None
         quota = int((self.cpu / node / "cpu.cfs_quota_us").read_text())
         period = int((self.cpu / node / "cpu.cfs_period_us").read_text())
-        return None if cpu is None or (quota > 0 and cpu * period >= quota * 1000) else cpu
+        return None if quota > 0 and cpu * period >= quota * 1000 else cpu
 
     def write_quota(self, folder: Path, cpu: int | None) -> None:
         quota, period = (NO_LIMIT, self.period_us) if cpu is None else quota_of(cpu, self.period_us)
-        self.allow_burst(
-            folder, 0
-        )  # it may not exceed the quota, so it goes first when that changes
-        (folder / "cpu.cfs_quota_us").write_text(
-            str(NO_LIMIT)
-        )  # else quota and period are checked half-way
+        quota_file, burst_file = folder / "cpu.cfs_quota_us", folder / "cpu.cfs_burst_us"
+        write_burst(burst_file, 0)  # it may not exceed the quota
+        quota_file.write_text(str(NO_LIMIT))  # else the old quota is checked with the new period
         (folder / "cpu.cfs_period_us").write_text(str(period))
-        (folder / "cpu.cfs_quota_us").write_text(str(quota))
-        self.allow_burst(folder, max(quota, 0))
-
-    def allow_burst(self, folder: Path, microseconds: int) -> None:
-        """What was not used in one period may be used in the next; on average the limit stays.
-        Older kernels cannot.
-        """
-        if (folder / "cpu.cfs_burst_us").exists():
-            (folder / "cpu.cfs_burst_us").write_text(str(microseconds))
+        quota_file.write_text(str(quota))
+        write_burst(burst_file, max(quota, 0))
 
     def joining(self, node: str, pod: str) -> list[Path]:
         return [root / node / pod / "cgroup.procs" for root in self.roots]
@@ -267,19 +274,11 @@ class CgroupsV2:
             (folder / "memory.max").write_text(str(limits.memory))
 
     def write_quota(self, folder: Path, cpu: int | None) -> None:
-        quota, period = ("max", self.period_us) if cpu is None else quota_of(cpu, self.period_us)
-        self.allow_burst(
-            folder, 0
-        )  # it may not exceed the quota, so it goes first when that changes
-        (folder / "cpu.max").write_text(f"{quota} {period}")
-        self.allow_burst(folder, 0 if quota == "max" else int(quota))
-
-    def allow_burst(self, folder: Path, microseconds: int) -> None:
-        """What was not used in one period may be used in the next; on average the limit stays.
-        Older kernels cannot.
-        """
-        if (folder / "cpu.max.burst").exists():
-            (folder / "cpu.max.burst").write_text(str(microseconds))
+        quota, period = (0, self.period_us) if cpu is None else quota_of(cpu, self.period_us)
+        burst_file = folder / "cpu.max.burst"
+        write_burst(burst_file, 0)  # it may not exceed the quota
+        (folder / "cpu.max").write_text(f"{quota or 'max'} {period}")
+        write_burst(burst_file, quota)
 
     def joining(self, node: str, pod: str) -> list[Path]:
         return [self.root / node / pod / "cgroup.procs"]
@@ -316,17 +315,16 @@ class ProcOnly:
     enforced = False
 
     def __init__(self, why: str) -> None:
-        self.seen: dict[
-            tuple[str, str], dict[int, float]
-        ] = {}  # (node, pod) -> pid -> most seconds seen
-        self.gone: dict[str, float] = {}  # seconds of pods that have ended, by node
-        self.found: dict[str, list[int]] = {}  # the pods' processes, as of the last look
-        self.looked_at = -FRESH_S
+        # (node, pod) -> pid -> the most CPU seconds that were measured
+        self.seen: dict[tuple[str, str], dict[int, float]] = {}
+        self.ended_s: dict[str, float] = {}  # by node, the CPU seconds of pods that have ended
+        self.found: dict[str, list[int]] = {}  # by pod, the processes of the last search
+        self.searched_at = -FRESH_S
         hint = "systemd-run --user --scope -p Delegate=yes, or root, would permit it"
         log.warning("LimitsNotEnforced", why=why, hint=hint)
 
     def open_node(self, node: str, cpu: int) -> None:
-        self.gone.setdefault(node, 0.0)
+        self.ended_s.setdefault(node, 0.0)
 
     def open_pod(self, node: str, pod: str, limits: Limits) -> None:
         self.seen[node, pod] = {}
@@ -338,9 +336,9 @@ class ProcOnly:
         return []
 
     def processes(self, node: str, pod: str) -> list[int]:
-        """One look at /proc serves all pods for a moment."""
-        if time.monotonic() - self.looked_at >= FRESH_S:
-            self.found, self.looked_at = processes.processes_by_pod(), time.monotonic()
+        """Return the processes of a pod. A search of /proc is used for all pods for `FRESH_S`."""
+        if time.monotonic() - self.searched_at >= FRESH_S:
+            self.found, self.searched_at = processes.processes_by_pod(), time.monotonic()
         return self.found.get(pod, [])
 
     def pod_seconds(self, node: str, pod: str) -> float:
@@ -351,7 +349,7 @@ class ProcOnly:
 
     def node_seconds(self, node: str) -> float:
         live = sum(self.pod_seconds(*place) for place in list(self.seen) if place[0] == node)
-        return self.gone.get(node, 0.0) + live
+        return self.ended_s.get(node, 0.0) + live
 
     def memory_bytes(self, node: str, pod: str) -> int:
         return sum(processes.resident_bytes(pid) for pid in self.processes(node, pod))
@@ -360,7 +358,9 @@ class ProcOnly:
         return 0
 
     def close_pod(self, node: str, pod: str) -> None:
-        self.gone[node] = self.gone.get(node, 0.0) + sum(self.seen.pop((node, pod), {}).values())
+        self.ended_s[node] = self.ended_s.get(node, 0.0) + sum(
+            self.seen.pop((node, pod), {}).values()
+        )
 
     def close_node(self, node: str) -> None:
         """Nothing to remove."""

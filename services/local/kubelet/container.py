@@ -48,13 +48,11 @@ from services.local.objects.bodies import (
 from services.local.store import Store
 from shared.kube.objects import whole_units
 
-# $1: how many group files follow; then the command.
+# $1: the number of group files that follow; then the command.
 JOIN = 'n=$1; shift; while [ "$n" -gt 0 ]; do echo $$ > "$1"; shift; n=$((n-1)); done; exec "$@"'
 START_ERROR = 128
-KILLED = (
-    -signal.SIGKILL,
-    128 + signal.SIGKILL,
-)  # the first process itself; one it waited for, as it says itself
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""Exit codes after SIGKILL: of the first process, and of a shell whose child was killed."""
 LOOK_AGAIN_S = 0.01
 
 
@@ -68,12 +66,11 @@ class ContainerRun:
         self.started_s = context.store.clock()
 
     async def start(self, launch: Launch) -> ContainerExit | None:
-        """None if it runs; otherwise why it does not."""
+        """Start the process. Return None if it runs, else the exit with the reason."""
         self.started_s = self.context.store.clock()
-        if shutil.which(launch.command[0], path=launch.environment.get("PATH")) is None:
-            return self.start_error(
-                f'exec: "{launch.command[0]}": executable file not found in $PATH'
-            )
+        program = launch.command[0]
+        if shutil.which(program, path=launch.environment.get("PATH")) is None:
+            return self.start_error(f'exec: "{program}": executable file not found in $PATH')
         try:
             self.process = await self.spawn(launch)
         except OSError as error:
@@ -89,21 +86,16 @@ class ContainerRun:
     async def spawn(self, launch: Launch) -> Process:
         file = self.context.log_file(self.pod, self.name)
         file.parent.mkdir(parents=True, exist_ok=True)
-        groups = [
-            str(path) for path in self.context.cgroups.joining(node_of(self.pod), uid_of(self.pod))
-        ]
-        joined = (
-            ["/bin/sh", "-c", JOIN, "sh", str(len(groups)), *groups, *launch.command]
-            if groups
-            else launch.command
-        )
-        environment = {**launch.environment, processes.MARK: self.mark}
+        command = launch.command
+        groups = self.context.cgroups.joining(node_of(self.pod), uid_of(self.pod))
+        if groups:
+            command = ["/bin/sh", "-c", JOIN, "sh", str(len(groups)), *map(str, groups), *command]
         Path(launch.folder).mkdir(parents=True, exist_ok=True)
         with file.open("ab") as output:
             return await asyncio.create_subprocess_exec(
-                *joined,
+                *command,
                 cwd=launch.folder,
-                env=environment,
+                env={**launch.environment, processes.MARK: self.mark},
                 stdin=DEVNULL,
                 stdout=output,
                 stderr=STDOUT,
@@ -122,22 +114,20 @@ class ContainerRun:
         return self.context.cgroups.oom_kills(node_of(self.pod), uid_of(self.pod))
 
     def terminate(self) -> None:
-        """As a real kubelet: the first process is asked; what it does with its children is its
-        affair.
-        """
+        """Send SIGTERM to the first process only, as a real kubelet does."""
         if self.process is not None and self.process.returncode is None:
             processes.send_signal(self.process.pid, signal.SIGTERM)
 
     def remaining_processes(self) -> list[int]:
-        """What runs in it, by its mark; and by the pod's group, if no other container shares
-        that.
+        """Return the processes with this container's mark; and those in the pod's cgroup, if no other
+        container shares it.
         """
         found = set(processes.processes_of_container(self.mark))
         if self.process is not None and self.process.returncode is None:
-            found.add(self.process.pid)  # also where its mark cannot be read
+            found.add(self.process.pid)  # its mark may not be readable
         if len(containers_of(self.pod)) == 1:
             found |= set(self.context.cgroups.processes(node_of(self.pod), uid_of(self.pod)))
-        return [pid for pid in found if processes.is_running(pid)]
+        return list(filter(processes.is_running, found))
 
     def kill(self) -> None:
         processes.kill_processes(self.remaining_processes())
@@ -162,7 +152,7 @@ Lookup = Callable[[str, str, str], str | None]  # kind of reference, object, key
 
 
 class CannotLaunch(Exception):
-    """Why a container's command or environment cannot be made; becomes its waiting message."""
+    """The command or environment of a container cannot be made. The text is its waiting message."""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,31 +169,34 @@ def field_value(pod: Body, path: str) -> str:
 
 
 def resource_value(container: Body, reference: Body) -> str:
+    """Return a request or limit in units of the divisor, rounded up."""
     which, _, resource = str(reference.get("resource")).partition(".")
-    text = ((container.get("resources") or {}).get(which) or {}).get(resource, "0")
+    amounts = (container.get("resources") or {}).get(which) or {}
+    amount = whole_units(resource, amounts.get(resource, "0"))
     divisor = whole_units(resource, reference.get("divisor") or "1") or 1
-    return str(-(-whole_units(resource, text) // divisor))
+    return str(-(-amount // divisor))
 
 
 def referenced_value(pod: Body, container: Body, source: Body, lookup: Lookup) -> str | None:
-    """The value that a `valueFrom` refers to; None for an optional one that is missing."""
+    """Return the value of a `valueFrom`; None if it is optional and missing. Raises
+    `CannotLaunch`.
+    """
     if field := source.get("fieldRef"):
         return field_value(pod, str(field.get("fieldPath")))
     if resource := source.get("resourceFieldRef"):
         return resource_value(container, resource)
     for kind in ("configMapKeyRef", "secretKeyRef"):
         if reference := source.get(kind):
-            value = lookup(kind, str(reference.get("name")), str(reference.get("key")))
+            name, key = reference.get("name"), reference.get("key")
+            value = lookup(kind, str(name), str(key))
             if value is None and not reference.get("optional"):
-                raise CannotLaunch(
-                    f"{kind} {reference.get('name')}/{reference.get('key')} not found"
-                )
+                raise CannotLaunch(f"{kind} {name}/{key} not found")
             return value
     raise CannotLaunch(f"unknown valueFrom {sorted(source)}")
 
 
 def expand_references(text: str, known: Mapping[str, str]) -> str:
-    """An unknown `$(NAME)` is left as it is."""
+    """Replace each `$(NAME)` that is known, and `$$`."""
     return REFERENCE.sub(lambda m: "$" if m[1] == "$" else known.get(m[2], m[0]), text)
 
 
@@ -211,11 +204,10 @@ def container_environment(pod: Body, container: Body, lookup: Lookup) -> dict[st
     known: dict[str, str] = {}
     for entry in container.get("env") or []:
         source = entry.get("valueFrom")
-        value = (
-            referenced_value(pod, container, source, lookup)
-            if source
-            else expand_references(str(entry.get("value") or ""), known)
-        )
+        if source:
+            value = referenced_value(pod, container, source, lookup)
+        else:
+            value = expand_references(str(entry.get("value") or ""), known)
         if value is not None:
             known[entry["name"]] = value
     return known
@@ -224,17 +216,17 @@ def container_environment(pod: Body, container: Body, lookup: Lookup) -> dict[st
 def build_launch(
     pod: Body, container: Body, base: Mapping[str, str], python: str, folder: str, lookup: Lookup
 ) -> Launch:
-    """`base`: the bare environment. Raises CannotLaunch."""
+    """`base`: the bare environment. Raises `CannotLaunch`."""
     environment = container_environment(pod, container, lookup)
-    words = [
-        expand_references(word, environment)
-        for word in [*(container.get("command") or []), *(container.get("args") or [])]
-    ]
+    command = []
+    for word in [*(container.get("command") or []), *(container.get("args") or [])]:
+        command.append(expand_references(word, environment))
     if not container.get("command"):
         raise CannotLaunch(
             "no command: images are not run here, so a container must name its command"
         )
-    command = [python, *words[1:]] if words[0] in PYTHONS else words
+    if command[0] in PYTHONS:
+        command[0] = python
     return Launch(
         command=command,
         environment={**base, **environment},
@@ -243,27 +235,25 @@ def build_launch(
 
 
 def empty_dirs(pod: Body) -> list[str]:
-    return [
-        str(volume["name"]) for volume in spec(pod).get("volumes") or [] if "emptyDir" in volume
-    ]
+    volumes = spec(pod).get("volumes") or []
+    return [str(volume["name"]) for volume in volumes if "emptyDir" in volume]
 
 
 ROOT = Path(__file__).resolve().parents[3]
-KEPT = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")
+INHERITED = ("PATH", "HOME", "LANG", "VIRTUAL_ENV")
 
 
 class KubeletSettings(msgspec.Struct, frozen=True, kw_only=True):
     quota_period_us: int = 10_000  # of cpu limits: 10 ms
     lease_s: float = 10.0  # between two renewals of a node's lease
     heartbeat_s: float = 300.0  # between two refreshes of a node's status
-    measure_s: float = 1.0  # between two looks at what is used
-    restart_first_s: float = 10.0  # back-off of a container that is restarted ...
+    measure_s: float = 1.0  # between two measurements of usage
+    restart_first_s: float = 10.0  # first back-off of a container that is restarted ...
     restart_longest_s: float = 300.0  # ... doubles up to this
     retry_s: float = 2.0  # for a container whose environment cannot be made
-    shutdown_s: float = 6.0  # what pods are given when the whole cluster ends
-    images: Mapping[
-        str, str
-    ] = {}  # folder with the Python packages of an image; of all others this program's own
+    shutdown_s: float = 6.0  # grace period of pods when the whole cluster ends
+    # By image, the folder with its Python packages. Other images have those of this program.
+    images: Mapping[str, str] = {}
 
 
 class KubeletContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,7 +261,7 @@ class KubeletContext(msgspec.Struct, frozen=True, kw_only=True):
     cgroups: CgroupManager
     settings: KubeletSettings
     data: Path
-    home: str  # tells our processes from those of other clusters
+    home: str  # the id of this cluster in the marks of its processes
     base: Mapping[str, str]  # the bare environment
     python: str = sys.executable
 
@@ -292,5 +282,5 @@ class KubeletContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bare_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    known = {name: environ[name] for name in KEPT if name in environ}
-    return {"PATH": os.defpath, "LANG": "C.UTF-8", **known, "PYTHONPATH": str(ROOT)}
+    inherited = {name: environ[name] for name in INHERITED if name in environ}
+    return {"PATH": os.defpath, "LANG": "C.UTF-8", **inherited, "PYTHONPATH": str(ROOT)}

@@ -26,12 +26,14 @@ from services.local.kubelet.pod_status import PodAction
 from services.local.kubelet.pod_worker import COMPONENT, PodWorker
 from services.local.objects.bodies import (
     Body,
+    conditions_of,
     meta,
     name_of,
     namespace_of,
     node_of,
     uid_of,
     with_condition,
+    with_status,
 )
 from services.local.objects.kinds import NODE, POD
 from services.local.objects.resources import cpu_text
@@ -50,54 +52,57 @@ class Kubelet:
         self.deferred: set[str] = set()  # uids of pods that wait to be resized
 
     async def run(self) -> None:
-        journal = self.context.store.watch_cache(POD)
+        cache = self.context.store.watch_cache(POD)
         while True:
-            news = journal.news
-            seen = self.context.store.revision
-            for change in journal.after(self.position):
-                if node_of(change.after.body) in self.nodes:
-                    self.sync_pod(change.after.body, change.verb == DELETED)
-            self.position = seen
+            news = cache.news
+            latest = self.context.store.revision
+            for change in cache.after(self.position):
+                pod = change.after.body
+                if node_of(pod) in self.nodes:
+                    self.sync_pod(pod, change.verb == DELETED)
+            self.position = latest
             await news.wait()
 
     def sync_pod(self, pod: Body, gone: bool) -> None:
-        latest = pod if gone else self.context.store.find(POD, namespace_of(pod), name_of(pod))
-        if latest is None or uid_of(latest) != uid_of(pod):
-            return  # its end is a later change
-        life = self.workers.get(uid_of(pod))
-        order = pod_status.pod_action(
-            latest, gone, life is not None, life.granted_resources if life else {}
-        )
-        {
-            PodAction.START: self.start_pod,
-            PodAction.STOP: self.stop_pod,
-            PodAction.KILL: self.kill_pod,
-            PodAction.RESIZE: self.resize_pod,
-            PodAction.TAKE_AWAY: self.remove_pod,
-            PodAction.NOTHING: self.do_nothing,
-        }[order](latest)
-
-    def do_nothing(self, pod: Body) -> None:
-        """Nothing to do."""
+        """Perform the action for a pod. `gone`: it is deleted."""
+        latest = pod
+        if not gone:
+            found = self.context.store.find(POD, namespace_of(pod), name_of(pod))
+            if found is None or uid_of(found) != uid_of(pod):
+                return  # its end is a later change
+            latest = found
+        worker = self.workers.get(uid_of(pod))
+        granted = worker.granted_resources if worker else {}
+        action = pod_status.pod_action(latest, gone, worker is not None, granted)
+        if action is PodAction.START:
+            self.start_pod(latest)
+        elif action is PodAction.STOP:
+            self.stop_pod(latest)
+        elif action is PodAction.KILL:
+            self.kill_pod(latest)
+        elif action is PodAction.RESIZE:
+            self.resize_pod(latest)
+        elif action is PodAction.TAKE_AWAY:
+            self.context.store.finish_pod(POD, latest)
 
     def start_pod(self, pod: Body) -> None:
         if why := pod_status.admission_failure(pod, self.free_for(pod)):
             self.reject_pod(pod, why)
             return
-        life = self.workers[uid_of(pod)] = PodWorker(self.context, pod)
-        task = self.tasks[uid_of(pod)] = asyncio.create_task(life.live())
+        worker = PodWorker(self.context, pod)
+        task = asyncio.create_task(worker.run_to_end())
         task.add_done_callback(lambda done: self.on_pod_worker_end(pod, done))
+        self.workers[uid_of(pod)] = worker
+        self.tasks[uid_of(pod)] = task
 
     def reject_pod(self, pod: Body, why: str) -> None:
-        lacks = f"Node didn't have enough resource: {why.removeprefix('OutOf')}"
-        message = "Sidecar containers are not run here" if why == pod_status.NO_SIDECARS else lacks
+        message = f"Node didn't have enough resource: {why.removeprefix('OutOf')}"
+        if why == pod_status.NO_SIDECARS:
+            message = "Sidecar containers are not run here"
         record_event(self.context.store, pod, COMPONENT, WARNING, why, message)
-        self.context.store.update(
-            POD,
-            pod_status.rejected_pod(
-                pod, why, f"Pod was rejected: {message}", self.context.store.clock()
-            ),
-        )
+        now_s = self.context.store.clock()
+        rejected = pod_status.rejected_pod(pod, why, f"Pod was rejected: {message}", now_s)
+        self.context.store.update(POD, rejected)
 
     def on_pod_worker_end(self, pod: Body, task: asyncio.Task[None]) -> None:
         self.workers.pop(uid_of(pod), None)
@@ -112,9 +117,6 @@ class Kubelet:
     def kill_pod(self, pod: Body) -> None:
         self.workers[uid_of(pod)].kill()
 
-    def remove_pod(self, pod: Body) -> None:
-        self.context.store.finish_pod(POD, pod)
-
     def free_for(self, pod: Body) -> dict[str, int]:
         node = self.context.store.find(NODE, "", node_of(pod)) or {}
         return pod_status.free_for(pod, node, self.context.store.bodies(POD))
@@ -122,7 +124,8 @@ class Kubelet:
     # ---- resizing in place
 
     def resize_pod(self, pod: Body) -> None:
-        node = self.context.store.find(NODE, "", node_of(pod)) or {}
+        store = self.context.store
+        node = store.find(NODE, "", node_of(pod)) or {}
         why = pod_status.resize_failure(pod, node, self.free_for(pod))
         if not why:
             self.deferred.discard(uid_of(pod))
@@ -130,15 +133,14 @@ class Kubelet:
             return
         self.deferred.add(uid_of(pod))
         message = "Node didn't have enough resource"
-        self.context.store.update(
-            POD,
-            with_condition(pod, self.context.store.now(), "PodResizePending", "True", why, message),
+        store.update(
+            POD, with_condition(pod, store.now(), "PodResizePending", "True", why, message)
         )
 
     def retry_deferred(self) -> None:
         for uid in list(self.deferred):
-            life = self.workers.get(uid)
-            current = life.current() if life else None
+            worker = self.workers.get(uid)
+            current = worker.current() if worker else None
             self.deferred.discard(uid)
             if current is not None:
                 self.sync_pod(current, gone=False)
@@ -147,8 +149,8 @@ class Kubelet:
 
     async def stop_all(self) -> None:
         tasks = list(self.tasks.values())
-        for life in list(self.workers.values()):
-            life.shut_down(self.context.settings.shutdown_s)
+        for worker in list(self.workers.values()):
+            worker.shut_down(self.context.settings.shutdown_s)
         if tasks:
             await asyncio.wait(tasks, timeout=self.context.settings.shutdown_s + 1)
 
@@ -164,14 +166,14 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def capacity_of(node: NodeSpec) -> Body:
-    gpu = {GPU: str(node.gpu)} if node.gpu else {}
-    memory = f"{int(node.memory_gib * 2**20)}Ki"
-    return {
+    capacity = {
         "cpu": cpu_text(round(node.cpu * 1000)),
-        "memory": memory,
+        "memory": f"{int(node.memory_gib * 2**20)}Ki",
         "pods": str(PODS_PER_NODE),
-        **gpu,
     }
+    if node.gpu:
+        capacity[GPU] = str(node.gpu)
+    return capacity
 
 
 def system_info() -> Body:
@@ -194,28 +196,27 @@ def machine_architecture() -> str:
 
 
 def labels_for(name: str) -> dict[str, str]:
-    plain = {
+    return {
         "kubernetes.io/hostname": name,
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": machine_architecture(),
+        "weir.dev/local": "true",
     }
-    return {**plain, "weir.dev/local": "true"}
 
 
 def ready_node(node: Body, now: str) -> Body:
-    """Every condition as good news, with a fresh heartbeat."""
+    """Return the node with the conditions of a healthy node, and a new heartbeat."""
     for kind, reason in QUIET.items():
         node = with_condition(node, now, kind, "False", reason)
-    node = with_condition(
-        node, now, "Ready", "True", "KubeletReady", "kubelet is posting ready status"
-    )
-    beating = [{**c, "lastHeartbeatTime": now} for c in node["status"]["conditions"]]
-    return {**node, "status": {**node["status"], "conditions": beating}}
+    message = "kubelet is posting ready status"
+    node = with_condition(node, now, "Ready", "True", "KubeletReady", message)
+    conditions = [{**each, "lastHeartbeatTime": now} for each in conditions_of(node)]
+    return with_status(node, conditions=conditions)
 
 
 def closing_node(node: Body, now: str) -> Body:
-    """As a real kubelet says it whose machine is shut down in order: nothing is to be bound there
-    any more.
+    """Return the node as a real kubelet reports it at the shutdown of its machine: nothing is placed
+    there.
     """
     return with_condition(node, now, "Ready", "False", "KubeletNotReady", "node is shutting down")
 
@@ -260,25 +261,23 @@ class Usage:
         self.nodes: dict[str, Sample] = {}
 
     def measure_usage(self) -> None:
-        now, groups = self.context.store.clock(), self.context.cgroups
-        pods = self.running_pods()
-        self.pods = {
-            pod_key(pod): next_sample(
-                self.pods.get(pod_key(pod)), now, self.pod_seconds(pod), self.memory_bytes(pod)
-            )
-            for pod in pods
-        }
-        memory = {
-            name: sum(self.pods[pod_key(p)].memory for p in pods if node_of(p) == name)
-            for name in self.kubelet.nodes
-        }
-        self.nodes = {
-            name: next_sample(self.nodes.get(name), now, groups.node_seconds(name), memory[name])
-            for name in sorted(self.kubelet.nodes)
-        }
+        """Measure all running pods and all nodes."""
+        now_s, groups = self.context.store.clock(), self.context.cgroups
+        pods: dict[tuple[str, str], Sample] = {}
+        memory = dict.fromkeys(self.kubelet.nodes, 0)
+        for pod in self.running_pods():
+            key, used = pod_key(pod), self.memory_bytes(pod)
+            pods[key] = next_sample(self.pods.get(key), now_s, self.pod_seconds(pod), used)
+            memory[node_of(pod)] += used
+        self.pods = pods
+        nodes = {}
+        for name in sorted(self.kubelet.nodes):
+            last, seconds = self.nodes.get(name), groups.node_seconds(name)
+            nodes[name] = next_sample(last, now_s, seconds, memory[name])
+        self.nodes = nodes
 
     def running_pods(self) -> list[Body]:
-        return [life.pod for life in self.kubelet.workers.values() if life.is_open]
+        return [worker.pod for worker in self.kubelet.workers.values() if worker.is_open]
 
     def pod_seconds(self, pod: Body) -> float:
         return self.context.cgroups.pod_seconds(node_of(pod), uid_of(pod))
@@ -287,7 +286,7 @@ class Usage:
         return self.context.cgroups.memory_bytes(node_of(pod), uid_of(pod))
 
     def cpu_seconds(self) -> Body:
-        """Read anew, for whoever measures."""
+        """Measure the CPU seconds of pods and nodes now, for benchmarks."""
         pods = {"/".join(pod_key(pod)): self.pod_seconds(pod) for pod in self.running_pods()}
         nodes = {
             name: self.context.cgroups.node_seconds(name) for name in sorted(self.kubelet.nodes)
@@ -305,9 +304,11 @@ PODS, BYTES = 100, 256 << 20
 def prune_pod_logs(
     folder: Path, living: Container[str], most: int = PODS, most_bytes: int = BYTES
 ) -> None:
-    """`living`: uids; a pod's folder ends with its own."""
-    gone = [each for each in _folders(folder) if each.name.rpartition("_")[2] not in living]
-    newest = sorted(gone, key=_written_s, reverse=True)
+    """Delete the oldest logs of ended pods. `living`: the uids of running pods; the name of a pod's
+    folder ends with its uid.
+    """
+    ended = [each for each in _folders(folder) if each.name.rpartition("_")[2] not in living]
+    newest = sorted(ended, key=_written_s, reverse=True)
     left = most_bytes
     for number, each in enumerate(newest):
         left -= sum(file.stat().st_size for file in each.iterdir())

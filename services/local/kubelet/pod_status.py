@@ -1,6 +1,6 @@
 """The decisions of the kubelet: the action for a pod, and the status that its containers result in.
 
-            | deleted | is leaving | has ended | its cpu or memory changed | otherwise
+            | deleted | is leaving | has ended | its cpu or memory changed | else
 a worker    | kill    | stop       | nothing   | resize                    | nothing
 no worker   | nothing | remove     | nothing   | start                     | start
 
@@ -18,11 +18,14 @@ from enum import Enum
 import msgspec
 
 from services.local.kubelet.cgroup_manager import Limits
+from services.local.objects.admission import with_container_resources
 from services.local.objects.bodies import (
     Body,
+    container_statuses,
     containers_of,
     format_time,
     has_ended,
+    init_containers_of,
     is_leaving,
     meta,
     node_of,
@@ -77,60 +80,55 @@ def pod_limits(pod: Body) -> Limits:
 
 
 def free_for(pod: Body, node: Body, pods: Iterable[Body]) -> Amounts:
-    """What the node has for this pod: allocatable less the requests of every other pod that has not
-    ended.
+    """Return the free resources of the node for this pod: allocatable less the requests of every
+    other pod that has not ended.
     """
-    others = [
-        p
-        for p in pods
-        if node_of(p) == node_of(pod) and uid_of(p) != uid_of(pod) and not has_ended(p)
-    ]
-    return subtract_amounts(
-        parse_amounts(status(node).get("allocatable")), sum_amounts(pod_requests(p) for p in others)
-    )
+    free = parse_amounts(status(node).get("allocatable"))
+    for other in pods:
+        if node_of(other) != node_of(pod) or uid_of(other) == uid_of(pod) or has_ended(other):
+            continue
+        free = subtract_amounts(free, pod_requests(other))
+    return free
 
 
-def exceeded_resources(asked: Amounts, free: Amounts) -> list[str]:
-    return [
-        resource for resource, amount in asked.items() if amount and amount > free.get(resource, 0)
-    ]
+def exceeded_resources(requests: Amounts, free: Amounts) -> list[str]:
+    exceeded = []
+    for resource, amount in requests.items():
+        if amount and amount > free.get(resource, 0):
+            exceeded.append(resource)
+    return exceeded
 
 
 def admission_failure(pod: Body, free: Amounts) -> str:
-    """The reason a kubelet refuses a pod that was bound past the scheduler; empty: let it in."""
-    if any(c.get("restartPolicy") == "Always" for c in spec(pod).get("initContainers") or []):
-        return NO_SIDECARS
-    return next(
-        (f"OutOf{resource}" for resource in exceeded_resources(pod_requests(pod), free)), ""
-    )
+    """Return the reason to refuse a pod that was bound without the scheduler; empty: admit it."""
+    for container in init_containers_of(pod):
+        if container.get("restartPolicy") == "Always":
+            return NO_SIDECARS
+    for resource in exceeded_resources(pod_requests(pod), free):
+        return f"OutOf{resource}"
+    return ""
 
 
 def resize_failure(pod: Body, node: Body, free: Amounts) -> str:
-    """`Infeasible`: never on this node. `Deferred`: not now. Empty: go ahead. What shrinks always
-    may.
+    """Return `Infeasible` (never on this node), `Deferred` (not now), or empty: resize. A pod may
+    always shrink.
     """
     wanted = wanted_requests(pod)
-    grows = exceeded_resources(
-        wanted,
-        sum_amounts(
-            container_requests(with_allocated_resources(pod), c)
-            for c in containers_of(with_allocated_resources(pod))
-        ),
-    )
     if exceeded_resources(wanted, parse_amounts(status(node).get("allocatable"))):
         return "Infeasible"
-    return "Deferred" if [r for r in exceeded_resources(wanted, free) if r in grows] else ""
+    current = with_allocated_resources(pod)
+    granted = sum_amounts(container_requests(current, each) for each in containers_of(current))
+    growing = exceeded_resources(wanted, granted)
+    for resource in exceeded_resources(wanted, free):
+        if resource in growing:
+            return "Deferred"
+    return ""
 
 
 def with_allocated_resources(pod: Body) -> Body:
-    """The pod with what it was granted instead of what it wants."""
-    statuses = {
-        s["name"]: s.get("resources") or {} for s in status(pod).get("containerStatuses") or []
-    }
-    kept = [
-        {**c, "resources": statuses.get(c["name"], c.get("resources"))} for c in containers_of(pod)
-    ]
-    return {**pod, "spec": {**pod["spec"], "containers": kept}}
+    """Return the pod with its granted resources in place of the desired ones."""
+    granted = {each["name"]: each.get("resources") or {} for each in container_statuses(pod)}
+    return with_container_resources(pod, granted)
 
 
 LOOPBACK = "127.0.0.1"
@@ -140,7 +138,7 @@ BACK_OFF = "CrashLoopBackOff"
 
 
 class ContainerExit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a container ended."""
+    """The end of a container's process."""
 
     code: int
     started_s: float
@@ -151,7 +149,7 @@ class ContainerExit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerProgress(msgspec.Struct, kw_only=True):
-    """How far a container has come."""
+    """The state of a container."""
 
     name: str
     image: str
@@ -167,37 +165,35 @@ class ContainerProgress(msgspec.Struct, kw_only=True):
 def container_exit(
     returncode: int, started_s: float, ended_s: float, out_of_memory: bool
 ) -> ContainerExit:
-    """`returncode` as Python has it: minus the signal's number for a process that was killed."""
+    """`returncode`: that of Python, which is minus the number of a signal that ended the process."""
     code = SIGNAL_BASE - returncode if returncode < 0 else returncode
-    killed = code - SIGNAL_BASE if SIGNAL_BASE < code <= SIGNAL_BASE + 64 else None
-    reason = "OOMKilled" if out_of_memory else "Error" if code else "Completed"
+    signal = code - SIGNAL_BASE if SIGNAL_BASE < code <= SIGNAL_BASE + 64 else None
+    reason = "Error" if code else "Completed"
+    if out_of_memory:
+        reason = "OOMKilled"
     return ContainerExit(
-        code=code, started_s=started_s, ended_s=ended_s, reason=reason, signal=killed
+        code=code, started_s=started_s, ended_s=ended_s, reason=reason, signal=signal
     )
 
 
 def new_progress(container: Body) -> ContainerProgress:
-    granted = {
-        w: q for w, q in (container.get("resources") or {}).items() if w in ("requests", "limits")
-    }
     return ContainerProgress(
-        name=container["name"], image=str(container.get("image")), granted=granted
+        name=container["name"],
+        image=str(container.get("image")),
+        granted=requests_and_limits(container),
     )
 
 
 def terminated_state(end: ContainerExit) -> Body:
-    times = {"startedAt": format_time(end.started_s), "finishedAt": format_time(end.ended_s)}
-    return {
-        "terminated": without_none(
-            {
-                "exitCode": end.code,
-                "reason": end.reason,
-                "message": end.message or None,
-                "signal": end.signal,
-                **times,
-            }
-        )
+    state = {
+        "exitCode": end.code,
+        "reason": end.reason,
+        "message": end.message or None,
+        "signal": end.signal,
+        "startedAt": format_time(end.started_s),
+        "finishedAt": format_time(end.ended_s),
     }
+    return {"terminated": without_none(state)}
 
 
 def state_of(progress: ContainerProgress) -> Body:
@@ -205,9 +201,10 @@ def state_of(progress: ContainerProgress) -> Body:
         return terminated_state(progress.end)
     if progress.started_s is not None:
         return {"running": {"startedAt": format_time(progress.started_s)}}
-    return {
-        "waiting": without_none({"reason": progress.waiting, "message": progress.message or None})
-    }
+    state = {"reason": progress.waiting}
+    if progress.message:
+        state["message"] = progress.message
+    return {"waiting": state}
 
 
 def is_running(progress: ContainerProgress) -> bool:
@@ -234,56 +231,52 @@ def container_status(progress: ContainerProgress, uid: str) -> Body:
     )
 
 
-def phase_of(progress: list[ContainerProgress]) -> str:
-    if all(p.end is not None for p in progress):
-        return "Succeeded" if all(p.end and p.end.code == 0 for p in progress) else "Failed"
-    began = any(p.started_s is not None or p.end is not None or p.restarts for p in progress)
-    return "Running" if began else "Pending"
+def phase_of(containers: list[ContainerProgress]) -> str:
+    ends = [each.end for each in containers if each.end is not None]
+    if len(ends) == len(containers):
+        return "Failed" if any(end.code for end in ends) else "Succeeded"
+    if ends or any(each.started_s is not None or each.restarts for each in containers):
+        return "Running"
+    return "Pending"
 
 
 def with_progress(
     pod: Body, inits: list[ContainerProgress], mains: list[ContainerProgress], now_s: float
 ) -> Body:
-    """The pod with the status that follows from what its containers did."""
+    """Return the pod with the status that its containers result in."""
     now = format_time(now_s)
-    phase = phase_of(mains)
     uid = str(meta(pod).get("uid"))
-    failed_init = next((p for p in inits if p.end is not None and p.end.code), None)
-    phase = "Failed" if failed_init is not None else phase
-    known = {
-        "hostIP": LOOPBACK,
-        "hostIPs": [{"ip": LOOPBACK}],
-        "podIP": LOOPBACK,
-        "podIPs": [{"ip": LOOPBACK}],
-        "startTime": status(pod).get("startTime") or now,
-        "observedGeneration": meta(pod).get("generation"),
-    }
+    phase = phase_of(mains)
+    if any(each.end is not None and each.end.code for each in inits):
+        phase = "Failed"
     pod = with_status(
         pod,
-        **known,
+        hostIP=LOOPBACK,
+        hostIPs=[{"ip": LOOPBACK}],
+        podIP=LOOPBACK,
+        podIPs=[{"ip": LOOPBACK}],
+        startTime=status(pod).get("startTime") or now,
+        observedGeneration=meta(pod).get("generation"),
         phase=phase,
-        containerStatuses=[container_status(p, uid) for p in mains],
-        initContainerStatuses=[container_status(p, uid) for p in inits] or None,
+        containerStatuses=[container_status(each, uid) for each in mains],
+        initContainerStatuses=[container_status(each, uid) for each in inits] or None,
     )
-    return with_readiness(
-        pod, now, all(is_running(p) for p in mains), phase, all(p.end for p in inits)
-    )
+    ready = all(map(is_running, mains))
+    return with_readiness(pod, now, ready, phase, all(each.end for each in inits))
 
 
 def with_readiness(pod: Body, now: str, ready: bool, phase: str, initialized: bool) -> Body:
-    why = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(
-        phase, "" if ready else "ContainersNotReady"
-    )
+    reasons = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
+    reason = reasons.get(phase, "" if ready else "ContainersNotReady")
+    init_reason = "" if initialized else "ContainersNotInitialized"
     pod = with_condition(pod, now, "PodReadyToStartContainers", "True")
-    pod = with_condition(
-        pod, now, "Initialized", str(initialized), "" if initialized else "ContainersNotInitialized"
-    )
-    pod = with_condition(pod, now, "Ready", str(ready), why)
-    return with_condition(pod, now, "ContainersReady", str(ready), why)
+    pod = with_condition(pod, now, "Initialized", str(initialized), init_reason)
+    pod = with_condition(pod, now, "Ready", str(ready), reason)
+    return with_condition(pod, now, "ContainersReady", str(ready), reason)
 
 
 def rejected_pod(pod: Body, reason: str, message: str, now_s: float) -> Body:
-    """A pod that the kubelet refuses before anything ran."""
+    """Return a pod that the kubelet refuses before it starts a container."""
     pod = with_status(
         pod, phase="Failed", reason=reason, message=message, startTime=format_time(now_s)
     )
@@ -291,16 +284,16 @@ def rejected_pod(pod: Body, reason: str, message: str, now_s: float) -> Body:
 
 
 def desired_resources(pod: Body) -> dict[str, Body]:
-    return {
-        c["name"]: {
-            w: q for w, q in (c.get("resources") or {}).items() if w in ("requests", "limits")
-        }
-        for c in containers_of(pod)
-    }
+    return {each["name"]: requests_and_limits(each) for each in containers_of(pod)}
+
+
+def requests_and_limits(container: Body) -> Body:
+    resources = container.get("resources") or {}
+    return {which: resources[which] for which in ("requests", "limits") if which in resources}
 
 
 def cpu_request(pod: Body) -> int:
-    return sum(resources_of(c, "requests").get("cpu", 0) for c in containers_of(pod))
+    return sum(resources_of(each, "requests").get("cpu", 0) for each in containers_of(pod))
 
 
 def should_restart(pod: Body, end: ContainerExit) -> bool:
@@ -309,5 +302,5 @@ def should_restart(pod: Body, end: ContainerExit) -> bool:
 
 
 def restart_backoff_s(earlier: int, first_s: float, longest_s: float) -> float:
-    """first, 2 x first, 4 x first ... at most the longest."""
+    """Return the back-off: first, 2 x first, 4 x first ... at most the longest."""
     return float(min(first_s * 2**earlier, longest_s))

@@ -30,6 +30,7 @@ from services.local.kubelet.pod_status import (
 from services.local.objects.bodies import (
     Body,
     containers_of,
+    init_containers_of,
     is_leaving,
     name_of,
     namespace_of,
@@ -51,37 +52,31 @@ SHUT_DOWN = ("Terminated", "the cluster was stopped")
 class PodWorker:
     def __init__(self, context: KubeletContext, pod: Body) -> None:
         self.context, self.pod = context, pod
-        self.inits = [new_progress(c) for c in spec(pod).get("initContainers") or []]
-        self.mains = [new_progress(c) for c in containers_of(pod)]
+        self.inits = list(map(new_progress, init_containers_of(pod)))
+        self.mains = list(map(new_progress, containers_of(pod)))
         self.runs: dict[str, ContainerRun] = {}
         self.stopping = asyncio.Event()
         self.killer: asyncio.TimerHandle | None = None
-        self.cause: tuple[str, str] | None = (
-            None  # why the whole pod failed, whatever its containers did
-        )
-        self.is_open = False  # there are groups in which its use is counted
+        self.cause: tuple[str, str] | None = None  # reason and message of a failure of the pod
+        self.is_open = False  # its cgroups exist
 
-    # ---- what may be asked from outside
+    # ---- the interface of the kubelet
 
     @property
     def granted_resources(self) -> dict[str, Body]:
         return {p.name: p.granted for p in self.mains}
 
     def stop(self, grace_s: float) -> None:
-        """Asked twice, the shorter grace counts."""
+        """Send SIGTERM, and SIGKILL after the grace period. A second call may shorten it."""
         if not self.stopping.is_set():
-            record_event(
-                self.context.store,
-                self.pod,
-                COMPONENT,
-                NORMAL,
-                "Killing",
-                "Stopping container " + ", ".join(self.runs),
-            )
+            self.record(NORMAL, "Killing", "Stopping container " + ", ".join(self.runs))
             for run in self.runs.values():
                 run.terminate()
         self.stopping.set()
         self.kill_in(grace_s)
+
+    def record(self, kind: str, reason: str, message: str) -> None:
+        record_event(self.context.store, self.pod, COMPONENT, kind, reason, message)
 
     def kill_in(self, grace_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -99,7 +94,7 @@ class PodWorker:
         try:
             self.context.cgroups.resize(node_of(pod), uid_of(pod), pod_limits(pod))
         except OSError as error:  # such as a memory limit below what is in use
-            record_event(self.context.store, pod, COMPONENT, WARNING, "ResizeFailed", str(error))
+            self.record(WARNING, "ResizeFailed", str(error))
             return
         self.pod = pod
         for progress in self.mains:
@@ -107,21 +102,19 @@ class PodWorker:
         self.report(resized=True)
 
     def shut_down(self, grace_s: float) -> None:
-        """The whole cluster ends: so whoever watches can tell it from a loss."""
+        """Stop the pod because the whole cluster ends. Its reason differs from that of a lost node."""
         self.cause = SHUT_DOWN
         self.stop(grace_s)
 
-    def out_of_time(self) -> None:
+    def stop_at_deadline(self) -> None:
         self.cause = DEADLINE
         self.stop(float(spec(self.pod).get("terminationGracePeriodSeconds", 30)))
 
-    # ---- the life
-
-    async def live(self) -> None:
+    async def run_to_end(self) -> None:
         deadline = spec(self.pod).get("activeDeadlineSeconds")
-        timer = (
-            asyncio.get_running_loop().call_later(deadline, self.out_of_time) if deadline else None
-        )
+        timer = None
+        if deadline:
+            timer = asyncio.get_running_loop().call_later(deadline, self.stop_at_deadline)
         try:
             self.open()
             if await self.prepare():
@@ -135,9 +128,11 @@ class PodWorker:
             self.kill()
             self.close()
 
+    # ---- from start to end
+
     @property
     def temporary(self) -> Path:
-        """What a pod writes there goes with it, as a container's /tmp does, however it ends."""
+        """The TMPDIR of the pod. It is deleted with the pod, as a container's /tmp is."""
         return self.context.pod_folder(self.pod) / "tmp"
 
     def open(self) -> None:
@@ -159,109 +154,89 @@ class PodWorker:
             self.context.store.finish_pod(POD, current)
 
     async def prepare(self) -> bool:
-        """Run the init containers in turn; False: the containers are not to be started."""
-        for progress, container in zip(
-            self.inits, spec(self.pod).get("initContainers") or [], strict=True
-        ):
-            await self.run(progress, container, once_done=True)
+        """Run the init containers in turn. Return False if the containers must not be started."""
+        for progress, container in zip(self.inits, init_containers_of(self.pod), strict=True):
+            await self.run(progress, container, is_init=True)
             if progress.end is None or progress.end.code:
                 return False
         return not self.stopping.is_set()
 
     async def run(
-        self, progress: ContainerProgress, container: Body, once_done: bool = False
+        self, progress: ContainerProgress, container: Body, is_init: bool = False
     ) -> None:
-        """`once_done`: an init container, which is not run again after a success."""
+        """Run a container until it ends for good. An init container is not restarted after a success."""
         while not self.stopping.is_set():
             end = await self.run_once(progress, container)
-            again = (
-                end is not None
-                and pod_status.should_restart(self.pod, end)
-                and not (once_done and end.code == 0)
-            )
-            if self.stopping.is_set() or (end is not None and not again):
+            if self.stopping.is_set() or (end is not None and not self.restarts(end, is_init)):
                 progress.end = end
                 break
             await self.back_off(progress, end)
         self.report()
 
+    def restarts(self, end: ContainerExit, is_init: bool) -> bool:
+        return pod_status.should_restart(self.pod, end) and not (is_init and end.code == 0)
+
     async def run_once(self, progress: ContainerProgress, container: Body) -> ContainerExit | None:
-        """How it ended; None if its command or environment cannot be made yet."""
+        """Run a container once. Return None if its command or environment cannot be made yet."""
         run = self.runs[progress.name] = ContainerRun(self.context, self.pod, progress.name)
-        base = {**self.context.base_of(str(container.get("image"))), "TMPDIR": str(self.temporary)}
-        folder = str(self.context.data)
+        base = self.context.base_of(str(container.get("image")))
+        base["TMPDIR"] = str(self.temporary)
+        python, folder = self.context.python, str(self.context.data)
         try:
-            launch = build_launch(
-                self.pod, container, base, self.context.python, folder, self.look_up
-            )
+            launch = build_launch(self.pod, container, base, python, folder, self.look_up)
         except CannotLaunch as error:
             progress.waiting, progress.message = "CreateContainerConfigError", str(error)
-            record_event(
-                self.context.store, self.pod, COMPONENT, WARNING, "Failed", f"Error: {error}"
-            )
+            self.record(WARNING, "Failed", f"Error: {error}")
             return None
         end = await run.start(launch)
         if end is not None:
-            record_event(
-                self.context.store, self.pod, COMPONENT, WARNING, "Failed", f"Error: {end.message}"
-            )
+            self.record(WARNING, "Failed", f"Error: {end.message}")
             return end
-        return await self.see_through(progress, run)
-
-    async def see_through(self, progress: ContainerProgress, run: ContainerRun) -> ContainerExit:
         progress.started_s = run.started_s
-        record_event(
-            self.context.store,
-            self.pod,
-            COMPONENT,
-            NORMAL,
-            "Started",
-            f"Started container {progress.name}",
-        )
+        self.record(NORMAL, "Started", f"Started container {progress.name}")
         self.report()
-        if self.stopping.is_set():  # it was asked to stop while it was being started
+        if self.stopping.is_set():  # a stop was requested during the start
             run.terminate()
         return await run.wait()
 
     async def back_off(self, progress: ContainerProgress, end: ContainerExit | None) -> None:
-        settings, wait_s = self.context.settings, self.context.settings.retry_s
+        settings = self.context.settings
+        wait_s = settings.retry_s
         if end is not None:
             wait_s = pod_status.restart_backoff_s(
                 progress.restarts, settings.restart_first_s, settings.restart_longest_s
             )
             progress.last_end = end
             progress.started_s = None
-            progress.restarts = progress.restarts + 1
+            progress.restarts += 1
             progress.waiting = pod_status.BACK_OFF
-            record_event(
-                self.context.store,
-                self.pod,
-                COMPONENT,
-                WARNING,
-                "BackOff",
-                f"Back-off restarting failed container {progress.name}",
-            )
+            message = f"Back-off restarting failed container {progress.name}"
+            self.record(WARNING, "BackOff", message)
         self.report()
         waiting = asyncio.ensure_future(self.stopping.wait())
         await asyncio.wait((waiting,), timeout=wait_s)
         waiting.cancel()
 
-    # ---- what others see
+    # ---- the status in the store
 
     def current(self) -> Body | None:
-        """The pod in the store, if it is still this one."""
+        """Return the pod in the store, if it is still this one."""
         found = self.context.store.find(POD, namespace_of(self.pod), name_of(self.pod))
         return found if found is not None and uid_of(found) == uid_of(self.pod) else None
 
     def report(self, resized: bool = False) -> None:
+        """Write the status of the pod. `resized`: a pending resize is done."""
         current = self.current()
         if current is None:
             return
-        base = without_condition(current, "PodResizePending") if resized else current
-        new = pod_status.with_progress(base, self.inits, self.mains, self.context.store.clock())
+        if resized:
+            current = without_condition(current, "PodResizePending")
+        store = self.context.store
+        new = pod_status.with_progress(current, self.inits, self.mains, store.clock())
         if self.cause is not None:
-            new = with_status(new, phase="Failed", reason=self.cause[0], message=self.cause[1])
-        self.context.store.update(POD, new)
+            reason, message = self.cause
+            new = with_status(new, phase="Failed", reason=reason, message=message)
+        store.update(POD, new)
 
     def look_up(self, source: str, name: str, key: str) -> str | None:
         kind = BY_NAME["v1", SOURCES[source]]
@@ -270,9 +245,8 @@ class PodWorker:
 
 
 def decoded_values(source: Body) -> dict[str, str]:
-    secret = source["kind"] == "Secret"
-    plain = {
-        key: base64.b64decode(text).decode() if secret else text
-        for key, text in (source.get("data") or {}).items()
-    }
-    return {**plain, **(source.get("stringData") or {})}
+    """Return the values of a ConfigMap or Secret."""
+    values = dict(source.get("data") or {})
+    if source["kind"] == "Secret":
+        values = {key: base64.b64decode(text).decode() for key, text in values.items()}
+    return values | (source.get("stringData") or {})

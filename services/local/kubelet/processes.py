@@ -2,7 +2,7 @@
 
     WEIR_LOCAL_POD=<digest of the data folder>/<pod uid>/<container>
 
-A parent can end and a session can be left, but the environment that a process started with stays
+A parent can end and a session can be left, but the environment at the start of a process stays
 readable. So all processes of a pod can be found, also at the next start of this program.
 
 `ProcessReaper` leaves no process behind. Its shell waits at the read end of a pipe; only this
@@ -33,7 +33,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def cluster_id(data: Path) -> str:
-    """What tells this cluster's processes from those of another cluster on the same machine."""
+    """Return the id that separates this cluster's processes from those of other clusters here."""
     return hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:12]
 
 
@@ -42,15 +42,16 @@ def container_mark(home: str, pod: str, container: str) -> str:
 
 
 def process_mark(pid: int) -> str:
-    """The mark that a process carries; empty for one that is none of ours or has just gone."""
+    """Return the mark of a process; empty if it has none, or has just ended."""
     try:
         environment = (PROC / str(pid) / "environ").read_bytes()
     except OSError:
         return ""
-    wanted = MARK.encode() + b"="
-    return next(
-        (e[len(wanted) :].decode() for e in environment.split(b"\0") if e.startswith(wanted)), ""
-    )
+    prefix = MARK.encode() + b"="
+    for variable in environment.split(b"\0"):
+        if variable.startswith(prefix):
+            return variable.removeprefix(prefix).decode()
+    return ""
 
 
 def all_pids() -> list[int]:
@@ -58,12 +59,12 @@ def all_pids() -> list[int]:
 
 
 def processes_of_cluster(part: str) -> list[int]:
-    """The processes whose mark has this part: a home or a pod's uid."""
+    """Return the processes with this part in their mark: a cluster id or a pod's uid."""
     return [pid for pid in all_pids() if part in process_mark(pid).split("/")]
 
 
 def processes_by_pod() -> dict[str, list[int]]:
-    """All processes of all pods, by the pod's uid."""
+    """Return all processes of all pods, by the pod's uid."""
     found: dict[str, list[int]] = {}
     for pid in all_pids():
         parts = process_mark(pid).split("/")
@@ -73,13 +74,13 @@ def processes_by_pod() -> dict[str, list[int]]:
 
 
 def processes_of_container(mark: str) -> list[int]:
-    """The processes of one container."""
+    """Return the processes of one container."""
     return [pid for pid in all_pids() if process_mark(pid) == mark]
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the third on (the second may hold blanks); empty: it has
-    gone.
+    """Return the fields of /proc/PID/stat from the third on (the second may contain blanks); empty if
+    the process has ended.
     """
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
@@ -88,7 +89,9 @@ def stat_fields(pid: int) -> list[str]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Its own and its reaped children's: utime + stime + cutime + cstime, fields 14 to 17."""
+    """Return the CPU seconds of a process and its reaped children: utime + stime + cutime + cstime,
+    fields 14 to 17.
+    """
     return sum(int(ticks) for ticks in stat_fields(pid)[11:15]) / TICKS_PER_S
 
 
@@ -103,7 +106,7 @@ def is_running(pid: int) -> bool:
 
 
 def send_signal(pid: int, number: int) -> None:
-    """A process that has gone, or is no longer ours, is no error."""
+    """Send a signal. A process that has ended, or is no longer ours, is no error."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError) as error:
@@ -115,8 +118,8 @@ def kill_processes(pids: list[int]) -> None:
         send_signal(pid, signal.SIGKILL)
 
 
-# $1 is the mark. A line says that all is well; the pipe's end without one says that we died.
-# Three times, because a process may fork while we look.
+# $1 is the mark. A line on the pipe means a regular end; its close without a line means a crash.
+# Three times, because a process may fork during the search.
 SCRIPT = """
 trap '' INT TERM HUP
 read -r _ && exit 0
@@ -151,7 +154,7 @@ class ProcessReaper:
 
 
 def kill_leftovers(home: str) -> None:
-    """Kill what an earlier start of this cluster left, and wait until it has gone."""
+    """Kill the processes that an earlier start of this cluster left, and wait for their end."""
     end = time.monotonic() + KILL_TIMEOUT_S
     left = processes_of_cluster(home)
     if left:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.local.api.request import MAGIC, body_in
+from services.local.api.request import MAGIC, decode_protobuf
 from services.local.objects.api_errors import ApiError
 
 DELETE = bytes.fromhex("6b3873000a130a027631120d44656c6574654f7074696f6e7312020802" + "1a002200")
@@ -32,7 +32,7 @@ def sent(kind: str, raw: bytes) -> bytes:
 
 
 def test_a_deletion_as_kubectl_sends_it() -> None:
-    assert body_in(DELETE) == {"kind": "DeleteOptions", "gracePeriodSeconds": 2}
+    assert decode_protobuf(DELETE) == {"kind": "DeleteOptions", "gracePeriodSeconds": 2}
 
 
 def test_an_eviction_with_every_supported_field() -> None:
@@ -43,7 +43,7 @@ def test_an_eviction_with_every_supported_field() -> None:
         + field(4, "Background")
     )
     meta = field(1, "p") + field(2, "unknown") + field(3, "default")
-    assert body_in(sent("Eviction", field(1, meta) + field(2, options))) == {
+    assert decode_protobuf(sent("Eviction", field(1, meta) + field(2, options))) == {
         "kind": "Eviction",
         "metadata": {"name": "p", "namespace": "default"},
         "deleteOptions": {
@@ -57,7 +57,7 @@ def test_an_eviction_with_every_supported_field() -> None:
 
 def test_negative_numbers_are_read_and_unknown_fields_are_skipped() -> None:
     strange = bytes([9 << 3 | 1]) + b"8 bytes!" + bytes([8 << 3 | 5]) + b"four"
-    assert body_in(sent("DeleteOptions", strange + field(1, -1)))["gracePeriodSeconds"] == -1
+    assert decode_protobuf(sent("DeleteOptions", strange + field(1, -1)))["gracePeriodSeconds"] == -1
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_negative_numbers_are_read_and_unknown_fields_are_skipped() -> None:
 )
 def test_other_kinds_are_refused(raw: bytes) -> None:
     with pytest.raises(ApiError, match="no protobuf of a kind that is read here"):
-        body_in(raw)
+        decode_protobuf(raw)
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_decoded_or_refused(raw: bytes) -> None:
     for body in (MAGIC + raw, sent("Eviction", raw)):
         try:
-            assert "kind" in body_in(body)
+            assert "kind" in decode_protobuf(body)
         except ApiError as refused:
             assert refused.code == 400

@@ -100,8 +100,8 @@ async def kill_and_wait(stack: Stack) -> None:
     """All at once, with nobody to start anything again, or to say anything."""
     parts = [stack.parts.pop(name) for name in [*stack.parts]]
     for part in parts:
-        assert part.process is not None and part._keeper is not None
-        part._keeper.cancel()
+        assert part.process is not None and part._restarter is not None
+        part._restarter.cancel()
         part.process.kill()
     for part in parts:
         assert part.process is not None

@@ -44,10 +44,10 @@ def new_checkpoint_folder(request: JobRequested, uid: int, accepted_s: float) ->
 
 
 def checkpoint_location(request: JobRequested, uid: int, folder: str) -> str:
-    """Return where a job's checkpoints are: a path relative to the cluster's folder, or a URL.
+    """Return the place of a job's checkpoints: a path relative to the cluster's folder, or a URL.
 
-    `folder`: as the job was accepted with; empty for one that version 0.1.0 accepted, which used
-    the path itself.
+    `folder`: the one that the job was accepted with; empty for jobs of version 0.1.0, which used the
+    path itself.
     """
     path = request.checkpoint.path or ""
     if not folder:

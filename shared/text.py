@@ -10,14 +10,12 @@ UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")
 """Seconds of a unit, its name; the next smaller one."""
 MINUS = "\N{MINUS SIGN}"  # as wide as a plus
 COUNTS_KEPT = 1024
-"""The same few are said in thousands of reasons."""
+"""Thousands of reasons have the same few counts."""
 
 
 @lru_cache(COUNTS_KEPT)
 def format_count(number: int, noun: str) -> str:
-    """`1 worker`, `1,200 workers`, `3 batches`; `noun` is the word for one. A ps is two parameter
-    servers, too.
-    """
+    """Return `1 worker`, `1,200 workers`, `3 batches`. `noun`: the singular. `ps` is both."""
     return f"{number:,} {plural_form(noun) if number != 1 else noun}"
 
 
@@ -26,25 +24,26 @@ def plural_form(noun: str) -> str:
 
 
 def format_names(names: Sequence[str], most: int) -> str:
-    """So many by name, and how many more there are: `a`, `a, b`, `a, b and 3 more`."""
+    """Return the first `most` names, and the count of the others: `a`, `a, b`, `a, b and 3 more`."""
     rest = f" and {len(names) - most:,} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{rest}"
 
 
 def format_some_names(names: Sequence[str], noun: str, most: int = 2) -> str:
-    """As `listed`; where there are more, with how many there are in all: `5 pods: a, b and 3
-    more`.
+    """As `format_names`. If there are more than `most`, the count of all comes first: `5 pods: a, b
+    and 3 more`.
     """
-    return f"{f'{format_count(len(names), noun)}: ' if len(names) > most else ''}{format_names(names, most)}"
+    listed = format_names(names, most)
+    return f"{format_count(len(names), noun)}: {listed}" if len(names) > most else listed
 
 
 def format_size(ps: int, workers: int) -> str:
-    """Of a job; its one chief goes without saying."""
+    """Return the size of a job, without its one chief."""
     return f"{format_count(ps, 'ps')}, {format_count(workers, 'worker')}"
 
 
 def format_duration(seconds: float, fine: bool = False) -> str:
-    """So long, in the two largest units that count: `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d`.
+    """Return a duration in its two largest units: `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d`.
 
     `fine`: below a minute with hundredths or tenths, `0.62 s`, `42.1 s`. Infinity and NaN stay
     as they are.
@@ -88,7 +87,7 @@ def format_payback(saved_s: float, pause_s: float, fine: bool = False) -> str:
 
 
 def single_line(text: str) -> str:
-    """One line without control characters, whoever wrote it: a terminal obeys those."""
+    """Return foreign text as one line without control characters, because a terminal obeys those."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
@@ -99,8 +98,8 @@ def headline(text: str) -> str:
 
 
 def cut_middle(text: str, longest: int, head: float = 0.25, gap: str = "\n[...]\n") -> str:
-    """A long one without its middle, for it begins with what, and ends with where; `head`: the
-    beginning's share.
+    """Return a long text without its middle: it begins with the kind of fault, and ends with the
+    place. `head`: the share of the beginning.
     """
     if len(text) <= longest:
         return text

@@ -63,8 +63,8 @@ def public_key(secret: str) -> str:
 
 
 def sign_claims(claims: dict[str, Any], kind: Kind, issued_s: float, secret: str) -> str:
-    """`claims`: `name`, `sub` (a public key), what NATS wants to know, under `nats`; perhaps `exp`,
-    their end (s).
+    """Return a signed token. `claims`: `name`, `sub` (a public key), `nats` (the claims of NATS), and
+    perhaps `exp` (the end, seconds since 1970).
     """
     nats = {**claims["nats"], "type": kind, "version": VERSION}
     body = {**claims, "nats": nats, "iat": int(issued_s), "iss": public_key(secret)}
@@ -130,7 +130,7 @@ RandomBytes = Callable[[int], bytes]
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True):
-    """The secrets from which all credentials are made."""
+    """The secrets of all credentials."""
 
     operator: str
     system: str

@@ -205,7 +205,7 @@ ANY_DESCRIPTION, ANY_CHUNK = f"{description_subject('*')}.*", f"{chunk_subject('
 
 
 def lease_key(user: str) -> str:
-    """The entry of `weir-state` that says which replica of a service leads."""
+    """Return the entry of `weir-state` with the leader of a service."""
     return f"leader.{user}"
 
 
@@ -486,67 +486,58 @@ def submitter_permissions(namespace: str) -> Permissions:
     """Return the rights to request jobs of one namespace, and to read messages about them."""
     own, views = f"weir.*.*.{namespace}.*", bucket_subject(JOBS, f"{namespace}.*")
     bucket, stream = subjects.program_bucket(namespace), program_stream(namespace)
+    names = submitter_consumers(namespace)
+    publish = [
+        *published_subjects(SUBMITTER, f"{namespace}.*"),
+        *_use_consumers(ORDERS, own, names),
+        *_use_consumers(FACTS, own, names),
+        *_use_consumers(stream_of(JOBS), views, names),
+        _read_last(ORDERS, own),
+        _read_last(FACTS, own),
+        f"{description_subject(bucket)}.*",
+        f"{chunk_subject(bucket)}.*",
+        _read_last(stream, f"{description_subject(bucket)}.*"),
+        *_use_consumer(stream, f"{chunk_subject(bucket)}.*"),
+    ]
     return Permissions(
-        publish=_seen_outside(
-            *published_subjects(SUBMITTER, f"{namespace}.*"),
-            *(
-                each
-                for name in submitter_consumers(namespace)
-                for each in _use_consumer(ORDERS, own, name)
-            ),
-            *(
-                each
-                for name in submitter_consumers(namespace)
-                for each in _use_consumer(FACTS, own, name)
-            ),
-            *(
-                each
-                for name in submitter_consumers(namespace)
-                for each in _use_consumer(stream_of(JOBS), views, name)
-            ),
-            _read_last(ORDERS, own),
-            _read_last(FACTS, own),
-            f"{description_subject(bucket)}.*",
-            f"{chunk_subject(bucket)}.*",
-            _read_last(stream, f"{description_subject(bucket)}.*"),
-            *_use_consumer(stream, f"{chunk_subject(bucket)}.*"),
-        ),
+        publish=_seen_outside(*publish),
         subscribe=(f"{inbox_prefix(f'{SUBMITTER}.{namespace}')}.>",),
         denied=_seen_outside(*_service_consumers()),
     )
 
 
+def _use_consumers(stream: str, filtered: str, names: Sequence[str]) -> list[str]:
+    """Return the subjects to create and read consumers of these names with this filter."""
+    used: list[str] = []
+    for name in names:
+        used += _use_consumer(stream, filtered, name)
+    return used
+
+
 def job_permissions(namespace: str, job: str, meta: str, readers: Sequence[str]) -> Permissions:
-    """Of one job's trainers. `meta`: the last token of the subject on which its program is
-    described; `readers`: the names of consumers of orders and facts that they may use.
+    """Return the rights of the trainers of one job. `meta`: the last token of the subject with the
+    description of its program; `readers`: the names of their consumers of orders and facts.
     """
     key = f"{namespace}.{job}"
     bucket, stream = subjects.program_bucket(namespace), program_stream(namespace)
     ledger = bucket_subject(LEDGER, key)
+    publish = [
+        *published_subjects(JOB, key),
+        *_use_consumers(ORDERS, f"weir.cluster.*.{key}", readers),
+        *_use_consumers(FACTS, f"weir.*.*.{key}", readers),
+        _read_last(ORDERS, subjects.pattern(AllocationDecided, key)),
+        _read_last(ORDERS, subjects.pattern(JobFinished, key)),
+        _read_last(FACTS, subjects.pattern(ProgressReported, key)),
+        _read_last(FACTS, subjects.pattern(TrainingResumed, key)),
+        ledger,
+        _read_last(stream_of(LEDGER), ledger),
+        f"{DeadLetter.PREFIX}.{ledger}",
+        f"{USAGE}.{key}.*",
+        _read_last(stream, f"{description_subject(bucket)}.{meta}"),
+        *_use_consumer(stream, f"{chunk_subject(bucket)}.*"),
+    ]
     return Permissions(
-        publish=_seen_outside(
-            *published_subjects(JOB, key),
-            *(
-                each
-                for name in readers
-                for each in _use_consumer(ORDERS, f"weir.cluster.*.{key}", name)
-            ),
-            *(each for name in readers for each in _use_consumer(FACTS, f"weir.*.*.{key}", name)),
-            *(
-                _read_last(ORDERS, subjects.pattern(kind, key))
-                for kind in (AllocationDecided, JobFinished)
-            ),
-            *(
-                _read_last(FACTS, subjects.pattern(kind, key))
-                for kind in (ProgressReported, TrainingResumed)
-            ),
-            ledger,
-            _read_last(stream_of(LEDGER), ledger),
-            f"{DeadLetter.PREFIX}.{ledger}",
-            f"{USAGE}.{key}.*",
-            _read_last(stream, f"{description_subject(bucket)}.{meta}"),
-            *_use_consumer(stream, f"{chunk_subject(bucket)}.*"),
-        ),
+        publish=_seen_outside(*publish),
         subscribe=(f"{inbox_prefix(f'{JOB}.{key}')}.>", f"{USAGE}.{key}.*"),
         denied=_seen_outside(*_service_consumers()),
     )
@@ -564,12 +555,11 @@ READERS_TAG = "readers"
 
 
 def job_template() -> Permissions:
-    """`of_job` for the job that a credential's tags name: so much, and no more, the launcher's key
-    can give.
+    """Return the rights of the job that the tags of its credentials name. The launcher's key can grant
+    no other rights.
 
-    Version 0.1.0 named the tags otherwise. The server leaves out a subject whose tag a credential
-    lacks, so the credentials that it made for jobs have no rights: they could pull from consumers
-    of any name.
+    The tags of version 0.1.0 have other names. The server leaves out a subject if the credentials lack
+    its tag, so job credentials of that version have no rights: they could read consumers of any name.
     """
     namespace, job, meta = map(_tag, TAGS)
     return job_permissions(namespace, job, meta, reader_names(namespace, job, _tag(READERS_TAG)))

@@ -75,8 +75,8 @@ DEFAULT_RATES, UNCHANGED_RATES = Rates(requests=8, reports=256), Rates()
 
 @dataclass(frozen=True)
 class Route:
-    """What one shared stream takes from one stream of a namespace: filters there, and what subjects
-    become.
+    """The messages that a shared stream takes from a stream of a namespace: their filters, and the
+    subjects that they get.
     """
 
     source: str
@@ -122,19 +122,18 @@ def stream_configs(namespace: str) -> tuple[StreamConfig, StreamConfig]:
 
 
 def routes(namespace: str, rates: Rates) -> tuple[Route, ...]:
-    """Return what is taken from the two streams of a namespace, and how fast."""
-    usual = {ORDERS: DEFAULT_RATES.requests, FACTS: DEFAULT_RATES.reports, DEAD: LETTERS_KIB_S}
-    kib_s = {ORDERS: rates.requests, FACTS: rates.reports, DEAD: 0}
-    return tuple(
-        Route(
-            source=intake_stream(namespace) if target == ORDERS else reports_stream(namespace),
-            target=target,
-            transforms=tuple(_transforms(namespace, target)),
-            bytes_per_s=rate * KIB,
-            default_bytes_per_s=usual[target] * KIB,
-        )
-        for target, rate in kib_s.items()
+    """Return the routes from the two streams of a namespace, with their rates."""
+    requests, reports = intake_stream(namespace), reports_stream(namespace)
+    return (
+        _route(namespace, requests, ORDERS, rates.requests, DEFAULT_RATES.requests),
+        _route(namespace, reports, FACTS, rates.reports, DEFAULT_RATES.reports),
+        _route(namespace, reports, DEAD, 0, LETTERS_KIB_S),
     )
+
+
+def _route(namespace: str, source: str, target: str, kib_s: int, default_kib_s: int) -> Route:
+    transforms = tuple(_transforms(namespace, target))
+    return Route(source, target, transforms, kib_s * KIB, default_kib_s * KIB)
 
 
 def _transforms(namespace: str, target: str) -> Iterator[tuple[str, str]]:
@@ -159,12 +158,17 @@ async def connect_route(js: JetStreamContext, route: Route) -> None:
     repeat.
     """
     known = await _known_consumer(js, route)
-    deliver = (
-        known.deliver_subject if known else ""
-    ) or f"weir-sourcing.{secrets.token_hex(SECRET_BYTES)}"
+    deliver = known.deliver_subject if known else None
+    if not deliver:
+        deliver = f"weir-sourcing.{secrets.token_hex(SECRET_BYTES)}"
     bits_per_s = 8 * (route.bytes_per_s or route.default_bytes_per_s)
     if known and known.rate_limit_bps and not route.bytes_per_s:
         bits_per_s = known.rate_limit_bps
+    filters = []
+    transforms = []
+    for old, new in route.transforms:
+        filters.append(old)
+        transforms.append(SubjectTransform(src=old, dest=new))
     config = ConsumerConfig(
         name=route.target,
         durable_name=route.target,
@@ -174,26 +178,26 @@ async def connect_route(js: JetStreamContext, route: Route) -> None:
         max_ack_pending=PENDING,
         flow_control=True,
         idle_heartbeat=HEARTBEAT_S,
-        filter_subjects=[source for source, _ in route.transforms],
+        filter_subjects=filters,
         rate_limit_bps=bits_per_s,
     )
     await js.add_consumer(route.source, config)
     source = StreamSource(
         name=route.source,
         consumer=StreamConsumerSource(name=route.target, deliver_subject=deliver),
-        subject_transforms=[SubjectTransform(src=src, dest=dest) for src, dest in route.transforms],
+        subject_transforms=transforms,
     )
     target = (await js.stream_info(route.target)).config
-    others = [each for each in target.sources or [] if each.name != route.source]
-    if len(others) == len(target.sources or []) or source not in (target.sources or []):
+    sources = target.sources or []
+    others = [each for each in sources if each.name != route.source]
+    if len(others) == len(sources) or source not in sources:
         await js.update_stream(replace(target, sources=[*others, source]))
 
 
 async def _known_consumer(js: JetStreamContext, route: Route) -> ConsumerConfig | None:
     """Return the consumer of a route as it is, or None if it is new.
 
-    It delivers to a subject that nobody can guess: so nobody can have other messages delivered
-    there.
+    It delivers to a subject that cannot be guessed, so nobody can have other messages delivered there.
     """
     try:
         found: ConsumerConfig = (await js.consumer_info(route.source, route.target)).config

@@ -179,7 +179,7 @@ class _StreamReader(Generic[T]):
         self._consumer: PullConsumer | None = None
 
     async def read_stored(self) -> AsyncGenerator[Record[T], None]:
-        """Yield what is stored now. Messages that the server discards meanwhile are missing."""
+        """Yield the stored messages. Messages that the server discards meanwhile are missing."""
         pending = await self._open()
         assert self._consumer is not None
         with contextlib.suppress(TimeoutError):

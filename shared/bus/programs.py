@@ -86,7 +86,7 @@ class ProgramInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def digest_of(body: bytes) -> str:
-    """Return the digest under which a program is stored and requested."""
+    """Return the digest of a program, which is its name in the store."""
     return f"sha256-{hashlib.sha256(body).hexdigest()}"
 
 
@@ -100,7 +100,7 @@ def _object_digest(digest: str) -> str:
 
 
 def meta_token(digest: str) -> str:
-    """The last token of the subject on which a program is described."""
+    """Return the last token of the subject with the description of a program."""
     return base64.urlsafe_b64encode(digest.encode()).decode()
 
 
@@ -108,11 +108,9 @@ def meta_token(digest: str) -> str:
 
 
 async def store_program(bus: Bus, namespace: str, digest: str, body: bytes) -> None:
-    """Store a program as every client of an object store would, unless it is there and whole:
-    parts, then description.
-
-    One that is there is described again: the allocator removes what nobody has stored or used for
-    long.
+    """Store a program in the format of every object store client: parts, then description. If it is
+    stored and whole, only its description is stored again, because the allocator removes programs
+    that have not been stored or used for a long time.
 
     Raises `ValueError` if the content does not have this digest, `NotProvisioned` if the namespace
     has no bucket.
@@ -158,7 +156,7 @@ async def _describe_again(bus: Bus, namespace: str, digest: str) -> bool:
 
 
 async def _is_stored(bus: Bus, namespace: str, digest: str, body: bytes) -> bool:
-    """Return True if the description is right and leads to exactly this content."""
+    """Return True if the stored description and content are those of this program."""
     with contextlib.suppress(
         NotFoundError, msgspec.DecodeError, ValueError, ProgramTooLarge, ConsumerGone, TimeoutError
     ):
@@ -175,10 +173,10 @@ async def _is_stored(bus: Bus, namespace: str, digest: str, body: bytes) -> bool
 async def read_description(bus: Bus, namespace: str, digest: str) -> ProgramInfo:
     """Return the description of a program of a namespace.
 
-    Raises `NotFoundError` where there is none of this digest, `msgspec.DecodeError` where it cannot
-    be read, and `NotProvisioned` where there is no bucket. Outside, where nobody may ask for that,
-    a missing bucket cannot be told from one without a leader: both are `NoRespondersError`, which a
-    patient bus waits for.
+    Raises `NotFoundError` if there is no program of this digest, `msgspec.DecodeError` if it cannot
+    be read, and `NotProvisioned` if there is no bucket. Users outside may not ask for streams, so a
+    missing bucket looks to them like one without a leader: both are `NoRespondersError`, and a
+    patient bus waits.
     """
     return await bus.retry_until_answered(
         lambda: _read_description(bus, program_bucket(namespace), digest)
@@ -213,11 +211,11 @@ def _stream(bucket: str) -> str:
 
 
 async def read_program(bus: Bus, namespace: str, digest: str, most: int = LARGEST_PROGRAM) -> bytes:
-    """Return all that is stored under this digest; nobody has checked that it has it.
+    """Return the stored content of this digest. Its digest is not checked.
 
-    Raises as `described`, `TooLarge` for more than `most` bytes, whatever its description says,
-    `ValueError` for a description that leads anywhere but to one object (a link, or a pattern), and
-    `BucketBusy`.
+    Raises the errors of `read_description`; `ProgramTooLarge` for more than `most` bytes, whatever its
+    description says; `ValueError` if the description does not lead to one object (a link, or a
+    pattern); and `BucketBusy`.
     """
     return await _read_content(
         bus, program_bucket(namespace), await read_description(bus, namespace, digest), most

@@ -63,11 +63,10 @@ NAME_IN_USE = 10058
 def stream_configs(
     facts_max_bytes: int = GIB, orders_max_bytes: int = GIB
 ) -> tuple[StreamConfig, ...]:
-    """Disjoint subjects: orders are refused when full, old facts make room, dead letters stay for a
-    month.
+    """Return the streams, with disjoint subjects. Orders are refused if the stream is full, old facts
+    are discarded, and dead letters stay for a month.
 
-    The last fact of each node, and of each namespace's quotas and claims, stays however many facts
-    come after it.
+    The last fact of each node, and of each namespace's quotas and claims, is always kept.
     """
     return (
         StreamConfig(
@@ -109,10 +108,10 @@ def stream_configs(
 
 
 async def create_streams(js: JetStreamContext, replicas: int, orders_max_bytes: int = 0) -> None:
-    """Create or update all of them. `orders_max_bytes` 0: ours, or what the stream has been given
-    since, if more.
+    """Create or update all streams and buckets. `orders_max_bytes` 0: the default, or the current size
+    if that is larger.
 
-    The buckets come first: services wait for the streams, and then need the buckets, too.
+    The buckets come first, because services wait for the streams only, and need the buckets then.
     """
     await _forget_nodes_of_other_facts(js)
     for bucket in BUCKETS:
@@ -130,8 +129,8 @@ async def current_replicas(js: JetStreamContext) -> int:
 
 
 async def _forget_nodes_of_other_facts(js: JetStreamContext) -> None:
-    """Remove what was copied from a stream of facts that is gone: the first facts of a new one
-    would not be copied.
+    """Remove the copies from a stream of facts that no longer exists. Otherwise the first facts of
+    the new stream would not be copied.
     """
     try:
         await js.stream_info(subjects.FACTS)
@@ -163,8 +162,8 @@ async def create_namespace(
     programs_max_bytes: int = 0,
     rates: Rates = UNCHANGED_RATES,
 ) -> None:
-    """Create or update what the jobs of one namespace need on the bus: the bucket of its programs,
-    and its intake.
+    """Create or update the objects on the bus for the jobs of one namespace: the bucket of its
+    programs, and its intake.
 
     `programs_max_bytes` 0: the default, or the current size of the bucket if that is larger. Safe
     to repeat.

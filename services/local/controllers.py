@@ -69,10 +69,10 @@ from services.local.scheduler import (
 from services.local.store import (
     ADDED,
     BEFORE_ALL,
+    DELETE_AT_ONCE,
     DELETED,
     FOREGROUND,
     Change,
-    Deletion,
     Key,
     Store,
 )
@@ -151,9 +151,9 @@ class Controllers:
         return uid in self.store.alive
 
     def delete_object(self, kind: Kind, body: Body) -> None:
-        current = self.store.find(kind, namespace_of(body), name_of(body))
-        if current is not None and uid_of(current) == uid_of(body) and not is_leaving(current):
-            self.store.delete(kind, namespace_of(body), name_of(body), Deletion())
+        current = self.store.latest(kind, body)
+        if current is not None and not is_leaving(current):
+            self.store.delete(kind, current)
 
     def collect_garbage(self, owner: Body) -> None:
         for kind, body in self.store.dependents(uid_of(owner)):
@@ -219,13 +219,13 @@ class Controllers:
                 pod, phase="Failed", reason="NodeLost", message="The node no longer exists"
             )
             self.store.update(POD, failed)
-        self.store.delete(POD, namespace_of(pod), name_of(pod), Deletion(grace_s=0))
+        self.store.delete(POD, pod, DELETE_AT_ONCE)
 
     def delete_old_events(self) -> None:
         oldest = format_time(self.store.clock() - self.settings.event_life_s)
         for event in self.store.bodies(EVENT):
             if meta(event)["creationTimestamp"] < oldest:
-                self.store.delete(EVENT, namespace_of(event), name_of(event), Deletion())
+                self.store.delete(EVENT, event)
 
     # ---- objects that every cluster has
 
@@ -418,9 +418,9 @@ class TenantController:
         for index in sorted(due - self.present):
             self.create_tenant(index)
         for index in sorted(self.present - due):
-            name = pod_name(index)
-            if self.store.find(POD, TENANT_NAMESPACE, name) is not None:
-                self.store.delete(POD, TENANT_NAMESPACE, name, Deletion())
+            pod = self.store.find(POD, TENANT_NAMESPACE, pod_name(index))
+            if pod is not None:
+                self.store.delete(POD, pod)
         self.present = due
 
     def create_tenant(self, index: int) -> None:

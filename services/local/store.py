@@ -78,6 +78,10 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
     foreground: bool = False  # delete its dependents first
 
 
+PLAIN_DELETION = Deletion()
+DELETE_AT_ONCE = Deletion(grace_s=0)
+
+
 def new_uid() -> str:
     return str(uuid.uuid4())
 
@@ -115,6 +119,13 @@ class Store:
     def find(self, kind: Kind, namespace: str, name: str) -> Body | None:
         stored = self.objects[kind.stored_as].get((namespace, name))
         return stored.body if stored else None
+
+    def latest(self, kind: Kind, body: Body) -> Body | None:
+        """Return the latest version of an object; None if it is deleted, or another object has its
+        name now.
+        """
+        found = self.find(kind, namespace_of(body), name_of(body))
+        return found if found is not None and uid_of(found) == uid_of(body) else None
 
     def read(self, kind: Kind, namespace: str, name: str) -> Body:
         body = self.find(kind, namespace, name)
@@ -234,9 +245,11 @@ class Store:
 
     # ---- deleting
 
-    def delete(self, kind: Kind, namespace: str, name: str, options: Deletion) -> Body:
-        """Delete an object, or mark it until its finalizers and its pod's processes are gone."""
-        body = self.read(kind, namespace, name)
+    def delete(self, kind: Kind, body: Body, options: Deletion = PLAIN_DELETION) -> Body:
+        """Delete an object, or mark it until its finalizers and its pod's processes are gone. The
+        object is found by name.
+        """
+        body = self.read(kind, namespace_of(body), name_of(body))
         check_preconditions(kind, body, options)
         if self.must_wait(kind, body, options):
             return self.mark_deleted(kind, body, options)
@@ -290,9 +303,8 @@ class Store:
         """Remove a pod whose processes have ended, unless it has finalizers, or another pod has its
         name now.
         """
-        current = self.find(kind, namespace_of(body), name_of(body))
-        if current is not None and uid_of(current) == uid_of(body):
-            self.delete(kind, namespace_of(body), name_of(body), Deletion(grace_s=0))
+        if self.latest(kind, body) is not None:
+            self.delete(kind, body, DELETE_AT_ONCE)
 
 
 def has_finalizers(kind: Kind, body: Body) -> bool:

@@ -227,7 +227,7 @@ def delete_object(store: Store, kind: Kind, body: Body, options: Deletion) -> Bo
     if options.orphan:
         for dependent, owned in store.dependents(uid_of(body)):
             store.update(dependent, bodies.without_owner(owned, uid_of(body)))
-    return store.delete(kind, namespace_of(body), name_of(body), options)
+    return store.delete(kind, body, options)
 
 
 async def delete_one(request: web.Request, store: Store, place: ResourcePath) -> web.Response:
@@ -295,7 +295,7 @@ async def evict_pod(request: web.Request, store: Store, place: ResourcePath) -> 
         same_uid = not options.uid or options.uid == uid_of(pod)
         if same_uid and not options.revision and not has_ended(pod):
             store.update(POD, with_condition(pod, store.now(), *EVICTED))
-        store.delete(POD, place.namespace, place.name, options)
+        store.delete(POD, pod, options)
     return json_response(SUCCESS, 201)
 
 

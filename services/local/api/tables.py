@@ -177,12 +177,8 @@ ONLY_WIDE: dict[str, list[Column]] = {
 
 def columns_of(kind: Kind) -> list[tuple[str, Cell, int]]:
     """Return the name, cell and priority of each column."""
-    columns = []
-    for name, cell in NARROW.get(kind.name, [NAME, AGE]):
-        columns.append((name, cell, 0))
-    for name, cell in ONLY_WIDE.get(kind.name, []):
-        columns.append((name, cell, WIDE))
-    return columns
+    narrow, wide = NARROW.get(kind.name, [NAME, AGE]), ONLY_WIDE.get(kind.name, [])
+    return [(*column, 0) for column in narrow] + [(*column, WIDE) for column in wide]
 
 
 def partial(body: Body) -> Body:

@@ -65,12 +65,9 @@ class Kubelet:
 
     def sync_pod(self, pod: Body, gone: bool) -> None:
         """Perform the action for a pod. `gone`: it is deleted."""
-        latest = pod
-        if not gone:
-            found = self.context.store.find(POD, namespace_of(pod), name_of(pod))
-            if found is None or uid_of(found) != uid_of(pod):
-                return  # its end is a later change
-            latest = found
+        latest = pod if gone else self.context.store.latest(POD, pod)
+        if latest is None:
+            return  # its end is a later change
         worker = self.workers.get(uid_of(pod))
         granted = worker.granted_resources if worker else {}
         action = pod_status.pod_action(latest, gone, worker is not None, granted)

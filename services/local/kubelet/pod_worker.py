@@ -32,7 +32,6 @@ from services.local.objects.bodies import (
     containers_of,
     init_containers_of,
     is_leaving,
-    name_of,
     namespace_of,
     node_of,
     spec,
@@ -221,8 +220,7 @@ class PodWorker:
 
     def current(self) -> Body | None:
         """Return the pod in the store, if it is still this one."""
-        found = self.context.store.find(POD, namespace_of(self.pod), name_of(self.pod))
-        return found if found is not None and uid_of(found) == uid_of(self.pod) else None
+        return self.context.store.latest(POD, self.pod)
 
     def report(self, resized: bool = False) -> None:
         """Write the status of the pod. `resized`: a pending resize is done."""

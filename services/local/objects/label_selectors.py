@@ -29,17 +29,19 @@ def match_everything(_: Body) -> bool:
 def label_test(key: str, operator: str, values: Iterable[str] = ()) -> Test:
     """Return the test of one term. Operators are those of a node affinity."""
     wanted = list(values)
-    tests: dict[str, Test] = {
-        "In": lambda found: key in found and found[key] in wanted,
-        "NotIn": lambda found: found.get(key) not in wanted,
-        "Exists": lambda found: key in found,
-        "DoesNotExist": lambda found: key not in found,
-        "Gt": lambda found: is_integer(found.get(key)) and int(found[key]) > int(wanted[0]),
-        "Lt": lambda found: is_integer(found.get(key)) and int(found[key]) < int(wanted[0]),
-    }
-    if operator not in tests:
-        raise bad_request(f"{operator!r} is not a valid selector operator")
-    return tests[operator]
+    if operator == "In":
+        return lambda found: key in found and found[key] in wanted
+    if operator == "NotIn":
+        return lambda found: found.get(key) not in wanted
+    if operator == "Exists":
+        return lambda found: key in found
+    if operator == "DoesNotExist":
+        return lambda found: key not in found
+    if operator == "Gt":
+        return lambda found: is_integer(found.get(key)) and int(found[key]) > int(wanted[0])
+    if operator == "Lt":
+        return lambda found: is_integer(found.get(key)) and int(found[key]) < int(wanted[0])
+    raise bad_request(f"{operator!r} is not a valid selector operator")
 
 
 def label_term(text: str) -> Test:

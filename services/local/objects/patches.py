@@ -1,6 +1,6 @@
 """The three kinds of patches of an object.
 
-JSON patch (RFC 6902):   a list of operations on paths; a `test` that fails refuses the whole.
+JSON patch (RFC 6902):   a list of operations on paths, by the library jsonpatch.
 Merge patch (RFC 7386):  objects are merged, null removes a key, lists are replaced.
 Strategic merge patch:   as merge patch, but the lists below are merged item by item on their key, as the Go
                          types declare it (`patchMergeKey`). Lists that they declare atomic, such as
@@ -9,8 +9,9 @@ Strategic merge patch:   as merge patch, but the lists below are merged item by 
 Each of them returns a new document and does not change the old one.
 """
 
-import copy
 from typing import Any
+
+import jsonpatch
 
 from services.local.objects.api_errors import ApiError, bad_request
 from services.local.objects.bodies import Body
@@ -107,88 +108,12 @@ def merge_keyed(key: str, old: list[Body], new: list[Body]) -> list[Body]:
     return list(items.values())
 
 
-def pointer_steps(path: str) -> list[str]:
-    if path and not path.startswith("/"):
-        raise bad_request(f"invalid JSON pointer: {path!r}")
-    return [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:]]
-
-
-def missing_path(path: str) -> ApiError:
-    why = f"the server rejected our request due to an error in our request: no such path {path!r}"
-    return ApiError(422, "Invalid", why)
-
-
-def index_of(steps: list[Any], step: str, path: str, room: int) -> int:
-    if not step.isdigit() or int(step) >= len(steps) + room:
-        raise missing_path(path)
-    return int(step)
-
-
-def value_at(document: Any, path: str) -> Any:
-    for step in pointer_steps(path):
-        if isinstance(document, list):
-            document = document[index_of(document, step, path, 0)]
-        elif isinstance(document, dict) and step in document:
-            document = document[step]
-        else:
-            raise missing_path(path)
-    return document
-
-
-def put_value(document: Any, path: str, value: Any, grow: bool) -> Any:
-    """Set a value. `grow`: a list gets longer; otherwise the value replaces an existing one."""
-    steps = pointer_steps(path)
-    if not steps:
-        return value
-    parent = value_at(document, path.rpartition("/")[0])
-    step = steps[-1]
-    if isinstance(parent, list):
-        if grow and step == "-":
-            parent.append(value)
-        elif grow:
-            parent.insert(index_of(parent, step, path, 1), value)
-        else:
-            parent[index_of(parent, step, path, 0)] = value
-    elif isinstance(parent, dict) and (grow or step in parent):
-        parent[step] = value
-    else:
-        raise missing_path(path)
-    return document
-
-
-def take_value(document: Any, path: str) -> Any:
-    """Remove a value; return it."""
-    parent = value_at(document, path.rpartition("/")[0])
-    step = pointer_steps(path)[-1]
-    value = value_at(document, path)
-    del parent[int(step) if isinstance(parent, list) else step]
-    return value
-
-
-def apply_operation(document: Any, operation: Body) -> Any:
-    kind = operation.get("op")
-    path = str(operation.get("path", ""))
-    source = str(operation.get("from", ""))
-    if kind in ("add", "replace"):
-        return put_value(document, path, copy.deepcopy(operation.get("value")), grow=kind == "add")
-    if kind == "remove":
-        take_value(document, path)
-        return document
-    if kind == "move":
-        return put_value(document, path, take_value(document, source), grow=True)
-    if kind == "copy":
-        return put_value(document, path, copy.deepcopy(value_at(document, source)), grow=True)
-    if kind == "test":
-        if value_at(document, path) != operation.get("value"):
-            raise ApiError(
-                422, "Invalid", f"the server rejected our request: test of {path!r} failed"
-            )
-        return document
-    raise bad_request(f"unexpected kind of operation: {kind!r}")
-
-
 def json_patch(document: Any, operations: list[Body]) -> Any:
-    result = copy.deepcopy(document)
-    for operation in operations:
-        result = apply_operation(result, operation)
-    return result
+    """Return a patched copy. Raises a refusal (400 for an operation that is not valid, else 422)."""
+    try:
+        return jsonpatch.apply_patch(document, operations)
+    except jsonpatch.InvalidJsonPatch as error:
+        raise bad_request(f"not a JSON patch: {error}") from error
+    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
+        message = f"the server rejected our request due to an error in our request: {error}"
+        raise ApiError(422, "Invalid", message) from error

@@ -40,7 +40,7 @@ def image(text: str) -> tuple[str, str]:
     """Split NAME=FOLDER into its two parts."""
     name, _, folder = text.partition("=")
     if not (name and Path(folder).is_dir()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER with a folder that is there")
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER with an existing folder")
     return name, folder
 
 

@@ -201,7 +201,7 @@ def node_reasons(nodes: Mapping[int, NodeSpec]) -> list[str]:
     for index, node in nodes.items():
         counts.update(node.node_names())
         if not SUBDOMAIN.match(node.name):
-            reasons.append(f"nodes[{index}].name: {node.name!r} is no good name for a node")
+            reasons.append(f"nodes[{index}].name: {node.name!r} is not a valid name for a node")
     for name, count in counts.items():
         if count > 1:
             reasons.append(f"nodes: {name!r} is there {count} times")

@@ -116,7 +116,7 @@ class Part:
             log.warning("PartEnded", part=self.name, code=code, log=str(self.log_path))
             if time.monotonic() - began < 1.0:
                 await asyncio.sleep(AGAIN_S)
-            await self._spawn(f"it ended with code {code}, and was begun again")
+            await self._spawn(f"it ended with code {code}, and was restarted")
 
     async def stop(self) -> None:
         if self._restarter is not None:
@@ -333,7 +333,7 @@ def check_ports_free(nats_port: int, kube_port: int) -> None:
     for port, option in ((nats_port, "--nats-port"), (kube_port, "--kube-port")):
         if is_listening(port):
             raise CannotStart(
-                f"port {port} is taken; is `weir up` running already? Else choose {option}"
+                f"port {port} is in use: is `weir up` running already? If not, choose another one with {option}"
             )
 
 

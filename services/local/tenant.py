@@ -37,7 +37,7 @@ def burn_cpu(share: float) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="tenant", description="burn some cpu until SIGTERM")
+    parser = argparse.ArgumentParser(prog="tenant", description="use CPU until SIGTERM")
     parser.add_argument("--cpu", type=float, required=True, help="cores")
     first, *others = process_shares(parser.parse_args(arguments).cpu) or [0.0]
     for share in others:

@@ -114,7 +114,7 @@ def _claims(text: str) -> _Claims:
         body = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
         return msgspec.json.decode(body, type=_Claims)
     except (IndexError, ValueError) as error:
-        raise BadCredentials("these are no NATS credentials") from error
+        raise BadCredentials("not NATS credentials") from error
 
 
 USERS = (*SERVICES, SETUP, PAGE, OPERATOR)

@@ -103,7 +103,7 @@ class PullConsumer:
         self._due -= 1
         self._count += 1
         if (number := raw.metadata.sequence.consumer) != self._count:
-            raise ConsumerGone(f"delivery {number} came where {self._count} was due")
+            raise ConsumerGone(f"delivery {number} arrived in place of {self._count}")
         self.receiving = True
         return raw
 

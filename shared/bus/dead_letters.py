@@ -55,7 +55,7 @@ COUNT_S = 15.0
 LETTERS = Family(
     name="weir_dead_letters_total",
     kind="counter",
-    help="Messages and entries that nobody could use, whoever buried them, trainers included.",
+    help="Messages and entries that could not be read or used, of all services and trainers.",
 )
 
 

@@ -224,7 +224,7 @@ async def read_program(bus: Bus, namespace: str, digest: str, most: int = LARGES
 
 async def _read_content(bus: Bus, bucket: str, info: ProgramInfo, most: int) -> bytes:
     if info.is_link:
-        raise ValueError("a link to something else")
+        raise ValueError("the description is a link")
     if not NUID.match(info.nuid):
         raise ValueError("a description that does not lead to its content")
     config = ConsumerConfig(

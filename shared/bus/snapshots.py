@@ -45,7 +45,7 @@ BYTES = Family(
 FAILING = Family(
     name="weir_snapshot_failing_seconds",
     kind="gauge",
-    help="For so long the state could not be stored, and a restart reads the log since then; 0: it was stored.",
+    help="Time since the state was stored last; a restart reads the log since then. 0: it is stored.",
 )
 
 

@@ -181,7 +181,7 @@ async def add_consumer(
         random.uniform(*READER_PAUSE_S)
     )  # all requests for consumers wait in one queue of the server
     raise NatsError(
-        f"{tries} names of {client.user} for a consumer of {stream} are in use; it tries others"
+        f"{tries} names of {client.user} for a consumer of {stream} are in use; other names are tried next"
     )
 
 

@@ -38,7 +38,7 @@ ASKED = Family(
 WAITED = Family(
     name="weir_kubernetes_throttled_seconds_total",
     kind="counter",
-    help="Time that requests waited for our own limit, or because the server wanted silence.",
+    help="Time that requests waited for the rate limit, or for a pause that the server requested.",
 )
 
 

@@ -138,7 +138,7 @@ class ListWatch(Generic[Fact]):
             lasted_s = loop.time() - begun_s
             self.failures = 0 if lasted_s > self.api.settings.kube_retry_max_s else self.failures
         if quiet and lasted_s < SHORT_S:
-            raise WatchTooShort("a watch that ended at once")
+            raise WatchTooShort("the watch ended at once")
 
     def _watch_query(self, seconds: int) -> dict[str, str]:
         begin = {"resourceVersion": self.revision or "", "timeoutSeconds": str(seconds)}

@@ -81,7 +81,7 @@ def _misspelt(name: str, own: str, known: Mapping[str, str]) -> list[str]:
         return []
     return [
         f"{name}: no such setting; "
-        + (f"is {meant[0]} meant?" if meant else f"there are {', '.join(sorted(known))}")
+        + (f"did you mean {meant[0]}?" if meant else f"there are {', '.join(sorted(known))}")
     ]
 
 

@@ -26,15 +26,15 @@ CPU = Family(
     name="process_cpu_seconds_total", kind="counter", help="CPU time that the process has used."
 )
 MEMORY = Family(
-    name="process_resident_memory_bytes", kind="gauge", help="Memory that the process has."
+    name="process_resident_memory_bytes", kind="gauge", help="Resident memory of the process."
 )
 BEGUN = Family(
-    name="process_start_time_seconds", kind="gauge", help="When the process began, since 1970."
+    name="process_start_time_seconds", kind="gauge", help="Start of the process, since 1970."
 )
 READY = Family(
     name="weir_ready",
     kind="gauge",
-    help="1 when the service does its work or stands by for it, else 0.",
+    help="1 if the service works or stands by, else 0.",
 )
 
 

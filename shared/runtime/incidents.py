@@ -21,11 +21,16 @@ Say = Callable[[ServiceTroubled], Awaitable[object]]
 TOLD_S = 30.0
 WAITING_MOST = 64
 REMEDIES: dict[Trouble, str] = {
-    "no room": "nothing is lost, it is tried again; make room: `weir streams create --orders-gib N`, or a larger disk",
-    "bus away": "nothing is lost, all is said and heard again; why: nats.log of `weir up`, or the pods of weir-nats",
-    "bus slow": "nothing is lost, what was dropped is read again; its machine or the network is overloaded",
-    "kubernetes away": "what runs goes on, no pod comes or goes; look at the API server, `kubectl get --raw /readyz`",
-    "began again": "nothing is lost, it read what it had missed; its log says why it ended, as far as it could",
+    "no room": "nothing is lost, the message is published again; make room: "
+    "`weir streams create --orders-gib N`, or a larger disk",
+    "bus away": "nothing is lost, messages are published and read again; "
+    "for the cause see nats.log of `weir up`, or the pods of weir-nats",
+    "bus slow": "nothing is lost, dropped messages are read again; "
+    "the machine or the network is overloaded",
+    "kubernetes away": "running pods continue, none is created or deleted; "
+    "look at the API server, `kubectl get --raw /readyz`",
+    "began again": "nothing is lost, it has read the messages that it missed; "
+    "its log may have the cause",
 }
 AT_ITS_END = ("bus away",)
 """Incidents that can only be published after their end."""

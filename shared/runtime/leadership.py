@@ -134,7 +134,7 @@ class Lease:
                         LeaseEntry(self.holder, seen.held.term + 1, self.lease_s), seen.revision
                     )
                     if seen.held.holder not in ("", self.holder):
-                        fell = f"the replica that led fell silent for {self.lease_s:g} s, and this one took over"
+                        fell = f"the leader did not renew its lease for {self.lease_s:g} s, and this one took over"
                         self.bus.incidents.record("began again", fell)
                     self.term = seen.held.term + 1
                     log.info("Leads", service=self.service, term=self.term, holder=self.holder)

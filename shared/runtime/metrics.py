@@ -78,31 +78,31 @@ class Meter:
 PUBLISHED = Family(
     name="weir_bus_messages_published_total",
     kind="counter",
-    help="Messages that the server has, by what they say.",
+    help="Messages that the server has stored, by kind.",
     labels=("fact",),
 )
 HEARD = Family(
     name="weir_bus_messages_heard_total",
     kind="counter",
-    help="Messages that were read and dealt with, by what they say; those that are replayed at the start, too.",
+    help="Messages that were read and handled, by kind, with those that a start reads again.",
     labels=("fact",),
 )
 BURIED = Family(
     name="weir_bus_dead_letters_total",
     kind="counter",
-    help="Messages that nobody could use, by the stream that holds them.",
+    help="Messages that could not be read or used, by stream.",
     labels=("stream",),
 )
 NEWER = Family(
     name="weir_bus_messages_newer_total",
     kind="counter",
-    help="Messages of a newer version's services that this version does not know, and passed over, by what they say.",
+    help="Messages of a newer version that this version does not know and ignored, by kind.",
     labels=("fact",),
 )
 WAITING = Family(
     name="weir_bus_messages_waiting",
     kind="gauge",
-    help="Messages that were said in vain at least once, or wait behind one that was; the server has none of them yet.",
+    help="Messages that are not stored yet: a first try failed, or they wait behind such a message.",
 )
 CONNECTED = Family(
     name="weir_bus_connected",
@@ -112,7 +112,7 @@ CONNECTED = Family(
 RECONNECTS = Family(
     name="weir_bus_reconnects_total",
     kind="counter",
-    help="Connections that took the place of a lost one.",
+    help="Reconnections after a lost connection.",
 )
 
 

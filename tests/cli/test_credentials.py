@@ -77,7 +77,7 @@ async def test_credentials_that_are_none_are_told(
 ) -> None:
     (tmp_path / "odd.creds").write_text("hello")
     for name, told in (
-        ("odd.creds", "these are no NATS credentials"),
+        ("odd.creds", "not NATS credentials"),
         ("none.creds", "No such file"),
     ):
         monkeypatch.setenv("WEIR_NATS_CREDENTIALS", str(tmp_path / name))

@@ -33,7 +33,7 @@ extra: 1
         "nodes[1].cpu: Expected `float` > 0.0, got 0",
         "nodes[1].gpu: Expected `int`, got 'many'",
         "nodes[2]: must be a mapping",
-        "nodes[0].name: 'A_b' is no good name for a node",
+        "nodes[0].name: 'A_b' is not a valid name for a node",
         "nodes: 'c' is there 2 times",
         "tenants[0].to_s: must be later than from_s",
     ]

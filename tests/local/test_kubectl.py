@@ -215,7 +215,7 @@ REFUSED = [
     (("get", "crd"), "the server doesn't have a resource type"),
     (("apply", "--server-side", "-f", "-"), "unknown format"),
     (("exec", "p", "--", "ls"), "the server could not find the requested resource"),
-    (("logs", "p", "--since=5s"), "no time is kept with a line"),
+    (("logs", "p", "--since=5s"), "not supported, because log lines have no time"),
 ]
 
 

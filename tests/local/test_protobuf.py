@@ -57,14 +57,16 @@ def test_an_eviction_with_every_supported_field() -> None:
 
 def test_negative_numbers_are_read_and_unknown_fields_are_skipped() -> None:
     strange = bytes([9 << 3 | 1]) + b"8 bytes!" + bytes([8 << 3 | 5]) + b"four"
-    assert decode_protobuf(sent("DeleteOptions", strange + field(1, -1)))["gracePeriodSeconds"] == -1
+    assert (
+        decode_protobuf(sent("DeleteOptions", strange + field(1, -1)))["gracePeriodSeconds"] == -1
+    )
 
 
 @pytest.mark.parametrize(
     "raw", [b"", b"{}", MAGIC, sent("Pod", b""), DELETE[:-6], sent("Eviction", field(1, 5))]
 )
 def test_other_kinds_are_refused(raw: bytes) -> None:
-    with pytest.raises(ApiError, match="no protobuf of a kind that is read here"):
+    with pytest.raises(ApiError, match="not a protobuf message of a supported kind"):
         decode_protobuf(raw)
 
 

@@ -348,7 +348,7 @@ async def send_log(
     container = chosen_container(pod, query.get("container", ""))
     for option in TIME_OPTIONS:
         if query.get(option) not in (None, "", "false"):
-            raise bad_request(f"{option}: no time is kept with a line")
+            raise bad_request(f"{option}: not supported, because log lines have no time")
     if not node_of(pod):
         raise bad_request(f'pod "{place.name}" does not have a host assigned')
     uid = str(meta(pod)["uid"])

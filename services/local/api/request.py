@@ -131,7 +131,7 @@ async def read_body(request: web.Request, *media: str) -> Any:
     try:
         return msgspec.json.decode(await request.read())
     except (msgspec.DecodeError, RecursionError) as error:
-        raise bad_request(f"the body is no JSON: {error}") from error
+        raise bad_request(f"the body is not JSON: {error}") from error
 
 
 async def read_deletion(request: web.Request) -> Deletion:
@@ -286,7 +286,7 @@ def decode_protobuf(raw: bytes) -> Body:
         kind = _protobuf_fields(whole[1][-1])[2][-1].decode()
         return {"kind": kind, **_message(kind, whole.get(2, [b""])[-1])}
     except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
-        raise bad_request("the body is no protobuf of a kind that is read here") from error
+        raise bad_request("the body is not a protobuf message of a supported kind") from error
 
 
 def model_of(kind: Kind) -> str:

@@ -103,7 +103,7 @@ class ApiServer:
     @web.middleware
     async def check_access(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.headers.get("Origin") or not is_local_host(request.host):
-            raise forbidden("only programs on this machine are answered")
+            raise forbidden("only programs on this machine may use this API")
         given = _token(request.headers.get("Authorization", ""))
         if not self.accepts_token(given):
             raise unauthorized_error()

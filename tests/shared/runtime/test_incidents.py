@@ -170,10 +170,10 @@ async def test_a_slow_consumer_is_published_as_an_incident(
 async def test_a_restarted_service_publishes_the_cause_of_its_last_exit(
     bus: Bus, facts: list[ServiceTroubled]
 ) -> None:
-    bus.incidents.record("began again", "it ended with code -9, and was begun again")
+    bus.incidents.record("began again", "it ended with code -9, and was restarted")
     await until(facts, 1)
 
     assert (facts[0].service, facts[0].what, facts[0].seconds) == ("test", "began again", None)
     assert sentence(facts[0]).startswith(
-        "began again: it ended with code -9, and was begun again; nothing is lost"
+        "began again: it ended with code -9, and was restarted; nothing is lost"
     )

@@ -89,7 +89,7 @@ async def test_a_link_in_the_bucket_is_not_followed(bus: Bus, tmp_path: Path) ->
     )
     await bucket.put(DIGEST, b"", link)
 
-    with pytest.raises(BadProgram, match="a link to something else"):
+    with pytest.raises(BadProgram, match="the description is a link"):
         await executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
 
 

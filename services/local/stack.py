@@ -458,16 +458,17 @@ async def close_nodes(bus: Bus, now: float) -> None:
 
 async def read_last_capacity(bus: Bus) -> list[StoredMessage]:
     """Return the last capacity fact of each node; a fact that cannot be read is left out."""
+    pattern = subjects.pattern(CapacityChanged)
     info = await bus.retry_until_answered(
-        lambda: bus.js.stream_info(FACTS, subjects_filter=subjects.pattern(CapacityChanged))
+        lambda: bus.js.stream_info(FACTS, subjects_filter=pattern)
     )
     prefix = subjects.pattern(CapacityChanged, "")
     nodes = [subject.removeprefix(prefix) for subject in info.state.subjects or {}]
-    facts = []
+    facts: list[StoredMessage] = []
     for start in range(0, len(nodes), PARALLEL_READS):
         batch = nodes[start : start + PARALLEL_READS]
         reads = [bus.last_message(CapacityChanged, node) for node in batch]
-        facts += [fact for fact in await asyncio.gather(*reads) if fact is not None]
+        facts += filter(None, await asyncio.gather(*reads))
     return facts
 
 

@@ -98,12 +98,11 @@ class Store:
         self.revision = first_revision
         # Sorted by key, so that a page of a list begins in the middle (`make bench-scale`: 150,000
         # pods in pages).
-        self.objects: dict[str, SortedDict[Key, ObjectVersion]] = {
-            kind.stored_as: SortedDict() for kind in KINDS
-        }
-        self.watch_caches = {
-            kind.stored_as: WatchCache(first_revision, journal_length) for kind in KINDS
-        }
+        self.objects: dict[str, SortedDict[Key, ObjectVersion]] = {}
+        self.watch_caches: dict[str, WatchCache] = {}
+        for kind in KINDS:
+            self.objects[kind.stored_as] = SortedDict()
+            self.watch_caches[kind.stored_as] = WatchCache(first_revision, journal_length)
         self.alive: dict[str, tuple[Kind, Key]] = {}  # by uid
         self.owned: dict[str, dict[str, tuple[Kind, Key]]] = {}  # by the owner's uid, then by uid
         self.news = asyncio.Event()  # set, and replaced, at every write of any kind

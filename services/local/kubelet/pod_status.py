@@ -232,12 +232,17 @@ def container_status(progress: ContainerProgress, uid: str) -> Body:
 
 
 def phase_of(containers: list[ContainerProgress]) -> str:
-    ends = [each.end for each in containers if each.end is not None]
-    if len(ends) == len(containers):
-        return "Failed" if any(end.code for end in ends) else "Succeeded"
-    if ends or any(each.started_s is not None or each.restarts for each in containers):
-        return "Running"
-    return "Pending"
+    began = failed = False
+    all_ended = True
+    for each in containers:
+        began = began or each.started_s is not None or each.end is not None or each.restarts > 0
+        if each.end is None:
+            all_ended = False
+        elif each.end.code:
+            failed = True
+    if all_ended:
+        return "Failed" if failed else "Succeeded"
+    return "Running" if began else "Pending"
 
 
 def with_progress(

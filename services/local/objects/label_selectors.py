@@ -6,7 +6,7 @@ Also here: the expressions of a node affinity, which have `Gt` and `Lt` besides.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from services.local.objects.api_errors import bad_request
 from services.local.objects.bodies import Body, at_path, labels
@@ -14,6 +14,7 @@ from services.local.objects.bodies import Body, at_path, labels
 Test = Callable[[Mapping[str, str]], bool]
 Match = Callable[[Body], bool]
 
+COMMA = re.compile(",")
 PARTS = re.compile(r",(?![^()]*\))")  # a comma outside brackets
 KEY = r"[A-Za-z0-9][-A-Za-z0-9_./]*"
 IN = re.compile(rf"^({KEY})\s+(in|notin)\s*\(([^()]*)\)$")
@@ -64,15 +65,15 @@ def is_integer(text: str | None) -> bool:
 
 
 def label_selector(text: str) -> Match:
-    terms = [label_term(part) for part in _stripped(PARTS.split(text))]
+    terms = [label_term(part) for part in _parts(PARTS, text)]
     if not terms:
         return match_everything
     return lambda body: all(term(labels(body)) for term in terms)
 
 
-def _stripped(parts: Iterable[str]) -> list[str]:
-    """Return the parts without white space around them, and without the empty ones."""
-    return [part.strip() for part in parts if part.strip()]
+def _parts(separator: re.Pattern[str], text: str) -> Iterator[str]:
+    """Yield the parts without white space around them, and without the empty ones."""
+    return filter(None, map(str.strip, separator.split(text)))
 
 
 def field_term(text: str, allowed: Iterable[str]) -> Match:
@@ -94,7 +95,7 @@ def field_text(value: object) -> str:
 
 def field_selector(text: str, allowed: Iterable[str]) -> Match:
     names = ["metadata.name", "metadata.namespace", *allowed]
-    terms = [field_term(part, names) for part in _stripped(text.split(","))]
+    terms = [field_term(part, names) for part in _parts(COMMA, text)]
     if not terms:
         return match_everything
     return lambda body: all(term(body) for term in terms)

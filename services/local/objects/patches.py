@@ -82,15 +82,19 @@ def merge_field(result: Body, key: str, value: Any) -> None:
 
 
 def merge_list(field: str, old: list[Any], new: list[Any]) -> list[Any]:
+    """Return the merged list. A list without a merge key is replaced."""
     if any(_directive(item) == "replace" for item in new):
         return [item for item in new if item.get("$patch") != "replace"]
     if field in PRIMITIVE_SETS:
         return [*old, *(item for item in new if item not in old)]
-    items = [*old, *new]
     for key in MERGE_KEYS.get(field, ()):
-        if all(isinstance(item, dict) and key in item for item in items):
+        if _have_key(key, old) and _have_key(key, new):
             return merge_keyed(key, old, new)
     return new
+
+
+def _have_key(key: str, items: list[Any]) -> bool:
+    return all(isinstance(item, dict) and key in item for item in items)
 
 
 def _directive(item: Any) -> Any:

@@ -106,7 +106,8 @@ def test_where_it_runs_already_it_says_so_and_not_that_another_page_would_help(
 
     assert codes == [1, 1] and not (tmp_path / "data").exists()
     assert capsys.readouterr().err.splitlines() == [
-        f"weir up: port {nats} is taken; is `weir up` running already? Else choose --nats-port",
+        f"weir up: port {nats} is in use: is `weir up` running already? "
+        "If not, choose another one with --nats-port",
         f"weir up: port {taken} is taken; choose another with --page-port",
     ]
 

@@ -41,8 +41,8 @@ async def put_stores_back(stack: Stack, copies: Path) -> None:
     """Kill all servers of a stack's bus, and start them again with the copies of their stores."""
     servers = [stack.parts[name] for name in stack.nats_parts]
     for server in servers:
-        assert server.process is not None and server._keeper is not None
-        server._keeper.cancel()  # nobody else starts it
+        assert server.process is not None and server._restarter is not None
+        server._restarter.cancel()  # nobody else starts it
         server.process.kill()
     for server in servers:
         assert server.process is not None

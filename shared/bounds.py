@@ -54,7 +54,7 @@ def within_bounds(part: P) -> P:
 
 @cache
 def _field_clamps(kind: type[msgspec.Struct]) -> tuple[tuple[str, Clamp], ...]:
-    """The fields that have bounds, and how each is clamped."""
+    """Return the fields with bounds, each with the function that clamps it."""
     told = inspect.type_info(kind)
     fields = told.fields if isinstance(told, inspect.StructType) else ()
     found = ((field.name, _type_clamp(field.type)) for field in fields)
@@ -62,7 +62,9 @@ def _field_clamps(kind: type[msgspec.Struct]) -> tuple[tuple[str, Clamp], ...]:
 
 
 def _type_clamp(kind: inspect.Type) -> Clamp | None:
-    """None for a type without bounds. A name that has a pattern is never changed."""
+    """Return the function that clamps values of a type; None if it has no bounds. A name with a
+    pattern is never changed.
+    """
     if isinstance(kind, inspect.UnionType):
         clamps = [clamp for one in kind.types if (clamp := _type_clamp(one))]
         optional = any(isinstance(one, inspect.NoneType) for one in kind.types)
@@ -127,7 +129,7 @@ def _tuple_clamp(clamp: Clamp | None, most: int | None) -> Clamp:
 
 
 def _dict_clamp(clamp: Clamp | None, most: int) -> Clamp:
-    """The first entries of a dict, with keys that are not too long."""
+    """Return a function that keeps the first entries of a dict, and shortens their keys."""
 
     def entries(values: dict[Any, Any]) -> dict[Any, Any]:
         if len(values) <= most and (clamp is None or all(clamp(key) is key for key in values)):

@@ -176,7 +176,7 @@ def bucket_subject(bucket: str, key: str) -> str:
 
 
 def stream_of(bucket: str) -> str:
-    """Of a key-value bucket."""
+    """Return the stream of a key-value bucket."""
     return f"KV_{bucket}"
 
 
@@ -210,31 +210,31 @@ def lease_key(user: str) -> str:
 
 
 def _use_lease(user: str) -> list[str]:
-    """To look at one's own lease and to write it."""
+    """Return the subjects to read and write a service's own lease."""
     lease = bucket_subject(STATE, lease_key(user))
     return [lease, _read_last(stream_of(STATE), lease)]
 
 
 def snapshot_keys(user: str) -> tuple[str, str]:
-    """The entries of `weir-state` with a service's snapshot: the one, and the parts of one that is
-    large.
+    """Return the entries of `weir-state` with a service's snapshot: the entry of the service, and the
+    parts of a large snapshot.
     """
     return user, f"{user}.*.*"
 
 
 def _write_snapshot(user: str) -> list[str]:
-    """To write one's own snapshot."""
+    """Return the subjects to write a service's own snapshot."""
     return [bucket_subject(STATE, key) for key in snapshot_keys(user)]
 
 
 def _read_snapshot(user: str) -> list[str]:
-    """To read a service's snapshot."""
+    """Return the subjects to read a service's snapshot."""
     return [_read_last(stream_of(STATE), bucket_subject(STATE, key)) for key in snapshot_keys(user)]
 
 
 def _purge_jobs() -> list[str]:
-    """Rights to find and remove the data of finished jobs. The server has no right to purge single
-    subjects only.
+    """Return the subjects to find and remove the data of finished jobs. The server has no right to
+    purge single subjects only.
     """
     return [
         f"{API}.STREAM.PURGE.*",
@@ -250,15 +250,15 @@ def _read_info(*streams: str) -> list[str]:
 
 
 def _read_last(stream: str, subject: str) -> str:
-    """The last message on a subject, by direct get: the one request for it that names the
-    subject.
+    """Return the subject to read the last message on a subject by direct get, the only request for it
+    that names the subject.
     """
     return f"{API}.DIRECT.GET.{stream}.{subject}"
 
 
 def _use_consumer(stream: str, filtered: str, name: str = "*") -> list[str]:
-    """To make a consumer of this name (any, if none is given) with this filter, and to pull from
-    it.
+    """Return the subjects to create and read a consumer of this name (default: any) with this
+    filter.
     """
     return [
         f"{API}.CONSUMER.CREATE.{stream}.{name}.{filtered}",
@@ -267,17 +267,17 @@ def _use_consumer(stream: str, filtered: str, name: str = "*") -> list[str]:
 
 
 def consumer_name(user: str, stream: str) -> str:
-    """The name of a service's consumer."""
+    """Return the name of a service's consumer."""
     return f"{user}-{stream}"
 
 
 def _last_of_nodes() -> list[str]:
-    """To read the last capacity fact of each node and namespace."""
+    """Return the subjects to read the last capacity fact of each node and namespace."""
     return _use_consumer(NODES, subjects.CAPACITY)
 
 
 def _use_own_consumers(user: str, *streams: str) -> list[str]:
-    """To make, remove, read and acknowledge one's own consumer."""
+    """Return the subjects to create, remove, read and acknowledge a service's own consumers."""
     found: list[str] = []
     for stream in streams:
         own = f"{stream}.{consumer_name(user, stream)}"
@@ -289,7 +289,7 @@ def _use_own_consumers(user: str, *streams: str) -> list[str]:
 
 
 def _service_consumers() -> tuple[str, ...]:
-    """Consumers of services, which nobody else may touch."""
+    """Return the subjects of the consumers of services, which no other user may use."""
     names = [
         (stream, consumer_name(user, stream))
         for user in (ALLOCATOR, LAUNCHER)
@@ -303,7 +303,7 @@ def _service_consumers() -> tuple[str, ...]:
 
 
 def inbox_prefix(name: str) -> str:
-    """The prefix of a user's inboxes."""
+    """Return the prefix of a user's inboxes."""
     return f"_INBOX_{name}"
 
 
@@ -321,12 +321,12 @@ WATCHED = ("weir.>", "weir-intake.>", f"{DeadLetter.PREFIX}.>", "_INBOX.>")
 
 
 def api_prefix(name: str) -> str:
-    """The prefix of JetStream's API, as a user of this name asks for it."""
+    """Return the prefix of JetStream's API for a user of this name."""
     return OUTER_API if name.split(".")[0] in (JOB, SUBMITTER) else API
 
 
 def user_permissions(user: str) -> Permissions:
-    """Of a user inside."""
+    """Return the rights of a user inside."""
     return Permissions(
         publish=tuple([*published_subjects(user), *_OTHER_RIGHTS[user]]),
         subscribe=(f"{inbox_prefix(user)}.>", *(WATCHED if user == OPERATOR else ())),
@@ -429,7 +429,7 @@ def in_intake(subject: str) -> str:
 
 
 def letter_in_intake(key: str) -> str:
-    """The same for a letter about the ledger's entry of a job."""
+    """Return the subject, in the intake, of a letter about the ledger's entry of a job."""
     return f"{INTAKE}.dead.{key}"
 
 

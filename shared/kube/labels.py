@@ -19,7 +19,7 @@ GRACE = "weir.dev/grace-seconds"  # annotation: the request's `grace_s`
 
 
 def owner(service: str, uid: str) -> dict[str, object]:
-    """Of everything made for a job: its service."""
+    """Return the owner of every object of a job: the job's service."""
     return {"apiVersion": "v1", "kind": "Service", "name": service, "uid": uid, "controller": True}
 
 

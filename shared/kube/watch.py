@@ -83,7 +83,7 @@ class ListWatch(Generic[Fact]):
         self.failures = 0  # in a row
 
     async def follow(self) -> AsyncIterator[Event[Fact]]:
-        """1 list, 2 watch from there, 3 after a failure wait, then continue or list again."""
+        """List, then watch. After a failure wait, then continue or list again."""
         while True:
             try:
                 if self.revision is None:
@@ -96,7 +96,7 @@ class ListWatch(Generic[Fact]):
     # ------------------------------------------------------------ listing
 
     async def _list(self) -> Listed[Fact]:
-        """Page by page, so that the objects of a large cluster are never in memory all at once."""
+        """Read a list page by page, so that the objects of a large cluster are never all in memory."""
         while True:
             page = msgspec.json.decode(
                 await self.api.list_page(self.path, self._page_query()), type=ListPage

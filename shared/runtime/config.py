@@ -106,7 +106,7 @@ def _convert(text: str, kind: type[C], field: str) -> Any:
 
 
 def _mapping(raw: Any, wanted: Any) -> Any:
-    """Of JSON; raises a `ValidationError` with a line for each entry that is wrong."""
+    """Return a mapping from JSON. Raises a `ValidationError` with a line for each invalid entry."""
     reasons = []
     for key, value in raw.items() if isinstance(raw, dict) else ():
         try:

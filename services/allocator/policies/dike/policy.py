@@ -105,23 +105,23 @@ class DikeModel(msgspec.Struct, frozen=True):
 def dike(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
     """Size the jobs that wait, then one by one those that run."""
     room = Room(cluster)
-    wants = []
+    targets = []
     running = []
     for job in jobs:
         if job.size is None:
             place_most(room, job.key, (), job.start, job.least, job.sizes, serial=0)
-            wants.append(start_target(job, "the first probe is the size that was asked for"))
+            targets.append(start_target(job, "the first probe is the size that was asked for"))
         elif not job.busy:
             running.append(job)
 
     nodes = FreeNodes(room.nodes.values())
     models = models_of(running, DikeModel, fit_dike_jobs)
     for job, model in zip(running, models, strict=True):
-        want = _running_target(job, model, nodes)
-        if want.size != job.size:
-            _place_resized(job, want.size, room, nodes)
-        wants.append(want)
-    return wants
+        target = _running_target(job, model, nodes)
+        if target.size != job.size:
+            _place_resized(job, target.size, room, nodes)
+        targets.append(target)
+    return targets
 
 
 def _place_resized(job: JobSnapshot, size: Size, room: Room, nodes: FreeNodes) -> None:

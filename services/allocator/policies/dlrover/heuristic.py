@@ -77,18 +77,18 @@ def dlrover_heuristic(
 ) -> list[Target]:
     """Size the jobs that wait, then those that run."""
     nodes = FreeNodes(cluster)
-    wants = []
+    targets = []
     for job in jobs:
         if job.size is None:
-            want = _first_target(job, nodes, now)
-            nodes.take_first(job, want)
-            wants.append(want)
+            target = _first_target(job, nodes, now)
+            nodes.take_first(job, target)
+            targets.append(target)
     for job in jobs:
         if job.busy or not job.tasks:
             continue
         if job.size is not None and job.size.ps > 0:
-            wants.append(_tuned_target(job, job.size, nodes, now))
-    return wants
+            targets.append(_tuned_target(job, job.size, nodes, now))
+    return targets
 
 
 class FreeNodes:
@@ -111,10 +111,10 @@ class FreeNodes:
         self.gib = all_free.memory_gib
         self.largest = Resources(cpu=largest_cpu, memory_gib=largest_gib)
 
-    def take_first(self, job: JobSnapshot, want: Target) -> None:
+    def take_first(self, job: JobSnapshot, target: Target) -> None:
         """Place a waiting job at its first size, or as much of it as fits."""
-        sizes = want.sizes or job.sizes
-        tasks = place_most(self.room, job.key, (), want.size, job.least, sizes, serial=0)
+        sizes = target.sizes or job.sizes
+        tasks = place_most(self.room, job.key, (), target.size, job.least, sizes, serial=0)
         if tasks:
             taken = total_of([task.resources for task in tasks])
             self.cpu -= taken.cpu
@@ -219,9 +219,9 @@ def _tuned_target(job: JobSnapshot, size: Size, nodes: FreeNodes, now: float) ->
 
     may_change_ps = _ps_changed_s(job, size) + PS_S <= now
     if may_change_ps:
-        want = _target_with_other_ps(running, nodes)
-        if want is not None:
-            return want
+        target = _target_with_other_ps(running, nodes)
+        if target is not None:
+            return target
     return _target_with_other_workers(running, nodes)
 
 

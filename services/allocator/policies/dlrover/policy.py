@@ -69,7 +69,7 @@ AS_PUBLISHED = PlanOptions(size_all=True, move=True)
 
 
 def dlrover(
-    cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float, ways: PlanOptions = LIVE
+    cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float, options: PlanOptions = LIVE
 ) -> list[Target]:
     """A job without ps has no such model, and stays at its first size."""
     waiting = []
@@ -79,24 +79,24 @@ def dlrover(
             waiting.append(job)
         elif job.size.ps > 0 and job.tasks and not job.busy:
             running.append(job)
-    models = _job_models([*waiting, *running], ways)
+    models = _job_models([*waiting, *running], options)
     largest = _largest_task(cluster)
 
     # 1. Jobs that wait start near the plans of similar jobs.
     firsts = []
     for job in waiting:
         guess = models[job.key].guess
-        fixed = _is_fixed(job, ways)
+        fixed = _is_fixed(job, options)
         firsts.append(_warm_start_target(job, guess, largest, fixed))
 
     # 2. Jobs that have run for a while bid for what is free.
     ready = [job for job in running if _is_ready(job, models[job.key], now)]
-    limits = plan_bounds(cluster, jobs, ready, ways.move)
+    limits = plan_bounds(cluster, jobs, ready, options.move)
     bids = {}
     for job in ready:
         model = models[job.key]
         limit = limits[job.key]
-        fixed = _is_fixed(job, ways)
+        fixed = _is_fixed(job, options)
         bids[job.key] = model.bid(job, largest.cpu, fixed, limit)
     capacity = _free_capacity(cluster)
     capacity = _with_given_back(capacity, models, bids)
@@ -104,21 +104,21 @@ def dlrover(
     chosen = weighted_greedy(bids, max(0.0, capacity.cpu), max(0.0, capacity.gib))
 
     # 3. Each gets its candidate, where that is worth a change.
-    wants = list(firsts)
+    targets = list(firsts)
     for job in running:
         bid = bids.get(job.key)
         at = chosen.get(job.key, 0)
         model = models[job.key]
-        task_most = None if _is_fixed(job, ways) else largest
-        wants.append(_dlrover_target(job, model, bid, at, now, task_most))
-    return wants
+        task_most = None if _is_fixed(job, options) else largest
+        targets.append(_dlrover_target(job, model, bid, at, now, task_most))
+    return targets
 
 
-def _job_models(jobs: Sequence[JobSnapshot], ways: PlanOptions) -> dict[str, DlroverModel]:
+def _job_models(jobs: Sequence[JobSnapshot], options: PlanOptions) -> dict[str, DlroverModel]:
     """Return the models by job; those that have none are fitted together."""
 
     def fit_lacking(lacking: Sequence[JobSnapshot]) -> list[DlroverModel]:
-        sized = [not _is_fixed(job, ways) for job in lacking]
+        sized = [not _is_fixed(job, options) for job in lacking]
         return fit_with_sizes(lacking, sized)
 
     models = models_of(jobs, DlroverModel, fit_lacking)
@@ -128,9 +128,9 @@ def _job_models(jobs: Sequence[JobSnapshot], ways: PlanOptions) -> dict[str, Dlr
     return by_job
 
 
-def _is_fixed(job: JobSnapshot, ways: PlanOptions) -> bool:
+def _is_fixed(job: JobSnapshot, options: PlanOptions) -> bool:
     """Return whether the sizes of the job's tasks are those that its user gave."""
-    return not (ways.size_all or has_open_sizes(job.request))
+    return not (options.size_all or has_open_sizes(job.request))
 
 
 def _largest_task(cluster: Sequence[Node]) -> Resources:

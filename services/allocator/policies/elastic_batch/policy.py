@@ -243,13 +243,13 @@ def elastic_batch(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: flo
             on_devices.append(job)
         else:
             on_cores.append(job)
-    wants = _divide_pool(on_devices, device_pool(cluster, on_devices))
+    targets = _divide_pool(on_devices, device_pool(cluster, on_devices))
 
     # The cores that jobs on devices will need, as far as the others can do without them.
     pool = core_pool(cluster, on_cores, 0)
-    needed = _more_cores(on_devices, wants)
+    needed = _more_cores(on_devices, targets)
     taken = max(0, min(needed, _spare_cores(pool, on_cores)))
-    return wants + _divide_pool(on_cores, pool_without(pool, taken))
+    return targets + _divide_pool(on_cores, pool_without(pool, taken))
 
 
 def _serving_order(job: JobSnapshot) -> tuple[bool, int, float]:
@@ -257,13 +257,13 @@ def _serving_order(job: JobSnapshot) -> tuple[bool, int, float]:
     return job.size is None, -job.request.priority, job.submitted_s
 
 
-def _more_cores(jobs: Sequence[JobSnapshot], wants: Sequence[Target]) -> int:
+def _more_cores(jobs: Sequence[JobSnapshot], targets: Sequence[Target]) -> int:
     """Return thousandths of a core that the wanted sizes need beyond those that the jobs have."""
     jobs_by_key = {job.key: job for job in jobs}
     more = 0
-    for want in wants:
-        job = jobs_by_key[want.job]
-        more += cores_of_workers(job, want.workers)
+    for target in targets:
+        job = jobs_by_key[target.job]
+        more += cores_of_workers(job, target.workers)
         if job.size:
             more -= cores_of_workers(job, job.size.workers)
     return more
@@ -284,15 +284,15 @@ def _divide_pool(jobs: Sequence[JobSnapshot], pool: Pool) -> list[Target]:
     served = _job_choices(jobs, pool)
     workers = _best_workers(served, pool)
     is_worth_it = _is_worth_it(jobs, served, workers)
-    wants = []
+    targets = []
     for choices, count in zip(served, workers, strict=True):
         if choices.job.busy:
             continue
         if is_worth_it:
-            wants.append(_scaled_target(choices, count))
+            targets.append(_scaled_target(choices, count))
         else:
-            wants.append(_unchanged_target(choices, count))
-    return wants
+            targets.append(_unchanged_target(choices, count))
+    return targets
 
 
 def _best_workers(served: Sequence[Choices], pool: Pool) -> list[int]:

@@ -69,32 +69,32 @@ def flowcon(
     cores = math.fsum(node.allocatable.cpu for node in cluster) or 1.0
     rules = replace(rules, interval_s=interval_s(running, rules.interval_s))
     passes = recent_passes(running, now, rules.interval_s)
-    heard = _passes_with_reports(running, passes, rules)
+    reported_passes = _passes_with_reports(running, passes, rules)
     tasks = Tasks(cluster, running)
-    grew = _growth_at_passes(running, heard, passes, cores, tasks.held, rules)
-    stood = _containers_before(running, grew, cores, rules)
+    growths = _growth_at_passes(running, reported_passes, passes, cores, tasks.held, rules)
+    containers = _containers_before(running, growths, cores, rules)
 
     # 2. The lists and limits after this pass.
-    coming = [_container(job.key, (), 0.0, cores, rules) for job in waiting]
-    everybody = run_pass([*stood, *coming], cores, rules)
-    judged = everybody[: len(stood)]
-    started = everybody[len(stood) :]
-    somebody_new = bool(waiting) or not all(heard)
-    free = _jobs_to_change(stood, judged, somebody_new)
+    new_containers = [_container(job.key, (), 0.0, cores, rules) for job in waiting]
+    everybody = run_pass([*containers, *new_containers], cores, rules)
+    judged = everybody[: len(containers)]
+    started = everybody[len(containers) :]
+    has_new_job = bool(waiting) or not all(reported_passes)
+    free = _jobs_to_change(containers, judged, has_new_job)
 
     # 3. The cores that they share, less those that the waiting need, in proportion to the limits.
     division = Division(cluster, tasks, free, rules.floor_cpu)
     firsts = division.first_sizes(waiting, [c.limit for c in started])
     sizes = division.new_sizes()
 
-    wants = []
+    targets = []
     for job in waiting:
         first = start_target(job, "new: may learn fast")
-        wants.append(replace(first, sizes=firsts[job.key]))
-    for job, container, times in zip(running, judged, heard, strict=True):
+        targets.append(replace(first, sizes=firsts[job.key]))
+    for job, container, times in zip(running, judged, reported_passes, strict=True):
         new_sizes = sizes.get(job.key)
-        wants.append(_flowcon_target(job, container, new_sizes, cores, new=not times))
-    return wants
+        targets.append(_flowcon_target(job, container, new_sizes, cores, new=not times))
+    return targets
 
 
 def _jobs_to_change(

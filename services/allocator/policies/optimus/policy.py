@@ -228,16 +228,16 @@ def optimus(
     sizes = grow_by_gain(ready, sizes, everything, left) | probing
 
     # 3. As many tasks as have a node.
-    stand = choose_nodes(candidates, sizes, nodes)
-    wants = []
+    nodes_by_job = choose_nodes(candidates, sizes, nodes)
+    targets = []
     for job in due:
-        ps, workers = stand.get(job.key, ([], []))
+        ps, workers = nodes_by_job.get(job.key, ([], []))
         size = Size(len(ps), len(workers))
         if size.ps < job.least.ps or size.workers < job.least.workers:
             continue
         is_probe = job.key in probing
-        wants.append(_optimus_target(job, size, models[job.key], is_probe))
-    return wants
+        targets.append(_optimus_target(job, size, models[job.key], is_probe))
+    return targets
 
 
 def _due_jobs(
@@ -396,18 +396,18 @@ def _optimus_target(job: JobSnapshot, size: Size, model: SpeedModel, is_probe: b
     )
 
 
-Standing = tuple[list[str], list[str]]
+TaskNodes = tuple[list[str], list[str]]
 """The node of each ps, and of each worker."""
 
 
 def choose_nodes(
     jobs: Sequence[Candidate], sizes: Mapping[str, Size], nodes: Mapping[str, Resources]
-) -> dict[str, Standing]:
+) -> dict[str, TaskNodes]:
     """Return the nodes of the tasks of each job; absent: not a ps and a worker of it fit. `nodes`:
     what is free on each.
     """
     free = dict(nodes)
-    stand = {}
+    nodes_by_job = {}
     granted = []
     for job in jobs:
         if job.key in sizes:
@@ -416,8 +416,8 @@ def choose_nodes(
     for job, size in granted:
         there = _place_evenly(job, size, free) or _place_by_turns(job, size, free)
         if there:
-            stand[job.key] = there
-    return stand
+            nodes_by_job[job.key] = there
+    return nodes_by_job
 
 
 def _number_of_tasks(granted: tuple[Candidate, Size]) -> int:
@@ -428,7 +428,7 @@ def _number_of_tasks(granted: tuple[Candidate, Size]) -> int:
 
 def _place_evenly(
     job: Candidate, size: Size, free: MutableMapping[str, Resources]
-) -> Standing | None:
+) -> TaskNodes | None:
     """Take the whole job from `free`, where it fits: task i is on node i modulo their number."""
     most = max(size.ps, size.workers)
     order = heapq.nlargest(most, free, key=lambda name: free[name].cpu)
@@ -472,21 +472,21 @@ def _take_resources(
 
 def _place_by_turns(
     job: Candidate, size: Size, free: MutableMapping[str, Resources]
-) -> Standing | None:
+) -> TaskNodes | None:
     """Take as much of the job from `free` as fits, unless not even one of each does."""
     tried = dict(free)
     if _put_on_first_node(tried, job.chief) is None:
         return None
 
-    stand: dict[Kind, list[str]] = {"ps": [], "worker": []}
+    chosen: dict[Kind, list[str]] = {"ps": [], "worker": []}
     for kind in _roles_by_turns(size):
         node = _put_on_first_node(tried, job.task(kind))
         if node is None:
             break
-        stand[kind].append(node)
+        chosen[kind].append(node)
 
-    ps = stand["ps"]
-    workers = stand["worker"]
+    ps = chosen["ps"]
+    workers = chosen["worker"]
     if not workers or (size.ps and not ps):
         return None
     free.update(tried)

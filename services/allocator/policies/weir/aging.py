@@ -64,19 +64,19 @@ class SojournInputs(NamedTuple):
     pause_s: Array
 
 
-def overdue_jobs(stays: SojournInputs, asked_s: Array, work_s: Array, now: float) -> list[int]:
+def overdue_jobs(sojourn: SojournInputs, asked_s: Array, work_s: Array, now: float) -> list[int]:
     """Return the waiting jobs that must not be overtaken any more, most urgent first.
 
     `asked_s`, `work_s`: of `all_arrivals`.
     """
-    if not stays.waits.any():
+    if not sojourn.waits.any():
         return []
-    limit = LIMIT_FACTOR * typical_sojourn_s(stays, asked_s, work_s, now) * pause_stretch(stays)
+    limit = LIMIT_FACTOR * typical_sojourn_s(sojourn, asked_s, work_s, now) * pause_stretch(sojourn)
     large = float(np.quantile(work_s, QUANTILE)) if len(work_s) >= EXEMPTION_JOBS else np.inf
-    slack = stays.asked_s + limit - stays.alone_s - now
-    exempt = stays.left_s + stays.done_s > large
+    slack = sojourn.asked_s + limit - sojourn.alone_s - now
+    exempt = sojourn.left_s + sojourn.done_s > large
     late = (
-        stays.waits
+        sojourn.waits
         & ~exempt
         & (slack > -2 * URGENT_SHARE * limit)
         & (slack <= URGENT_SHARE * limit)
@@ -85,31 +85,33 @@ def overdue_jobs(stays: SojournInputs, asked_s: Array, work_s: Array, now: float
     return [int(n) for n in found[np.argsort(slack[found], kind="stable")]]
 
 
-def all_arrivals(stays: SojournInputs, ended: Sequence[tuple[float, float]]) -> tuple[Array, Array]:
+def all_arrivals(
+    sojourn: SojournInputs, ended: Sequence[tuple[float, float]]
+) -> tuple[Array, Array]:
     """Return submission times and whole work of all present and past jobs, by time.
 
     `ended`: those of past jobs.
     """
-    asked_s = np.concatenate([stays.asked_s, [at for at, _ in ended]])
-    work_s = np.concatenate([stays.left_s + stays.done_s, [work for _, work in ended]])
+    asked_s = np.concatenate([sojourn.asked_s, [at for at, _ in ended]])
+    work_s = np.concatenate([sojourn.left_s + sojourn.done_s, [work for _, work in ended]])
     order = np.argsort(asked_s, kind="stable")
     return asked_s[order], work_s[order]
 
 
-def typical_sojourn_s(stays: SojournInputs, asked_s: Array, work_s: Array, now: float) -> float:
+def typical_sojourn_s(sojourn: SojournInputs, asked_s: Array, work_s: Array, now: float) -> float:
     """Return the `QUANTILE` of F, of the jobs so far and of those to come."""
     if future_work_s(asked_s, work_s, now) > 0:
         again = asked_s <= asked_s[0] + RECURRING_SHARE * (now - asked_s[0])
         asked_s = np.concatenate([asked_s, asked_s[again] + (now - asked_s[0])])
         work_s = np.concatenate([work_s, work_s[again]])
-    times = float(np.median(stays.alone_s / stays.left_s))
+    times = float(np.median(sojourn.alone_s / sojourn.left_s))
     return float(np.quantile(fcfs_sojourn_s(asked_s, work_s) + (times - 1) * work_s, QUANTILE))
 
 
-def pause_stretch(stays: SojournInputs) -> float:
+def pause_stretch(sojourn: SojournInputs) -> float:
     """Return how many times longer jobs take with their pauses."""
-    alone_s = float(np.median(stays.alone_s))
-    return 1.0 + PAUSES * float(np.median(stays.pause_s)) / alone_s if alone_s > 0 else 1.0
+    alone_s = float(np.median(sojourn.alone_s))
+    return 1.0 + PAUSES * float(np.median(sojourn.pause_s)) / alone_s if alone_s > 0 else 1.0
 
 
 def fcfs_sojourn_s(asked_s: Array, work_s: Array) -> Array:
@@ -127,8 +129,10 @@ def future_work_s(asked_s: Array, work_s: Array, now: float) -> float:
     They do until none came for `QUIET_GAPS` times the usual gap. (A process that has lasted long
     will last as long again: Gott, Nature 363, 1993.)
     """
-    comings = np.count_nonzero(np.diff(asked_s))  # after the first; who comes together, counts once
-    gap_s = (asked_s[-1] - asked_s[0]) / max(1, comings)
+    arrivals = np.count_nonzero(
+        np.diff(asked_s)
+    )  # after the first; who comes together, counts once
+    gap_s = (asked_s[-1] - asked_s[0]) / max(1, arrivals)
     return float(work_s.sum()) if now - asked_s[-1] <= QUIET_GAPS * gap_s else 0.0
 
 
@@ -152,10 +156,10 @@ def settled_at_s(since_s: Array | float, paused_s: Array | float, gain: Array | 
     return np.asarray(since_s + paused_s / np.maximum(PAUSED_TO_GROW * gain, 1e-6))
 
 
-def estimate_pauses(own_s: Array, programs: Ints, kin_s: Array) -> Array:
+def estimate_pauses(own_s: Array, programs: Ints, history_s: Array) -> Array:
     """Return the pause of each job [jobs].
 
-    `own_s`: the mean of its own, `kin_s`: of its program's jobs that are over (nan: none);
+    `own_s`: the mean of its own, `history_s`: of its program's jobs that are over (nan: none);
     `programs`: the number of its program.
     """
     unknown = np.isnan(own_s)
@@ -166,11 +170,11 @@ def estimate_pauses(own_s: Array, programs: Ints, kin_s: Array) -> Array:
     paused = programs[~unknown]
     sums = np.bincount(paused, weights=own_s[~unknown], minlength=count)
     numbers = np.bincount(paused, minlength=count).astype(np.float64)
-    over = np.full(count, np.nan)
-    has_kin = ~np.isnan(kin_s)
-    over[programs[has_kin]] = kin_s[has_kin]
-    sums = sums + np.nan_to_num(over)
-    numbers += ~np.isnan(over)
+    ended_s = np.full(count, np.nan)
+    has_history = ~np.isnan(history_s)
+    ended_s[programs[has_history]] = history_s[has_history]
+    sums = sums + np.nan_to_num(ended_s)
+    numbers += ~np.isnan(ended_s)
     known = numbers > 0
     means = np.full(count, PAUSE_S)
     means[known] = sums[known] / numbers[known]

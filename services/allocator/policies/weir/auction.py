@@ -118,46 +118,80 @@ def grant_steps(
     `offers` [jobs, steps]: -inf where none is made; `room` [3]: and so much again for each quota.
     The jobs in `first` get their first steps before any other, in that order.
     """
-    offers = np.array(offers, dtype=float)
+    offers = _with_first_floors(offers, first)
+    queue = _highest_first(stairs, offers, leaves)
+    left = np.array(room, dtype=float)[:, None]
+    granted_steps = np.full(len(offers), NO_STEP)
+    while len(queue.jobs):
+        # 1. A job gets no further step once its next step does not fit.
+        fit = np.all(queue.takes + queue.spare <= left + ROUNDING, axis=0)
+        if not fit.all():
+            queue = queue.part(_before_first_misfit(fit, queue.jobs, len(offers)))
+        # 2. Grant the longest prefix that fits together; the last step of a job is its highest.
+        together = np.cumsum(queue.takes, axis=1) + queue.spare
+        fit = np.all(together <= left + ROUNDING, axis=0)
+        count = len(fit) if fit.all() else int(fit.argmin())
+        granted = queue.part(slice(count))
+        granted_steps[granted.jobs] = granted.steps
+        left = left - granted.takes.sum(axis=1, keepdims=True)
+        queue = queue.part(slice(count, None))
+    return granted_steps
+
+
+def _with_first_floors(offers: Array, first: Sequence[int]) -> Array:
+    """Return the offers, with the first steps of these jobs above all others, in their order; no
+    offer is above that of the step before it.
+    """
+    raised = np.array(offers, dtype=float)
     highest = np.finfo(float).max
-    offers[list(first), :1] = highest / np.arange(1.0, len(first) + 1)[:, None]
-    offers = np.minimum.accumulate(offers, axis=1)
-    # All offers, the highest first: their jobs, steps, and what they take [resources, offers].
+    raised[list(first), :1] = highest / np.arange(1.0, len(first) + 1)[:, None]
+    return np.minimum.accumulate(raised, axis=1)
+
+
+class _OfferQueue(NamedTuple):
+    """Offers, the highest first: the job and the step of each [offers], the amounts that it takes,
+    and the amounts that it must leave free [resources, offers].
+    """
+
+    jobs: Ints
+    steps: Ints
+    takes: Array
+    spare: Array
+
+    def part(self, chosen: NDArray[np.bool_] | slice) -> _OfferQueue:
+        """Return some of the offers, in the same order."""
+        return _OfferQueue(
+            self.jobs[chosen],
+            self.steps[chosen],
+            self.takes[:, chosen],
+            self.spare[:, chosen],
+        )
+
+
+def _highest_first(stairs: Staircases, offers: Array, leaves: ReservedRoom | None) -> _OfferQueue:
+    """Return the finite offers; of equal ones that of the earlier job is first."""
     made = np.flatnonzero(stairs.exists & (offers > -np.inf))
-    made = made[np.argsort(-offers.take(made), kind="stable")]
+    falling = np.argsort(-offers.take(made), kind="stable")
+    made = made[falling]
     jobs, steps = np.divmod(made, offers.shape[1])
-    takes = stairs.increments.reshape(len(stairs.increments), -1).take(made, axis=1)
+    increments = stairs.increments.reshape(len(stairs.increments), -1)
+    takes = increments.take(made, axis=1)
     spare = np.zeros_like(takes)
     if leaves is not None:
         spare[:3] = np.where(leaves.steps.take(made), leaves.spare[jobs].T, 0.0)
-    left = np.array(room, dtype=float)[:, None]
-    found = np.full(len(offers), NO_STEP)
-    while len(jobs):
-        # 1. A job whose next step cannot fit any more has had its last.
-        fit = np.all(takes + spare <= left + ROUNDING, axis=0)
-        if not fit.all():
-            fit = _before_first_misfit(fit, jobs, len(offers))
-            jobs = jobs[fit]
-            steps = steps[fit]
-            takes = takes[:, fit]
-            spare = spare[:, fit]
-        # 2. As many of the others, in their order, as fit together; a job's last is its highest.
-        together = np.all(np.cumsum(takes, axis=1) + spare <= left + ROUNDING, axis=0)
-        count = len(together) if together.all() else int(together.argmin())
-        found[jobs[:count]] = steps[:count]
-        left = left - takes[:, :count].sum(axis=1, keepdims=True)
-        jobs = jobs[count:]
-        steps = steps[count:]
-        takes = takes[:, count:]
-        spare = spare[:, count:]
-    return found
+    return _OfferQueue(jobs, steps, takes, spare)
 
 
 def _before_first_misfit(fit: NDArray[np.bool_], jobs: Ints, count: int) -> NDArray[np.bool_]:
-    """Those before the first of the same job that does not fit."""
-    until, late = np.full(count, len(jobs)), np.flatnonzero(~fit)[::-1]
-    until[jobs[late]] = late  # of several of a job the last that is written is its first
-    return np.asarray(np.arange(len(jobs)) < until[jobs])
+    """Return the offers that come before the first misfit of their job, as a mask [offers].
+    `count`: the number of all jobs.
+    """
+    misfits = np.flatnonzero(~fit)
+    first_misfit = np.full(count, len(jobs))
+    # Written backwards: of several misfits of a job the first one remains.
+    backwards = misfits[::-1]
+    first_misfit[jobs[backwards]] = backwards
+    return np.asarray(np.arange(len(jobs)) < first_misfit[jobs])
 
 
 Cause = Literal["pause", "next", "room", "quota", "others"]
@@ -188,40 +222,48 @@ def block_reasons(
     Arguments as of `grant_steps`; `given`: its answer, `runs`: the places of the jobs that run.
     """
     jobs = np.arange(len(given))
-    at = np.minimum(given + 1, stairs.exists.shape[1] - 1)
-    follows = (at > given) & stairs.exists[jobs, at]
-    has = stairs.granted_amounts(given)
-    # What the next step takes more than is left [jobs, resources].
-    short = np.maximum(stairs.increments[:, jobs, at].T - (room - has.sum(axis=0)) - ROUNDING, 0.0)
-    lacks = short > _of_others(stairs, has, given, runs)
-    cases = [
-        np.isneginf(offers[jobs, at]),
+    next_step = np.minimum(given + 1, stairs.exists.shape[1] - 1)
+    has_next = (next_step > given) & stairs.exists[jobs, next_step]
+    held = stairs.granted_amounts(given)
+    left = room - held.sum(axis=0)
+    # The missing amounts of the next step [jobs, resources].
+    short = np.maximum(stairs.increments[:, jobs, next_step].T - left - ROUNDING, 0.0)
+    lacks = short > _amounts_of_others(stairs, held, given, runs)
+    conditions = [
+        np.isneginf(offers[jobs, next_step]),
         ~short.any(axis=1),
         lacks[:, :3].any(axis=1),
         lacks.any(axis=1),
     ]
-    cause = np.where(follows, np.select(cases, range(len(cases)), OTHERS), NOTHING)
-    found = [REASONS_WITHOUT_AMOUNTS[case] for case in cause.tolist()]
-    for place in np.flatnonzero(cause == ROOM).tolist():
-        found[place] = _missing_amounts("room", short[place, :3])
-    for place in np.flatnonzero(cause == QUOTA).tolist():
-        found[place] = _missing_amounts("quota", short[place, 3:])
-    return found
+    cause = np.select(conditions, range(len(conditions)), OTHERS)
+    cause = np.where(has_next, cause, NOTHING)
+    reasons = [REASONS_WITHOUT_AMOUNTS[number] for number in cause.tolist()]
+    for job in np.flatnonzero(cause == ROOM).tolist():
+        reasons[job] = _missing_amounts("room", short[job, :3])
+    for job in np.flatnonzero(cause == QUOTA).tolist():
+        reasons[job] = _missing_amounts("quota", short[job, 3:])
+    return reasons
 
 
 REASONS_WITHOUT_AMOUNTS: tuple[BlockReason | None, ...] = (*map(BlockReason, CAUSES), None)
 
 
 def _missing_amounts(cause: Cause, amounts: Array) -> BlockReason:
-    """`amounts`: cores, GiB, devices, of all nodes, or of each quota, of which a job has one."""
-    parts = np.ceil(amounts.reshape(-1, 3).sum(axis=0) * SHORTAGE_PARTS) / SHORTAGE_PARTS
+    """Return the reason with cores, GiB and devices rounded up. `amounts`: those of all nodes, or
+    of each quota (a job has one).
+    """
+    together = amounts.reshape(-1, 3).sum(axis=0)
+    parts = np.ceil(together * SHORTAGE_PARTS) / SHORTAGE_PARTS
     cores, memory, devices = parts.tolist()
     return BlockReason(cause, (cores, memory, devices))
 
 
-def _of_others(stairs: Staircases, has: Array, given: Ints, runs: Sequence[int]) -> Array:
-    """Return what the others of each job have, but for the least of those that run."""
-    more = has.copy()
-    run = np.array(runs, dtype=int)
-    more[run] -= np.where(given[run, None] == NO_STEP, 0.0, stairs.increments[:, run, 0].T)
-    return np.asarray(more.sum(axis=0) - more)
+def _amounts_of_others(stairs: Staircases, held: Array, given: Ints, runs: Sequence[int]) -> Array:
+    """Return the amounts of all other jobs [jobs, resources], without the least sizes of those that
+    run.
+    """
+    spare = held.copy()
+    running = np.array(runs, dtype=int)
+    least = stairs.increments[:, running, 0].T
+    spare[running] -= np.where(given[running, None] == NO_STEP, 0.0, least)
+    return np.asarray(spare.sum(axis=0) - spare)

@@ -33,7 +33,7 @@ way as of use."""
 
 
 def explored_sizes(
-    field: Market, places: Sequence[int], left: Array, now: float
+    market: Market, places: Sequence[int], left: Array, now: float
 ) -> dict[int, Config]:
     """Return what is tried, by place; a config's speed is what is to be expected of it.
 
@@ -41,40 +41,40 @@ def explored_sizes(
     GiB and devices that are left to each job.
     """
     left = left.copy()
-    least = least_repaying_speed(PAUSES * field.own_pause_s, field.speed, field.left)
-    least = np.maximum(least, (1.0 + GAIN) * field.speed)
+    least = least_repaying_speed(PAUSES * market.own_pause_s, market.speed, market.left)
+    least = np.maximum(least, (1.0 + GAIN) * market.speed)
     found = {}
     for at in places:
-        if np.isnan(field.left[at]) or not field.speed[at]:
+        if np.isnan(market.left[at]) or not market.speed[at]:
             continue
-        sizes = np.frombuffer(field.rows[at].untried).reshape(-1, COLUMNS)
-        more = sizes[:, CPU : GPU + 1] - field.held[at]
+        sizes = np.frombuffer(market.rows[at].untried).reshape(-1, COLUMNS)
+        more = sizes[:, CPU : GPU + 1] - market.held[at]
         fits = (more <= left[at] + ROUNDING).all(axis=1) & (sizes[:, SPEED] >= least[at])
         if not fits.any():
             continue
         first = int(fits.argmax())
-        gain = 1.0 - field.speed[at] / sizes[first, SPEED]
-        paused_s = field.jobs[at].pause_s or 0.0
-        if now >= settled_at_s(field.since_s[at], paused_s, gain):
+        gain = 1.0 - market.speed[at] / sizes[first, SPEED]
+        paused_s = market.jobs[at].pause_s or 0.0
+        if now >= settled_at_s(market.since_s[at], paused_s, gain):
             left -= more[first]
             found[at] = Config.of_row(sizes[first].tolist())
     return found
 
 
-def exploration_candidates(field: Market) -> list[int]:
+def exploration_candidates(market: Market) -> list[int]:
     """Return the place of each program's running job with most left to do, by falling time.
 
     Of no program with a decision in flight, or of which a job has a size that it has not told the
     speed of: something will be learned anyway.
     """
-    runs = np.array(field.running, dtype=int)
-    by_time = np.argsort(np.nan_to_num(field.left_s[runs]), kind="stable")
+    runs = np.array(market.running, dtype=int)
+    by_time = np.argsort(np.nan_to_num(market.left_s[runs]), kind="stable")
     runs = runs[by_time[::-1]]
     # The first of each model in this order.
-    _, firsts = np.unique(field.models[runs], return_index=True)
+    _, firsts = np.unique(market.models[runs], return_index=True)
     found = runs[np.sort(firsts)]
-    table = field.table
+    table = market.table
     learning = np.zeros(len(table.jobs), dtype=bool)
     learning[table.models[table.numbers["busy"] > 0]] = True
-    learning[field.models[runs[~field.speed_known[runs]]]] = True
-    return list(found[~learning[field.models[found]]].tolist())
+    learning[market.models[runs[~market.speed_known[runs]]]] = True
+    return list(found[~learning[market.models[found]]].tolist())

@@ -91,7 +91,7 @@ class Numbers(NamedTuple):
 
 
 class JobRow(msgspec.Struct, frozen=True, eq=False):
-    """One job. `there`: the cluster by which costs are shares; `node`: its largest node, empty.
+    """One job. `cluster_total`: the cluster by which costs are shares; `node`: its largest node, empty.
 
     Bytes are float64: `numbers` as `Numbers`, `steps` the staircase [steps, 10] as
     `staircase.Config`, `untried` [sizes, 10] larger sizes by falling speed, which is what is to be
@@ -108,30 +108,32 @@ class JobRow(msgspec.Struct, frozen=True, eq=False):
     untried: bytes
 
 
-def fit_rows(jobs: Sequence[JobSnapshot], there: Resources, node: Resources) -> list[JobRow]:
+def fit_rows(
+    jobs: Sequence[JobSnapshot], cluster_total: Resources, node: Resources
+) -> list[JobRow]:
     """Make rows of jobs, with models fitted to what these jobs show."""
     fits = program_fits(jobs)
-    return rows_of(jobs, [fits[program_key(job)] for job in jobs], there, node)
+    return rows_of(jobs, [fits[program_key(job)] for job in jobs], cluster_total, node)
 
 
 def rows_of(
-    jobs: Sequence[JobSnapshot], fits: Sequence[Fit], there: Resources, node: Resources
+    jobs: Sequence[JobSnapshot], fits: Sequence[Fit], cluster_total: Resources, node: Resources
 ) -> list[JobRow]:
     """Make the rows of jobs, with the model of each one's program."""
     held = [held_by_tasks(job) for job in jobs]
-    stairs = build_staircases(list(zip(jobs, fits, strict=True)), there, node)
+    stairs = build_staircases(list(zip(jobs, fits, strict=True)), cluster_total, node)
     speeds = _present_speeds(jobs, fits)
     numbers = []
     for at, job in enumerate(jobs):
-        now = _present_config(job, speeds.get(at), there, held[at])
+        now = _present_config(job, speeds.get(at), cluster_total, held[at])
         if now is not None:
             stairs[at] = with_present_config(stairs[at], now)
-        numbers.append(_job_numbers(job, stairs[at], now, there, held[at]))
-    untried = _untried_sizes(jobs, fits, numbers, there, node)
+        numbers.append(_job_numbers(job, stairs[at], now, cluster_total, held[at]))
+    untried = _untried_sizes(jobs, fits, numbers, cluster_total, node)
     rows = []
     for at, job in enumerate(jobs):
         row = JobRow(
-            there=there,
+            there=cluster_total,
             node=node,
             fitted=fits[at],
             program=program_key(job),
@@ -145,7 +147,7 @@ def rows_of(
 
 
 def _job_numbers(
-    job: JobSnapshot, steps: Array, now: Config | None, there: Resources, held: Resources
+    job: JobSnapshot, steps: Array, now: Config | None, cluster_total: Resources, held: Resources
 ) -> Numbers:
     progress = job.progress
     request = job.request
@@ -160,7 +162,7 @@ def _job_numbers(
         if job.history.pause_s is not None:
             kin_pause_s = job.history.pause_s
     best = float((steps[:, SPEED] / steps[:, COST]).max()) if len(steps) else 0.0
-    spare_workers = math.floor(SPARE * held_by(there, job.sizes.worker))
+    spare_workers = math.floor(SPARE * held_by(cluster_total, job.sizes.worker))
     spare = [spare_workers * amount for amount in amounts(job.sizes.worker)]
     return Numbers(
         waits=job.size is None,
@@ -179,7 +181,7 @@ def _job_numbers(
         kin_epoch=kin_epoch,
         kin_pause_s=kin_pause_s,
         heard=_is_heard(job),
-        fills=_fills_cluster(job, there, held),
+        fills=_fills_cluster(job, cluster_total, held),
         ps=size.ps,
         workers=size.workers,
         batch=job.batch,
@@ -199,15 +201,15 @@ def _is_heard(job: JobSnapshot) -> bool:
     return any((seen.ps, seen.workers, seen.batch) == size for seen in job.observed)
 
 
-def _fills_cluster(job: JobSnapshot, there: Resources, held: Resources) -> bool:
+def _fills_cluster(job: JobSnapshot, cluster_total: Resources, held: Resources) -> bool:
     size = job.size or job.least
     more_ps = job.request.ps.max > size.ps
     more_workers = job.request.workers.max > size.workers
     if not more_ps and not more_workers:
         return False
-    if more_ps and fits(add(held, job.sizes.ps), there):
+    if more_ps and fits(add(held, job.sizes.ps), cluster_total):
         return False
-    return not (more_workers and fits(add(held, job.sizes.worker), there))
+    return not (more_workers and fits(add(held, job.sizes.worker), cluster_total))
 
 
 # ---------------------------------------------------------------- sizes that need not be steps
@@ -219,12 +221,12 @@ def held_by_tasks(job: JobSnapshot) -> Resources:
 
 
 def _present_config(
-    job: JobSnapshot, speed: float | None, there: Resources, held: Resources
+    job: JobSnapshot, speed: float | None, cluster_total: Resources, held: Resources
 ) -> Config | None:
     """Return what a job has, if it has workers. `speed`: examples/s."""
     if job.size is None or speed is None:
         return None
-    return config_with_cost(job.size, job.batch, held, there, job.worth(job.batch) * speed)
+    return config_with_cost(job.size, job.batch, held, cluster_total, job.worth(job.batch) * speed)
 
 
 def _present_speeds(jobs: Sequence[JobSnapshot], fits: Sequence[Fit]) -> dict[int, float]:
@@ -256,12 +258,12 @@ def model_speeds(fits: Sequence[Fit], sizes: Sequence[tuple[int, int, int]]) -> 
     for at, fitted in enumerate(fits):
         places.setdefault(fitted, []).append(at)
     found = [0.0] * len(fits)
-    for fitted, mine in places.items():
-        rows = np.empty((len(mine), 6))
-        rows[:, :3] = [sizes[at] for at in mine]
+    for fitted, rows_of_fit in places.items():
+        rows = np.empty((len(rows_of_fit), 6))
+        rows[:, :3] = [sizes[at] for at in rows_of_fit]
         rows[:, 3:] = fitted.usual[1:]
         speeds = np.exp(fitted.mean(Points(rows, fitted.device)))
-        for at, speed in zip(mine, speeds.tolist(), strict=True):
+        for at, speed in zip(rows_of_fit, speeds.tolist(), strict=True):
             found[at] = speed
     return found
 
@@ -292,11 +294,11 @@ def config_of(
 
 
 def config_with_cost(
-    size: Size, batch: int, takes: Resources, there: Resources, speed: float
+    size: Size, batch: int, takes: Resources, cluster_total: Resources, speed: float
 ) -> Config:
     """Return a size with its cost: the largest of its shares of the cluster's resources."""
     shares = []
-    for mine, total in zip(amounts(takes), amounts(there), strict=True):
+    for mine, total in zip(amounts(takes), amounts(cluster_total), strict=True):
         shares.append(mine / total if total > 0 else 0.0)
     cost = max(shares)
     return Config(
@@ -315,7 +317,7 @@ def _untried_sizes(
     jobs: Sequence[JobSnapshot],
     fits: Sequence[Fit],
     numbers: Sequence[Numbers],
-    there: Resources,
+    cluster_total: Resources,
     node: Resources,
 ) -> list[Array]:
     """Return for each job larger sizes of which no job of its program has shown the speed.
@@ -329,28 +331,32 @@ def _untried_sizes(
         if numbers[at].speed:
             together.setdefault(fitted, []).append(at)
     for fitted, places in together.items():
-        shown = {tuple(row) for row in fitted.rows[:, :3].tolist()}
-        asked = [size_bounds(jobs[at], node) for at in places]
+        all_bounds = [size_bounds(jobs[at], node) for at in places]
         sizes = []
-        for at, bounds in zip(places, asked, strict=True):
-            larger = larger_sizes(bounds, fitted, (int(numbers[at].ps), int(numbers[at].workers)))
-            new = [tuple(row) not in shown for row in larger.tolist()]
-            sizes.append(larger[new])
-        mean, deviation = _predict_log_speeds(fitted, sizes, asked)
-        start = 0
-        for at, bounds, mine in zip(places, asked, sizes, strict=True):
-            part = slice(start, start + len(mine))
-            start += len(mine)
-            if len(mine):
-                speeds = _expected_speeds(
-                    jobs[at], numbers[at].speed, mine, mean[part], deviation[part]
-                )
-                found[at] = _by_falling_speed(mine, speeds, bounds, numbers[at].speed, there)
+        for at, bounds in zip(places, all_bounds, strict=True):
+            sizes.append(_new_larger_sizes(numbers[at], bounds, fitted))
+        mean, deviation = _predict_log_speeds(fitted, sizes, all_bounds)
+        ends = np.cumsum([len(job_sizes) for job_sizes in sizes]).tolist()
+        for at, bounds, job_sizes, end in zip(places, all_bounds, sizes, ends, strict=True):
+            if not len(job_sizes):
+                continue
+            part = slice(end - len(job_sizes), end)
+            now = numbers[at].speed
+            speeds = _expected_speeds(jobs[at], now, job_sizes, mean[part], deviation[part])
+            found[at] = _by_falling_speed(job_sizes, speeds, bounds, now, cluster_total)
     return found
 
 
+def _new_larger_sizes(numbers: Numbers, bounds: SizeBounds, fitted: Fit) -> Array:
+    """Return larger sizes of a job at which no job of its program has been observed."""
+    larger = larger_sizes(bounds, fitted, (int(numbers.ps), int(numbers.workers)))
+    observed = {tuple(row) for row in fitted.rows[:, :3].tolist()}
+    is_new = [tuple(row) not in observed for row in larger.tolist()]
+    return larger[is_new]
+
+
 def _predict_log_speeds(
-    fitted: Fit, sizes: Sequence[Array], asked: Sequence[SizeBounds]
+    fitted: Fit, sizes: Sequence[Array], all_bounds: Sequence[SizeBounds]
 ) -> tuple[Array, Array]:
     """Return the mean of log speed, and its standard deviation, of the sizes of several jobs of one
     program, one job after the other [all sizes].
@@ -358,7 +364,7 @@ def _predict_log_speeds(
     every = np.concatenate(sizes)
     _, ps_cpu, worker_cpu, remote = fitted.usual
     counts = [len(mine) for mine in sizes]
-    on_one_node = np.repeat([one.together for one in asked], counts)
+    on_one_node = np.repeat([one.together for one in all_bounds], counts)
     rows = np.empty((len(every), 6))
     rows[:, :3] = every
     rows[:, 3] = ps_cpu
@@ -377,14 +383,14 @@ def _expected_speeds(
 
 
 def _by_falling_speed(
-    sizes: Array, speeds: Array, asked: SizeBounds, now: float, there: Resources
+    sizes: Array, speeds: Array, bounds: SizeBounds, now: float, cluster_total: Resources
 ) -> Array:
     """Return the sizes with what they take and cost [sizes, 10]. `now`: the present speed."""
-    takes = size_amounts(sizes[None], [asked])[:, 0].T
-    total = np.array(amounts(there))
+    takes = size_amounts(sizes[None], [bounds])[:, 0].T
+    total = np.array(amounts(cluster_total))
     shares = np.divide(takes, total, out=np.zeros_like(takes), where=total > 0)
     # One node could hold these devices: apart they are taken to gain nothing.
-    gathers = (sizes[:, 0] == 0) & (sizes[:, 1] > 1) & (sizes[:, 1] <= asked.together)
+    gathers = (sizes[:, 0] == 0) & (sizes[:, 1] > 1) & (sizes[:, 1] <= bounds.together)
     apart = np.where(gathers, now, math.nan)
     columns = [*sizes.T, *takes.T, shares.max(axis=1), speeds, apart, shares.argmax(axis=1)]
     order = np.argsort(-speeds, kind="stable")

@@ -87,8 +87,8 @@ class JobArrays:
         # Examples of an epoch, by program: of jobs that are over, and rather of those that run.
         epochs = np.full(int(self.programs.max()) + 1, math.nan)
         for column in (self.numbers["kin_epoch"], self.numbers["epoch"]):
-            told = ~np.isnan(column)
-            epochs[self.programs[told]] = column[told]
+            reported = ~np.isnan(column)
+            epochs[self.programs[reported]] = column[reported]
         return np.where(unknown, self.numbers["epochs"] * epochs[self.programs], left)
 
     def held_amounts(self) -> Array:
@@ -124,23 +124,23 @@ class Queue:
     in seconds of the whole cluster.
     """
 
-    def __init__(self, members: Ints, field: Market, past: Sequence[tuple[float, float]]) -> None:
+    def __init__(self, members: Ints, market: Market, past: Sequence[tuple[float, float]]) -> None:
         self.members = members
-        waits = field.waits[members]
-        left = field.left_s[members]
+        waits = market.waits[members]
+        left = market.left_s[members]
         unknown = np.isnan(left)
-        start = field.start_s[members]
+        start = market.start_s[members]
         # A job of which nothing is known is taken to be like the median of those that are.
         middle = 1.0 if unknown.all() else float(np.median(left[~unknown]))
         left = np.where(unknown, middle, left) + np.where(waits, start, 0.0)
-        done = field.samples[members] / field.best[members] + np.where(waits, 0.0, start)
-        alone = field.alone_s[members]
-        pause = field.own_pause_s[members]
-        self.sojourn = SojournInputs(field.asked_s[members], left, done, alone, waits, pause)
-        self.shortest_s = field.shortest_s[members]
+        done = market.samples[members] / market.best[members] + np.where(waits, 0.0, start)
+        alone = market.alone_s[members]
+        pause = market.own_pause_s[members]
+        self.sojourn = SojournInputs(market.asked_s[members], left, done, alone, waits, pause)
+        self.shortest_s = market.shortest_s[members]
         self.asked_s, self.work_s = all_arrivals(self.sojourn, past)
         self.prices = work_prices(
-            left, median_elasticity(field.stairs, members), field.weight[members]
+            left, median_elasticity(market.stairs, members), market.weight[members]
         )
 
     def overdue_jobs(self, now: float) -> list[int]:
@@ -185,6 +185,21 @@ class Market:
         self.models = jobs.models[places]
         self.left = jobs.left[places]
         self.own_pause_s = jobs.pause_s[places]
+        self._add_numbers(numbers)
+        self.held = jobs.held_amounts()[places]
+        self.held_together = self.held.sum(axis=0)
+        steps = jobs.steps
+        if len(places) < len(jobs.counts):
+            own = np.zeros(len(jobs.counts), dtype=bool)
+            own[places] = True
+            steps = steps[np.repeat(own, jobs.counts)]
+        self._add_staircases(steps, jobs.counts[places], numbers["workers"] > 0)
+        self._add_times(numbers["pause_s"])
+        self._add_prices()
+        self.quota_rooms = self._quota_rooms(jobs, places)
+
+    def _add_numbers(self, numbers: NumberColumns) -> None:
+        """Take the columns of these jobs [jobs] from their rows."""
         self.waits = numbers["waits"] > 0
         self.speed_known = numbers["heard"] > 0
         self.fills_cluster = numbers["fills"] > 0
@@ -199,22 +214,11 @@ class Market:
         self.sizes = np.stack(size, axis=1)
         spare = [numbers["spare_cpu"], numbers["spare_gib"], numbers["spare_gpu"]]
         self.spare = np.stack(spare, axis=1)
-        self.held = jobs.held_amounts()[places]
-        self.held_together = self.held.sum(axis=0)
-        steps = jobs.steps
-        if len(places) < len(jobs.counts):
-            own = np.zeros(len(jobs.counts), dtype=bool)
-            own[places] = True
-            steps = steps[np.repeat(own, jobs.counts)]
-        self._add_staircases(steps, jobs.counts[places], numbers["workers"] > 0)
-        self._add_times(numbers["pause_s"])
-        self._add_prices()
-        self.quota_rooms = self._quota_rooms(jobs, places)
 
-    def _add_staircases(self, steps: Array, counts: Ints, works: NDArray[np.bool_]) -> None:
+    def _add_staircases(self, steps: Array, counts: Ints, has_workers: NDArray[np.bool_]) -> None:
         """Put the steps side by side that repay the pause for them.
 
-        `steps` [all steps, 10]; `counts` [jobs]; `works`: whether a job has workers.
+        `steps` [all steps, 10]; `counts` [jobs]; `has_workers`: whether a job has workers.
         """
         least = least_repaying_speed(self.own_pause_s, self.speed, self.left)
         jobs = np.repeat(np.arange(len(counts)), counts)
@@ -222,13 +226,15 @@ class Market:
         first = np.zeros(len(steps), dtype=bool)
         first[np.cumsum(counts) - counts] = True
         repays = steps[:, SPEED] >= least[jobs]
-        stays = within | first | repays | ~works[jobs]
+        is_offered = within | first | repays | ~has_workers[jobs]
         self.unrepaid_steps = np.zeros((len(counts), COLUMNS))
-        self.unrepaid_steps[jobs[~stays]] = steps[~stays]  # of several of a job the last one stays
+        self.unrepaid_steps[jobs[~is_offered]] = steps[
+            ~is_offered
+        ]  # of several of a job the last one stays
         self.quotas = namespace_quotas(self.jobs)
         self.quota_places = _quota_places(self.jobs, list(self.quotas))
-        counts = np.bincount(jobs[stays], minlength=len(counts))
-        self.stairs = Staircases(steps[stays], counts, self.quota_places)
+        counts = np.bincount(jobs[is_offered], minlength=len(counts))
+        self.stairs = Staircases(steps[is_offered], counts, self.quota_places)
         self.holds_step = self.stairs.exists & (
             self.stairs.costs <= self.cost[:, None] * (1 + 1e-9)
         )
@@ -335,13 +341,13 @@ class Market:
         what it has, the staircase goes in one line from where it is tangent, and all steps on that
         line have its slope.
         """
-        stood_s = np.maximum(now - self.since_s, np.maximum(self.pause_s, 1e-9))
-        more = PAUSES * self.speed * self.pause_s / stood_s
+        unchanged_s = np.maximum(now - self.since_s, np.maximum(self.pause_s, 1e-9))
+        more = PAUSES * self.speed * self.pause_s / unchanged_s
         rise = (self.top_speed + more)[:, None] - self.stairs.speeds
         slopes = np.where(self.below_top, rise / self.cost_to_top, np.inf)
-        at = slopes.argmin(axis=1)
-        tangent = slopes[np.arange(len(at)), at]
-        inside = self.holds_step & (np.arange(slopes.shape[1]) > at[:, None])
+        tangent_step = slopes.argmin(axis=1)
+        tangent = slopes[np.arange(len(tangent_step)), tangent_step]
+        inside = self.holds_step & (np.arange(slopes.shape[1]) > tangent_step[:, None])
         worth = np.where(np.isfinite(tangent), tangent, 0.0) * self.example_price
         return np.asarray(np.where(inside, worth[:, None], 0.0))
 
@@ -403,10 +409,10 @@ class Market:
         """Return to which queues jobs come."""
         return [queue.future_work_s(now) > 0 for queue in self.queues]
 
-    def _members_of(self, are: Sequence[bool]) -> NDArray[np.bool_]:
+    def _members_of(self, is_such: Sequence[bool]) -> NDArray[np.bool_]:
         """Return whether a job's queue is such a one [jobs]."""
         found = np.zeros(len(self.jobs), dtype=bool)
-        for queue, its in zip(self.queues, are, strict=True):
+        for queue, its in zip(self.queues, is_such, strict=True):
             found[queue.members] = its
         return found
 
@@ -448,11 +454,11 @@ def least_repaying_speed(pause_s: Array, speed: Array, left: Array) -> Array:
     return np.where(known, np.maximum(enough, repaid), enough)
 
 
-def critical_jobs(left_s: Array, shortest_s: Array, to_come_s: float) -> list[int]:
+def critical_jobs(left_s: Array, shortest_s: Array, future_s: float) -> list[int]:
     """Return the jobs for which all would wait in the end: they take as long as all work together,
     however large they are.
     """
-    end_s = max(float(left_s.sum()) + to_come_s, float(shortest_s.max()))
+    end_s = max(float(left_s.sum()) + future_s, float(shortest_s.max()))
     others_s = left_s.sum() - left_s
     found = (shortest_s >= NEARLY * end_s) & (others_s >= TRIFLE * shortest_s)
     return np.flatnonzero(found).tolist()
@@ -463,12 +469,12 @@ def median_elasticity(stairs: Staircases, members: Ints) -> float:
     over jobs.
     """
     last = stairs.exists[members].sum(axis=1) - 1
-    mine = members[last > 0]
+    several = members[last > 0]
     last = last[last > 0]
-    if not len(mine):
+    if not len(several):
         return 0.5
-    faster = stairs.speeds[mine, last] / stairs.speeds[mine, 0]
-    dearer = stairs.costs[mine, last] / stairs.costs[mine, 0]
+    faster = stairs.speeds[several, last] / stairs.speeds[several, 0]
+    dearer = stairs.costs[several, last] / stairs.costs[several, 0]
     return float(np.median(np.log(faster) / np.log(dearer)))
 
 

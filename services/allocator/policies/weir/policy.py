@@ -55,26 +55,26 @@ from shared.messages import Resources
 def weir(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
     """Return a want for each job that may change."""
     # 1. Take the jobs' arrays, which the allocator keeps.
-    table, field = _policy_arrays(cluster, jobs)
+    table, market = _policy_arrays(cluster, jobs)
     too_large = table.too_large_places().tolist()
-    wants = [too_large_target(jobs[at]) for at in too_large]
-    if field is None:
-        return wants
+    targets = [too_large_target(jobs[at]) for at in too_large]
+    if market is None:
+        return targets
     # 2. Price every step, and grant the room and the quotas to the best of them.
-    rooms = np.concatenate([_shared_room(cluster, field), field.quota_rooms])
-    offers = field.step_offers(now)
-    given = _granted_steps(field, offers, rooms, now)
+    rooms = np.concatenate([_shared_room(cluster, market), market.quota_rooms])
+    offers = market.step_offers(now)
+    given = _granted_steps(market, offers, rooms, now)
     # 3. Say what each job is to have, and why no more.
-    hindered = block_reasons(field.stairs, offers, rooms, given, field.running)
-    wants += targets_of(field, given, hindered)
+    obstacles = block_reasons(market.stairs, offers, rooms, given, market.running)
+    targets += targets_of(market, given, obstacles)
     # 4. Let jobs that want no more try larger sizes in what is left.
     first = len(too_large)
-    content = _content_jobs(field, wants[first:], hindered)
+    content = _content_jobs(market, targets[first:], obstacles)
     if content:
-        rest = field.spare_room(rooms, given, now)
-        for at, config in explored_sizes(field, content, rest, now).items():
-            wants[first + at] = exploration_target(field, at, config)
-    return wants
+        rest = market.spare_room(rooms, given, now)
+        for at, config in explored_sizes(market, content, rest, now).items():
+            targets[first + at] = exploration_target(market, at, config)
+    return targets
 
 
 def _policy_arrays(cluster: Sequence[Node], jobs: Sequence[JobSnapshot]) -> PolicyArrays:
@@ -90,36 +90,36 @@ def _policy_arrays(cluster: Sequence[Node], jobs: Sequence[JobSnapshot]) -> Poli
     )
 
 
-def _granted_steps(field: Market, offers: Array, rooms: Array, now: float) -> Ints:
+def _granted_steps(market: Market, offers: Array, rooms: Array, now: float) -> Ints:
     """Return the step that each job gets: by worth alone, and where that passes over jobs that are
     late, once more.
     """
-    first = field.floors_first(now)
-    leaves = field.reserved_room(now)
-    given = grant_steps(field.stairs, offers, rooms, first, leaves)
-    late = field.overdue_jobs(now)
+    first = market.floors_first(now)
+    leaves = market.reserved_room(now)
+    given = grant_steps(market.stairs, offers, rooms, first, leaves)
+    late = market.overdue_jobs(now)
     if (given[late] != NO_STEP).all():
         return given
     return grant_steps(
-        field.stairs, field.offers_for_overdue(offers, late, given), rooms, first, leaves
+        market.stairs, market.offers_for_overdue(offers, late, given), rooms, first, leaves
     )
 
 
 def _content_jobs(
-    field: Market, wants: Sequence[Target], hindered: Sequence[BlockReason | None]
+    market: Market, targets: Sequence[Target], obstacles: Sequence[BlockReason | None]
 ) -> list[int]:
     """Return the places of the jobs that may try: they have what they want and want no more, no job
     waits for room, and of their program nothing is in flight.
     """
     # A job may be granted a step, and yet not stand anywhere: free capacity may lie scattered.
-    for at in np.flatnonzero(field.waits).tolist():
-        why = hindered[at]
+    for at in np.flatnonzero(market.waits).tolist():
+        why = obstacles[at]
         if why is None or why.cause != "quota":
             return []
     content = []
-    for at in exploration_candidates(field):
-        job = field.jobs[at]
-        if hindered[at] is None and (wants[at].size, wants[at].batch) == (job.size, job.batch):
+    for at in exploration_candidates(market):
+        job = market.jobs[at]
+        if obstacles[at] is None and (targets[at].size, targets[at].batch) == (job.size, job.batch):
             content.append(at)
     return content
 
@@ -127,7 +127,7 @@ def _content_jobs(
 # ---------------------------------------------------------------- the room
 
 
-def _shared_room(cluster: Sequence[Node], field: Market) -> Array:
+def _shared_room(cluster: Sequence[Node], market: Market) -> Array:
     """Return cores, GiB and devices that the jobs of the field may share: what is free, and what
     they hold on nodes that take tasks. Jobs in flight keep what they have, and share nothing.
     """
@@ -137,10 +137,10 @@ def _shared_room(cluster: Sequence[Node], field: Market) -> Array:
         sum([f.memory_gib for f in free]),
         sum([f.gpu for f in free]),
     ]
-    held = field.held_together
+    held = market.held_together
     if len(free) < len(cluster):
         closed = {node.name for node in cluster if not node.open}
-        for job in field.jobs:
+        for job in market.jobs:
             for task in job.tasks:
                 if task.node in closed:
                     held = held - amounts(task.resources)
@@ -151,13 +151,13 @@ def _total_room(cluster: Sequence[Node], jobs: Sequence[JobSnapshot]) -> Resourc
     """Return what is free, and what these jobs hold, on nodes that take tasks."""
     open_nodes = {node.name: node for node in cluster if node.open}
     total = np.array([amounts(node.free) for node in open_nodes.values()]).reshape(-1, 3)
-    there = total.sum(axis=0)
+    total = total.sum(axis=0)
     known = {node.name for node in cluster}
     for job in jobs:
         for task in job.tasks:
             if task.node in open_nodes or task.node not in known:
-                there = there + amounts(task.resources)
-    cpu, memory_gib, gpu = there.tolist()
+                total = total + amounts(task.resources)
+    cpu, memory_gib, gpu = total.tolist()
     return Resources(cpu=cpu, memory_gib=memory_gib, gpu=int(gpu))
 
 
@@ -175,7 +175,7 @@ def largest_node(cluster: Sequence[Node]) -> Resources:
     return found
 
 
-def two_digits(there: Resources) -> Resources:
+def two_digits(total: Resources) -> Resources:
     """Round to two digits: a share need not be exact."""
-    cpu, memory_gib, gpu = (float(f"{amount:.1e}") for amount in amounts(there))
+    cpu, memory_gib, gpu = (float(f"{amount:.1e}") for amount in amounts(total))
     return Resources(cpu=cpu, memory_gib=memory_gib, gpu=int(gpu))

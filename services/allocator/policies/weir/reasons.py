@@ -19,8 +19,8 @@ from services.allocator.policies.weir.staircase import BATCH, COST, SPEED, SPREA
 from shared.messages import Alternative
 from shared.text import format_duration
 
-Others = tuple[Alternative, ...]
-Lesser = Callable[[Size, int], Target]
+Alternatives = tuple[Alternative, ...]
+DescribePartial = Callable[[Size, int], Target]
 
 RESOURCES = tuple(WORDS.values())
 NOTICED = 0.005
@@ -35,59 +35,64 @@ WHY_NOT: dict[Cause, str] = {
 """Of a size, by what hinders it; with how much is short."""
 
 
-def targets_of(field: Market, given: Ints, hindered: Sequence[BlockReason | None]) -> list[Target]:
-    """Return the want of each job: what it is to have where it is granted a step, and none more.
+def targets_of(
+    market: Market, given: Ints, obstacles: Sequence[BlockReason | None]
+) -> list[Target]:
+    """Return the target of each job, with the reason for it and against the next step.
 
     `given` [jobs]: the last step that each gets, `NO_STEP`: none.
     """
-    # The granted step; whether it is what the job has, less, or too little to change for [jobs].
-    steps = field.stairs.steps[field.stairs.starts + np.maximum(given, 0)]
-    runs = (given != NO_STEP) & ~field.waits
-    keeps = runs & (steps[:, : BATCH + 1] == field.sizes).all(axis=1)
-    gives = runs & (steps[:, COST] < field.cost * (1 - 1e-9))
-    stays = runs & ~gives & (steps[:, SPEED] < (1 + MIN_GAIN) * field.speed)
+    # The granted step, and its relation to the present size [jobs].
+    steps = market.stairs.steps[market.stairs.starts + np.maximum(given, 0)]
+    runs = (given != NO_STEP) & ~market.waits
+    is_same = runs & (steps[:, : BATCH + 1] == market.sizes).all(axis=1)
+    is_smaller = runs & (steps[:, COST] < market.cost * (1 - 1e-9))
+    is_slight = runs & ~is_smaller & (steps[:, SPEED] < (1 + MIN_GAIN) * market.speed)
     shrinks = {}
-    for at in np.flatnonzero(gives & ~keeps).tolist():
+    for at in np.flatnonzero(is_smaller & ~is_same).tolist():
         shrinks[at] = Config.of_row(steps[at].tolist())
-    notes = _other_role_notes(field, shrinks)
-    # Most jobs keep what they have.
-    wants = []
-    texts = _KeepTargets(field, given, steps)
-    columns = zip(given.tolist(), keeps.tolist(), stays.tolist(), hindered, strict=True)
-    for at, (step, keeps_all, keeps_size, why) in enumerate(columns):
+    notes = _other_role_notes(market, shrinks)
+    # Most jobs keep their size.
+    targets = []
+    keep_targets = _KeepTargets(market, given, steps)
+    columns = zip(given.tolist(), is_same.tolist(), is_slight.tolist(), obstacles, strict=True)
+    for at, (step, keeps_all, keeps_size, obstacle) in enumerate(columns):
         if keeps_all:
-            wants.append(texts.target_to_keep(at, why))
-            continue
-        case = JobContext(field, at)
-        if step == NO_STEP:
-            wants.append(_target_without_step(case, why))
-            continue
-        others = _next_step(case, step, why)
-        if keeps_size:
-            wants.append(_unchanged_target(case, case.step_config(step), others))
+            target = keep_targets.target_to_keep(at, obstacle)
+        elif step == NO_STEP:
+            target = _target_without_step(JobContext(market, at), obstacle)
         else:
-            wants.append(_granted_target(case, case.step_config(step), others, notes.get(at, "")))
-    return wants
+            context = JobContext(market, at)
+            config = context.step_config(step)
+            alternatives = _next_step(context, step, obstacle)
+            if keeps_size:
+                target = _unchanged_target(context, config, alternatives)
+            else:
+                target = _granted_target(context, config, alternatives, notes.get(at, ""))
+        targets.append(target)
+    return targets
 
 
 class JobContext:
     """One job of a pass. `known`: whether its remaining work is known."""
 
-    def __init__(self, field: Market, at: int) -> None:
-        self.job: JobSnapshot = field.jobs[at]
-        self.row: JobRow = field.rows[at]
+    def __init__(self, market: Market, at: int) -> None:
+        self.job: JobSnapshot = market.jobs[at]
+        self.row: JobRow = market.rows[at]
         self.at = at
-        self.field = field
-        self.speed = float(field.speed[at])
-        self.cost = float(field.cost[at])
-        self.pause_s = float(field.own_pause_s[at])
-        self.known = not math.isnan(field.left[at])
+        self.field = market
+        self.speed = float(market.speed[at])
+        self.cost = float(market.cost[at])
+        self.pause_s = float(market.own_pause_s[at])
+        self.known = not math.isnan(market.left[at])
 
     def step_config(self, number: int) -> Config:
         """Return a step of its staircase."""
         return self.field.stairs.step_config(self.at, number)
 
-    def plain_target(self, size: Size, batch: int, reason: str, others: Others = ()) -> Target:
+    def plain_target(
+        self, size: Size, batch: int, reason: str, alternatives: Alternatives = ()
+    ) -> Target:
         """Return the want for a size of which no speed is foreseen."""
         return Target(
             job=self.job.key,
@@ -95,20 +100,28 @@ class JobContext:
             workers=size.workers,
             batch=batch,
             reason=reason,
-            alternatives=others,
+            alternatives=alternatives,
             speed_now=self.speed or None,
         )
 
-    def step_target(self, config: Config, reason: str, others: Others, lesser: Lesser) -> Target:
+    def step_target(
+        self,
+        config: Config,
+        reason: str,
+        alternatives: Alternatives,
+        describe_partial: DescribePartial,
+    ) -> Target:
         """Return the want for a size with how many times as fast as now it would be, and as much
         where its devices stand apart.
         """
-        want = self.plain_target(config.size, config.batch, reason, others)
+        target = self.plain_target(config.size, config.batch, reason, alternatives)
         if not self.speed:
-            return replace(want, describe_partial=lesser)
+            return replace(target, describe_partial=describe_partial)
         faster = config.speed / self.speed
         apart = None if math.isnan(config.spread_speed) else config.spread_speed / self.speed
-        return replace(want, speedup=faster, speedup_if_spread=apart, describe_partial=lesser)
+        return replace(
+            target, speedup=faster, speedup_if_spread=apart, describe_partial=describe_partial
+        )
 
 
 class _KeepTargets:
@@ -117,31 +130,31 @@ class _KeepTargets:
     `given` [jobs]: the step that each has; `steps` [jobs, 10]: the same as `staircase.Config`.
     """
 
-    def __init__(self, field: Market, given: Ints, steps: Array) -> None:
-        self.field = field
-        self.keys = [job.key for job in field.jobs]
-        self.sizes = field.sizes.astype(int).tolist()
-        self.speeds = field.speed.tolist()
+    def __init__(self, market: Market, given: Ints, steps: Array) -> None:
+        self.field = market
+        self.keys = [job.key for job in market.jobs]
+        self.sizes = market.sizes.astype(int).tolist()
+        self.speeds = market.speed.tolist()
         # How many times as fast as now, by the model, and apart (nan: not devices side by side).
-        now = np.where(field.speed > 0, field.speed, math.nan)
+        now = np.where(market.speed > 0, market.speed, math.nan)
         self.faster = (steps[:, SPEED] / now).tolist()
         self.apart = (steps[:, SPREAD_SPEED] / now).tolist()
         self.side_by_side = (~np.isnan(steps[:, SPREAD_SPEED])).tolist()
-        noticed = field.unrepaid_steps[:, SPEED] > (1 + NOTICED) * field.speed
-        self.unrepaid = (noticed & (field.speed > 0)).tolist()
-        self.fills = field.fills_cluster.tolist()
+        noticed = market.unrepaid_steps[:, SPEED] > (1 + NOTICED) * market.speed
+        self.unrepaid = (noticed & (market.speed > 0)).tolist()
+        self.fills = market.fills_cluster.tolist()
         # ps, workers and batch of the step that would follow; anything where none does [jobs, 3].
-        follows = np.minimum(field.stairs.starts + given + 1, len(field.stairs.steps) - 1)
-        self.following = field.stairs.steps[follows, : BATCH + 1].astype(int).tolist()
-        self.made: dict[tuple[int, int, int, BlockReason], tuple[str, Others]] = {}
+        follows = np.minimum(market.stairs.starts + given + 1, len(market.stairs.steps) - 1)
+        self.following = market.stairs.steps[follows, : BATCH + 1].astype(int).tolist()
+        self.made: dict[tuple[int, int, int, BlockReason], tuple[str, Alternatives]] = {}
 
-    def target_to_keep(self, at: int, hindered: BlockReason | None) -> Target:
-        others: Others = ()
-        if hindered is None:
+    def target_to_keep(self, at: int, obstacle: BlockReason | None) -> Target:
+        alternatives: Alternatives = ()
+        if obstacle is None:
             reason = self._why_at_top(at)
         else:
             next_ps, next_workers, next_batch = self.following[at]
-            reason, others = self._why_no_more(next_ps, next_workers, next_batch, hindered)
+            reason, alternatives = self._why_no_more(next_ps, next_workers, next_batch, obstacle)
         ps, workers, batch = self.sizes[at]
         speed = self.speeds[at]
         return Target(
@@ -150,19 +163,19 @@ class _KeepTargets:
             workers=workers,
             batch=batch,
             reason=reason,
-            alternatives=others,
+            alternatives=alternatives,
             speedup=self.faster[at] if speed else None,
             speed_now=speed or None,
             speedup_if_spread=self.apart[at] if speed and self.side_by_side[at] else None,
         )
 
     def _why_no_more(
-        self, ps: int, workers: int, batch: int, hindered: BlockReason
-    ) -> tuple[str, Others]:
+        self, ps: int, workers: int, batch: int, obstacle: BlockReason
+    ) -> tuple[str, Alternatives]:
         """Return the reason, and the step that would follow, of a job that gets no more."""
-        key = (ps, workers, batch, hindered)
+        key = (ps, workers, batch, obstacle)
         if key not in self.made:
-            why = why_not(hindered)
+            why = why_not(obstacle)
             reason = f"keeps what it has: {Size(ps, workers).describe()} {why}"
             other = Alternative(ps=ps, workers=workers, batch=batch, why=f"it {why}")
             self.made[key] = (reason, (other,))
@@ -183,24 +196,24 @@ class _KeepTargets:
         )
 
 
-def _next_step(case: JobContext, step: int, hindered: BlockReason | None) -> Others:
+def _next_step(context: JobContext, step: int, obstacle: BlockReason | None) -> Alternatives:
     """Return the next step, and why the job does not get it."""
-    if hindered is None:
+    if obstacle is None:
         return ()
-    config = case.step_config(step + 1)
-    why = f"it {why_not(hindered)}"
+    config = context.step_config(step + 1)
+    why = f"it {why_not(obstacle)}"
     return (Alternative(ps=config.ps, workers=config.workers, batch=config.batch, why=why),)
 
 
-def exploration_target(field: Market, at: int, config: Config) -> Target:
+def exploration_target(market: Market, at: int, config: Config) -> Target:
     """Return the want of a job that tries a size."""
-    case = JobContext(field, at)
-    gain = config.speed / case.speed - 1
+    context = JobContext(market, at)
+    gain = config.speed / context.speed - 1
     reason = (
         f"tries {config.size.describe()} in room that is free: faster or not, but in the mean "
         f"{gain:.0%} faster, if what proves slower is given up again"
     )
-    return case.step_target(config, reason, (), partial(_no_partial_target, case))
+    return context.step_target(config, reason, (), partial(_no_partial_target, context))
 
 
 def too_large_target(job: JobSnapshot) -> Target:
@@ -216,67 +229,71 @@ def too_large_target(job: JobSnapshot) -> Target:
     )
 
 
-def why_not(hindered: BlockReason) -> str:
+def why_not(obstacle: BlockReason) -> str:
     """Return what hinders a size, as it follows `it` or the size's name."""
     short = []
-    for amount, unit in zip(hindered.short, UNITS.values(), strict=True):
+    for amount, unit in zip(obstacle.short, UNITS.values(), strict=True):
         if amount:
             short.append(f"{amount:g} {unit}")
-    return WHY_NOT[hindered.cause].format(" and ".join(short))
+    return WHY_NOT[obstacle.cause].format(" and ".join(short))
 
 
-def _target_without_step(case: JobContext, hindered: BlockReason | None) -> Target:
+def _target_without_step(context: JobContext, obstacle: BlockReason | None) -> Target:
     """Nothing is left at its price: a job that runs goes down to its least, one that waits goes on
     waiting.
     """
-    least = case.step_config(0)
-    why = why_not(hindered) if hindered else ""
-    if case.job.size is None:
+    least = context.step_config(0)
+    why = why_not(obstacle) if obstacle else ""
+    if context.job.size is None:
         reason = f"waits: a chief, {least.size.describe()} {why}"
-        return case.plain_target(Size(0, 0), case.job.request.batch.start, reason)
-    return case.plain_target(least.size, least.batch, f"has its least: even that {why}")
+        return context.plain_target(Size(0, 0), context.job.request.batch.start, reason)
+    return context.plain_target(least.size, least.batch, f"has its least: even that {why}")
 
 
-def _unchanged_target(case: JobContext, config: Config, others: Others) -> Target:
+def _unchanged_target(context: JobContext, config: Config, alternatives: Alternatives) -> Target:
     """Return the want of a job that would gain too little by a step."""
-    reason = f"keeps what it has: {_too_little(case, config)}"
-    return case.plain_target(case.job.size or config.size, case.job.batch, reason, others)
+    reason = f"keeps what it has: {_too_little(context, config)}"
+    return context.plain_target(
+        context.job.size or config.size, context.job.batch, reason, alternatives
+    )
 
 
-def _granted_target(case: JobContext, config: Config, others: Others, note: str) -> Target:
+def _granted_target(
+    context: JobContext, config: Config, alternatives: Alternatives, note: str
+) -> Target:
     """Return the want for a step. `note`: on the other role, behind the reason."""
-    reason = _reason_to_have(case, config) + note
-    return case.step_target(config, reason, others, partial(_partial_target, case))
+    reason = _reason_to_have(context, config) + note
+    return context.step_target(config, reason, alternatives, partial(_partial_target, context))
 
 
-def _partial_target(case: JobContext, size: Size, batch: int) -> Target:
+def _partial_target(context: JobContext, size: Size, batch: int) -> Target:
     """Return what is said where there is no room for more than this."""
-    config = config_of(case.job, case.row, size, batch)
-    notes = _other_role_notes(case.field, {case.at: config})
-    reason = _reason_to_have(case, config) + notes.get(case.at, "")
-    return case.step_target(config, reason, (), partial(_partial_target, case))
+    config = config_of(context.job, context.row, size, batch)
+    notes = _other_role_notes(context.field, {context.at: config})
+    reason = _reason_to_have(context, config) + notes.get(context.at, "")
+    return context.step_target(config, reason, (), partial(_partial_target, context))
 
 
-def _no_partial_target(case: JobContext, size: Size, batch: int) -> Target:
+def _no_partial_target(context: JobContext, size: Size, batch: int) -> Target:
     """A job tries all of a size or nothing."""
-    return replace(case.plain_target(size, batch, "tries no part of a size"), speedup=1.0)
+    return replace(context.plain_target(size, batch, "tries no part of a size"), speedup=1.0)
 
 
 # ---------------------------------------------------------------- reasons
 
 
-def _reason_to_have(case: JobContext, config: Config) -> str:
+def _reason_to_have(context: JobContext, config: Config) -> str:
     scarce = RESOURCES[config.scarce]
     room = f"{config.cost:.0%} of the {scarce} that jobs of this policy may have"
-    if not case.known:
+    if not context.known:
         return f"there is no better use of {room}, by what is known before it runs"
     reason = f"{config.speed:,.0f} examples/s with {room}, of which there is no better use"
-    if case.job.size and config.cost < case.cost * (1 - 1e-9):
+    if context.job.size and config.cost < context.cost * (1 - 1e-9):
         reason += "; what it gives up is for who gains more by it, now or when they come"
     return reason
 
 
-def _other_role_notes(field: Market, configs: Mapping[int, Config]) -> dict[int, str]:
+def _other_role_notes(market: Market, configs: Mapping[int, Config]) -> dict[int, str]:
     """Return, by place, what giving up the other role would have cost jobs that shrink to these
     sizes by workers alone, or by ps alone.
 
@@ -284,18 +301,20 @@ def _other_role_notes(field: Market, configs: Mapping[int, Config]) -> dict[int,
     """
     sizes: dict[int, Size] = {}
     for at, config in configs.items():
-        job = field.jobs[at]
-        is_smaller = config.cost < float(field.cost[at]) * (1 - 1e-9)
-        is_known = not math.isnan(field.left[at])
-        size = alternative_role_cut(job, config) if job.size and is_smaller and is_known else None
-        if size is not None and config.speed:
+        job = market.jobs[at]
+        is_smaller = config.cost < float(market.cost[at]) * (1 - 1e-9)
+        is_known = not math.isnan(market.left[at])
+        if not (job.size and is_smaller and is_known and config.speed):
+            continue
+        size = alternative_role_cut(job, config)
+        if size is not None:
             sizes[at] = size
-    fits = [field.rows[at].fitted for at in sizes]
+    fits = [market.rows[at].fitted for at in sizes]
     asked = [(size.ps, size.workers, configs[at].batch) for at, size in sizes.items()]
     notes = {}
     for (at, size), speed in zip(sizes.items(), model_speeds(fits, asked), strict=True):
         config = configs[at]
-        slower = 1 - field.jobs[at].worth(config.batch) * speed / config.speed
+        slower = 1 - market.jobs[at].worth(config.batch) * speed / config.speed
         if slower > NOTICED:
             notes[at] = f"; with {size.describe()} it would be {slower:.0%} slower"
     return notes
@@ -313,23 +332,31 @@ def alternative_role_cut(job: JobSnapshot, config: Config) -> Size | None:
     workers = had.workers - config.workers
     if min(ps, workers) != 0 or ps == workers:
         return None
-    cut, other = (job.sizes.worker, job.sizes.ps) if workers else (job.sizes.ps, job.sizes.worker)
-    freed = (ps + workers) * amounts(cut)[config.scarce]
-    each = amounts(other)[config.scarce]
-    count = math.ceil(freed / each - ROUNDING) if each > 0 else 0
-    size = Size(had.ps - count, had.workers) if workers else Size(had.ps, had.workers - count)
+    ps_amount = amounts(job.sizes.ps)[config.scarce]
+    worker_amount = amounts(job.sizes.worker)[config.scarce]
+    if workers:
+        count = _tasks_freeing(workers * worker_amount, ps_amount)
+        size = Size(had.ps - count, had.workers)
+    else:
+        count = _tasks_freeing(ps * ps_amount, worker_amount)
+        size = Size(had.ps, had.workers - count)
     least = job.least
     if count <= 0 or size.ps < least.ps or size.workers < least.workers:
         return None
     return size
 
 
-def _too_little(case: JobContext, config: Config) -> str:
+def _tasks_freeing(amount: float, each: float) -> int:
+    """Return the number of tasks that free an amount of a resource together; 0 if they use none."""
+    return math.ceil(amount / each - ROUNDING) if each > 0 else 0
+
+
+def _too_little(context: JobContext, config: Config) -> str:
     """Return why a job is not changed to a size, by the speeds that say so."""
-    percent = round(100 * (config.speed / case.speed - 1))
+    percent = round(100 * (config.speed / context.speed - 1))
     word = "slower" if percent < 0 else "faster"
     would = f"{config.size.describe()} would be {abs(percent)}% {word}"
-    if config.speed < (1 + MIN_GAIN) * case.speed:
+    if config.speed < (1 + MIN_GAIN) * context.speed:
         return f"{would}, and below {MIN_GAIN:.0%} it does not change"
-    pause = format_duration(case.pause_s, fine=True)
+    pause = format_duration(context.pause_s, fine=True)
     return f"{would}, which does not repay a pause of {pause} in what it has left to do"

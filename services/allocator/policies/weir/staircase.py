@@ -188,7 +188,7 @@ Axes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def build_staircases(
-    jobs: Sequence[tuple[JobSnapshot, Fit]], there: Resources, node: Resources
+    jobs: Sequence[tuple[JobSnapshot, Fit]], cluster_total: Resources, node: Resources
 ) -> list[Array]:
     """Return each job's staircase, [steps, 10] as `staircase.Config`: the gang floor, then the
     hull.
@@ -199,7 +199,7 @@ def build_staircases(
     for at, (job, fitted) in enumerate(jobs):
         cases.setdefault((size_bounds(job, node), fitted), []).append(at)
     found = [np.zeros((0, COLUMNS))] * len(jobs)
-    for places, steps in zip(cases.values(), _of_cases(list(cases), there), strict=True):
+    for places, steps in zip(cases.values(), _of_cases(list(cases), cluster_total), strict=True):
         for at in places:
             found[at] = steps
     return found
@@ -224,8 +224,8 @@ def held_by(node: Resources, wants: Resources) -> int:
     return 1 if most == math.inf else int(most + ROUNDING)
 
 
-def _of_cases(cases: Sequence[Case], there: Resources) -> list[Array]:
-    axes = [_axes(asked, fitted) for asked, fitted in cases]
+def _of_cases(cases: Sequence[Case], cluster_total: Resources) -> list[Array]:
+    axes = [_axes(bounds, fitted) for bounds, fitted in cases]
     found = [np.zeros((0, COLUMNS))] * len(cases)
     for lot in _case_batches(axes):
         grid = Grid(
@@ -233,34 +233,34 @@ def _of_cases(cases: Sequence[Case], there: Resources) -> list[Array]:
             pad_rows([axes[at][1] for at in lot]),
             pad_rows([axes[at][2] for at in lot]),
         )
-        built = _build_staircases([cases[at] for at in lot], grid, there)
+        built = _build_staircases([cases[at] for at in lot], grid, cluster_total)
         for at, steps in zip(lot, built, strict=True):
             found[at] = steps
     return found
 
 
-def _axes(asked: SizeBounds, fitted: Fit) -> Axes:
+def _axes(bounds: SizeBounds, fitted: Fit) -> Axes:
     """Return every number of ps, of workers, and every batch to try."""
     ps_seen, workers_seen = fitted.rows[:, :2].max(axis=0, initial=0.0).astype(int).tolist()
-    workers = task_counts(asked.workers, workers_seen)
-    if asked.ps.max == 0 and asked.together > 1:
-        workers = even_counts(workers, asked.together)
-    return task_counts(asked.ps, ps_seen), workers, batch_sizes(asked.batch)
+    workers = task_counts(bounds.workers, workers_seen)
+    if bounds.ps.max == 0 and bounds.together > 1:
+        workers = even_counts(workers, bounds.together)
+    return task_counts(bounds.ps, ps_seen), workers, batch_sizes(bounds.batch)
 
 
-def larger_sizes(asked: SizeBounds, fitted: Fit, has: tuple[int, int]) -> Array:
+def larger_sizes(bounds: SizeBounds, fitted: Fit, has: tuple[int, int]) -> Array:
     """Return some sizes [sizes, (ps, workers, batch)] that have more of one role than the job, and
     no less of the other. `has`: its ps and workers.
     """
-    ps, workers, batch = _axes(asked, fitted)
+    ps, workers, batch = _axes(bounds, fitted)
     if ps[-1] <= has[0] and workers[-1] <= has[1]:
         return np.zeros((0, 3))
     more_ps = _thin_out([count for count in ps if count >= has[0]])
     more_workers = _thin_out([count for count in workers if count >= has[1]])
     axes = [np.array([axis], dtype=np.float64) for axis in (more_ps, more_workers, batch)]
-    sizes = whole_passes(Grid(*axes).sizes(), [(asked, fitted)])[0]
-    larger = {(p, w, b) for p, w, b in sizes.tolist() if p > has[0] or w > has[1]}
-    return np.array(sorted(larger), dtype=np.float64).reshape(-1, 3)
+    sizes = whole_passes(Grid(*axes).sizes(), [(bounds, fitted)])[0]
+    larger = (sizes[:, 0] > has[0]) | (sizes[:, 1] > has[1])
+    return np.unique(sizes[larger], axis=0)
 
 
 def _thin_out(numbers: Sequence[int]) -> Sequence[int]:
@@ -295,27 +295,29 @@ def _case_batches(axes: Sequence[Axes]) -> Iterator[list[int]]:
         yield lot
 
 
-def _build_staircases(cases: Sequence[Case], grid: Grid, there: Resources) -> list[Array]:
+def _build_staircases(cases: Sequence[Case], grid: Grid, cluster_total: Resources) -> list[Array]:
     """Build the staircases of a lot; the first sizes of a grid are the gang floor's, each batch."""
     sizes = whole_passes(grid.sizes(), cases)
-    asked = [case[0] for case in cases]
-    takes = size_amounts(sizes, asked)
+    bounds = [case[0] for case in cases]
+    takes = size_amounts(sizes, bounds)
     # Shares of each resource [3, jobs, sizes]; the largest is the cost [jobs, sizes].
-    shares = _cost_shares(takes, there)
+    shares = _cost_shares(takes, cluster_total)
     cost = shares.max(axis=0)
-    speed, apart = _grid_speeds(cases, grid, sizes)
+    speed, spread_speed = _grid_speeds(cases, grid, sizes)
     number_of_floors = grid.batches.shape[1]
-    most = np.full(cost.shape[1], 1.0 + 1e-9)
-    most[:number_of_floors] = FLOOR_COST
-    speed[(cost > most) | (cost <= 0.0) | ~np.isfinite(speed)] = 0.0
+    highest_cost = np.full(cost.shape[1], 1.0 + 1e-9)
+    highest_cost[:number_of_floors] = FLOOR_COST
+    is_impossible = (cost > highest_cost) | (cost <= 0.0) | ~np.isfinite(speed)
+    speed[is_impossible] = 0.0
     # The floor with its fastest batch is the first step.
     jobs = np.arange(len(cases))
     floors = speed[:, :number_of_floors].argmax(axis=1)
     base = np.stack([cost[jobs, floors], speed[jobs, floors]], axis=1)
-    above = concave_hulls(cost, np.where(cost > base[:, :1], speed, 0.0), base)
+    speed_above = np.where(cost > base[:, :1], speed, 0.0)
+    above = concave_hulls(cost, speed_above, base)
     # All that is known of each size, in the order of `staircase.Config` [jobs, sizes, 10].
     scarce = shares.argmax(axis=0).astype(np.float64)
-    parts = [*np.moveaxis(sizes, 2, 0), *takes, cost, speed, apart, scarce]
+    parts = [*np.moveaxis(sizes, 2, 0), *takes, cost, speed, spread_speed, scarce]
     table = np.stack(parts, axis=2)
     found = []
     for at, (floor, steps) in enumerate(zip(floors.tolist(), above, strict=True)):
@@ -334,7 +336,9 @@ def whole_passes(sizes: Array, cases: Sequence[Case]) -> Array:
     if not alone.any():
         return sizes
     device = np.array([fitted.device for _, fitted in cases])[:, None]
-    spans = np.array([(asked.batch.min, asked.batch.max) for asked, _ in cases], dtype=np.float64)
+    spans = np.array(
+        [(bounds.batch.min, bounds.batch.max) for bounds, _ in cases], dtype=np.float64
+    )
     at_once = sizes[..., 1] * device
     several = alone & (sizes[..., 2] > at_once)
     once = at_once[several]
@@ -352,17 +356,18 @@ def _grid_speeds(cases: Sequence[Case], grid: Grid, sizes: Array) -> tuple[Array
     """Return speeds with workers as near to each other as they can stand; and apart, of devices
     side by side that one node could hold (nan for all others).
     """
-    asked = [case[0] for case in cases]
+    bounds = [case[0] for case in cases]
     fits = [case[1] for case in cases]
-    worths = _sample_worths(sizes, asked)
-    together = [one.together for one in asked]
-    apart = np.full(sizes.shape[:2], math.nan)
-    one_node = sizes[..., 1] <= np.array(together)[:, None]
-    could = (sizes[..., 0] == 0) & (sizes[..., 1] > 1) & one_node
-    if could.any():
+    worths = _sample_worths(sizes, bounds)
+    together = [one.together for one in bounds]
+    log_speeds = grid_log_speeds(fits, grid, sizes, together)
+    spread_speeds = np.full(sizes.shape[:2], math.nan)
+    fits_one_node = sizes[..., 1] <= np.array(together)[:, None]
+    side_by_side = (sizes[..., 0] == 0) & (sizes[..., 1] > 1) & fits_one_node
+    if side_by_side.any():
         spread = np.exp(grid_log_speeds(fits, grid, sizes, [0] * len(fits))) * worths
-        apart[could] = spread[could]
-    return np.exp(grid_log_speeds(fits, grid, sizes, together)) * worths, apart
+        spread_speeds[side_by_side] = spread[side_by_side]
+    return np.exp(log_speeds) * worths, spread_speeds
 
 
 def with_present_config(steps: Array, now: Config) -> Array:
@@ -379,30 +384,30 @@ def with_present_config(steps: Array, now: Config) -> Array:
     return np.concatenate([steps[:lower], [now], faster])
 
 
-def size_amounts(sizes: Array, asked: Sequence[SizeBounds]) -> Array:
+def size_amounts(sizes: Array, bounds: Sequence[SizeBounds]) -> Array:
     """Return cores, GiB and devices of whole jobs [3, jobs, sizes]."""
     each = []
-    for one in asked:
+    for one in bounds:
         roles = one.sizes
         each.append((amounts(roles.chief), amounts(roles.ps), amounts(roles.worker)))
     chief, ps, worker = np.array(each, dtype=float).reshape(-1, 3, 3).transpose(1, 2, 0)[..., None]
     return np.asarray(chief + sizes[..., 0] * ps + sizes[..., 1] * worker)
 
 
-def _cost_shares(takes: Array, there: Resources) -> Array:
+def _cost_shares(takes: Array, cluster_total: Resources) -> Array:
     """Return shares of what there is of each resource, shaped as `takes`."""
-    total = np.array(amounts(there))[:, None, None]
+    total = np.array(amounts(cluster_total))[:, None, None]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # infinite of next to none
         shares = np.where(takes > 0, takes / total, 0.0)
     return np.asarray(shares)
 
 
-def _sample_worths(sizes: Array, asked: Sequence[SizeBounds]) -> Array | float:
+def _sample_worths(sizes: Array, bounds: Sequence[SizeBounds]) -> Array | float:
     """Return what a sample of each batch teaches [jobs, sizes]; 1 where no noise is known."""
-    if all(one.noise is None for one in asked):
+    if all(one.noise is None for one in bounds):
         return 1.0
     found = np.ones(sizes.shape[:2])
-    for at, one in enumerate(asked):
+    for at, one in enumerate(bounds):
         different, places = np.unique(sizes[at, :, 2], return_inverse=True)
         start = float(one.batch.start)
         taught = [sample_worth(batch, start, one.noise) for batch in different.tolist()]

@@ -215,7 +215,7 @@ def _repeated_names(field: str, names: Iterable[str]) -> Iterator[str]:
     """Yield a reason for each name that occurs more than once in a list of the document."""
     for name, number in Counter(names).items():
         if number > 1:
-            yield f"{field}: {name!r} is there {number} times"
+            yield f"{field}: {name!r} occurs {number} times"
 
 
 Fields = Mapping[str, Any]

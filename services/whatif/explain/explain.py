@@ -35,7 +35,7 @@ from services.whatif.explain.waiting import by_waiting, settled_states
 from shared.messages import AllocationDecided, JobFinished
 
 OVER = "it is over"
-LEFT_OUT = "what stands in the way of more is left out"
+LEFT_OUT = "the obstacles to a larger size are left out"
 
 
 def explain_job(moment: Moment, key: str, rules: Rules) -> Explanation | None:

@@ -97,7 +97,7 @@ def read_table(text: str, columns: Sequence[Column]) -> Table:
     if not whole_header:
         return Table([], read.reasons, read.at)
     if not read.rows and not read.reasons:
-        read.reasons.append(FileError(lines.line_num, ": there are no rows"))
+        read.reasons.append(FileError(lines.line_num, ": the file has no rows"))
     return read
 
 
@@ -124,7 +124,7 @@ def _against_header(
 
     for number, name in enumerate(names, start=1):
         if name in names[: number - 1]:
-            yield _error_at(line, number, name, "is there twice")
+            yield _error_at(line, number, name, "occurs twice")
         elif name not in known:
             meant = _meant_column(name, absent)
             if meant:
@@ -203,7 +203,7 @@ def whole_number_cell(least: int) -> Callable[[str], int]:
 def label_cell(text: str) -> str:
     """Read a name as Kubernetes has it."""
     if not re.fullmatch(DNS_LABEL, text):
-        raise ValueError(f"{text!r} is no name of small letters, digits and -")
+        raise ValueError(f"{text!r} is not a name of small letters, digits and -")
     return text
 
 
@@ -302,7 +302,7 @@ def _mixed_mode_errors(read: Table) -> Iterator[FileError]:
         mode = row.cells["mode"]
         first = modes.setdefault(model, mode)
         if first != mode:
-            why = f"{model} is there as {first!r} already: one mode a model"
+            why = f"{model} has mode {first!r} in an earlier row; a model has one mode"
             yield read.against(row, "mode", why)
 
 
@@ -395,7 +395,7 @@ def _row_errors(read: Table, row: Row, work: Work, measured: Speeds | None) -> I
     yield from _span_errors(read, row, "ps", work.ps)
     yield from _span_errors(read, row, "workers", work.workers)
     if work.ps.min == 0 < work.ps.max:
-        why = f"0 ps means none throughout, but up to {work.ps.max} are allowed"
+        why = f"min 0 means a job without ps, but up to {work.ps.max} are allowed"
         yield read.against(row, "ps", why)
     if measured is not None:
         yield from _model_errors(read, row, work, measured)
@@ -427,7 +427,7 @@ def _duplicate_name_errors(read: Table) -> Iterator[FileError]:
         job = row.cells["job"]
         times = rows_of[job]
         if times > 1:
-            yield read.against(row, "job", f"{job!r} is there {times} times")
+            yield read.against(row, "job", f"{job!r} occurs {times} times")
 
 
 def _raise_errors(read: Table, more: Iterable[FileError]) -> None:

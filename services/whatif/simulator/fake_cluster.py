@@ -193,7 +193,7 @@ def _sum(resources: Iterable[Resources]) -> Resources:
 def _without_float_errors(name: str, free: Resources) -> Resources:
     """Return the amount without rounding errors below 0."""
     if min(free.cpu, free.memory_gib, free.gpu) < -SLACK:
-        raise Overcommitted(f"{name} is given more than it has: {free} is left")
+        raise Overcommitted(f"{name} is overcommitted: {free} is left")
     return Resources(
         cpu=max(0.0, free.cpu),
         memory_gib=max(0.0, free.memory_gib),

@@ -375,7 +375,7 @@ def _read_cluster_file(text: str) -> tuple[dict[str, Any], yaml.Node]:
     except yaml.MarkedYAMLError as error:
         raise InvalidFile([_no_yaml(error)]) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise InvalidFile([FileError(1, f": this is no YAML: {error}")]) from error
+        raise InvalidFile([FileError(1, f": not valid YAML: {error}")]) from error
 
     if not isinstance(document, dict) or tree is None:
         raise InvalidFile(
@@ -392,7 +392,7 @@ def _no_yaml(error: yaml.MarkedYAMLError) -> FileError:
     if mark:
         line = mark.line + 1
         column = mark.column + 1
-    return FileError(line, f", column {column}: this is no YAML: {error.problem}")
+    return FileError(line, f", column {column}: not valid YAML: {error.problem}")
 
 
 def _cluster_of_document(document: dict[str, Any]) -> Cluster:
@@ -431,7 +431,7 @@ def _against_shape(document: dict[str, Any]) -> Iterator[str]:
         if key not in known:
             yield f"{key}: unknown; there are {', '.join(known)}"
     if not document.get("nodes"):
-        yield "nodes: there must be at least one"
+        yield "nodes: at least one is required"
 
 
 def _against_entries(
@@ -448,7 +448,7 @@ def _against_entries(
         if isinstance(entry, dict):
             yield from field_reasons(kind, entry, f"{where}.")
         else:
-            yield f"{where}: no mapping"
+            yield f"{where}: is not a mapping"
 
 
 def _against_names(spec: Cluster) -> Iterator[str]:
@@ -460,7 +460,7 @@ def _against_names(spec: Cluster) -> Iterator[str]:
     for number, machine in enumerate(spec.nodes):
         for name in machine.names():
             if times[name] > 1:
-                yield f"nodes[{number}].name: {name!r} is there {times[name]} times"
+                yield f"nodes[{number}].name: {name!r} occurs {times[name]} times"
 
 
 def _against_tenants(spec: Cluster) -> Iterator[str]:
@@ -472,7 +472,7 @@ def _against_tenants(spec: Cluster) -> Iterator[str]:
         if node is None:
             yield f"{where}.node: there is no node {tenant.node!r}"
         elif tenant.cpu > node.cpu:
-            yield f"{where}.cpu: {tenant.node!r} has {node.cpu:g}"
+            yield f"{where}.cpu: {tenant.node!r} has {node.cpu:g} cores"
         if tenant.to_s is not None and tenant.to_s <= tenant.from_s:
             yield f"{where}.to_s: must be later than from_s"
 

@@ -236,7 +236,7 @@ def test_a_wrong_line_is_answered_with_every_reason_and_changes_nothing() -> Non
         60, [node(), node()], job("one", {"workers": 0}), job("two", {"policy": "best", "epocs": 1})
     )
     assert refused(at, wrong) == [
-        "nodes: 'n1' is there 2 times",
+        "nodes: 'n1' occurs 2 times",
         "jobs[0].request.workers.start: Expected `int` >= 1, got 0",
         "jobs[0].request.workers.min: Expected `int` >= 1, got 0",
         "jobs[0].request.workers.max: Expected `int` >= 1, got 0",

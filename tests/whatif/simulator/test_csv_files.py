@@ -45,7 +45,7 @@ def test_speed_files_have_ps_or_device_columns() -> None:
 
 def test_two_modes_of_one_model_are_refused() -> None:
     with pytest.raises(
-        InvalidFile, match=r"line 4, column 2 \(mode\): net is there as 'sync' already"
+        InvalidFile, match=r"line 4, column 2 \(mode\): net has mode 'sync' in an earlier row"
     ):
         read_surfaces(SERVED + "net,async,1,1,64,130\n")
 
@@ -106,14 +106,14 @@ def test_every_error_in_a_job_file_is_listed() -> None:
         "d,-1,ring,10,64,0,,0,3,,,,,,,,,\n"
     )
     assert refused(HEADER + wrong.replace("d,-1", "d,1")) == [
-        "line 2, column 1 (job): 'a' is there 2 times",
+        "line 2, column 1 (job): 'a' occurs 2 times",
         "line 2, column 6 (ps): min 1 <= 3 <= max 2 does not hold",
         "line 3, column 3 (model): the speeds of 'nat' were not measured",
-        "line 4, column 1 (job): 'a' is there 2 times",
+        "line 4, column 1 (job): 'a' occurs 2 times",
         "line 4, column 6 (ps): 'ring' was not measured with ps",
         "line 5, column 5 (global_batch): min 128 <= 64 <= max 64 does not hold",
         "line 5, column 6 (ps): 'net' was not measured without ps",
-        "line 6, column 6 (ps): 0 ps means none throughout, but up to 3 are allowed",
+        "line 6, column 6 (ps): min 0 means a job without ps, but up to 3 are allowed",
     ]
     assert "line 6, column 2 (submitted_s): -1 is less than 0" in refused(HEADER + wrong)
 
@@ -170,7 +170,7 @@ def test_a_missing_column_is_one_error() -> None:
     read = read_table("naem,cores,note,cores\na,1,x,2\nb,y,x,2\n", COLUMNS)
     assert said(read)[:3] == [
         "line 1, column 1 (naem): no such column; did you mean 'name'?",
-        "line 1, column 4 (cores): is there twice",
+        "line 1, column 4 (cores): occurs twice",
         "line 1: no column 'name'",
     ]
     assert read.rows == []
@@ -180,7 +180,8 @@ EMPTY = "line 1: the file is empty; its first line names the columns"
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("", f"{EMPTY} name, cores"), ("name,cores\n", "line 1: there are no rows")]
+    ("text", "why"),
+    [("", f"{EMPTY} name, cores"), ("name,cores\n", "line 1: the file has no rows")],
 )
 def test_a_file_without_rows_is_refused(text: str, why: str) -> None:
     assert said(read_table(text, COLUMNS)) == [why]

@@ -47,7 +47,7 @@ def test_overcommitment_is_an_error() -> None:
     made = machines(4)
     made.put_pod("n1", pod("a", 3))
     made.put_pod("n1", pod("b", 2))
-    with pytest.raises(Overcommitted, match="n1 is given more than it has"):
+    with pytest.raises(Overcommitted, match="n1 is overcommitted"):
         list(made.capacity_facts(1.0))
 
 

@@ -146,7 +146,7 @@ def test_every_error_is_listed_with_line_and_column() -> None:
         "line 2, column 13: nodes[0].count: Expected `int` >= 1, got 0",
         "line 2, column 21: nodes[0].cpu: Expected `float`, got 'many'",
         "line 3, column 26: nodes[1].memery_gib: no such field; did you mean 'memory_gib'?",
-        "line 4, column 5: nodes[2]: no mapping",
+        "line 4, column 5: nodes[2]: is not a mapping",
         "line 6, column 5: tenants[0].cpu: is required",
         "line 7, column 7: pods: unknown; there are nodes, tenants, quotas",
     ]
@@ -157,9 +157,9 @@ def test_node_names_and_tenants_are_checked() -> None:
         "cpu: 1.5, from_s: 30", "cpu: 5, from_s: 100"
     )
     assert refused(wrong) == [
-        "line 2, column 45: nodes[0].name: 'small-1' is there 2 times",
-        "line 3, column 45: nodes[1].name: 'small-1' is there 2 times",
-        "line 5, column 26: tenants[0].cpu: 'small-2' has 4",
+        "line 2, column 45: nodes[0].name: 'small-1' occurs 2 times",
+        "line 3, column 45: nodes[1].name: 'small-1' occurs 2 times",
+        "line 5, column 26: tenants[0].cpu: 'small-2' has 4 cores",
         "line 5, column 48: tenants[0].to_s: must be later than from_s",
     ]
     assert refused(GOOD.replace("small-2", "small-3")) == [
@@ -171,9 +171,9 @@ def test_node_names_and_tenants_are_checked() -> None:
     ("text", "why"),
     [
         ("", "line 1: a cluster file is a mapping with `nodes` and perhaps `tenants`"),
-        ("nodes: []", "line 1, column 8: nodes: there must be at least one"),
+        ("nodes: []", "line 1, column 8: nodes: at least one is required"),
         ("nodes: 4", "line 1, column 8: nodes: is not a list"),
-        ("nodes: [", "line 1, column 9: this is no YAML"),
+        ("nodes: [", "line 1, column 9: not valid YAML"),
         ("nodes: [{cpu: 1}]\ntenants: x", "line 2, column 10: tenants: is not a list"),
     ],
 )

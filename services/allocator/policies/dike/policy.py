@@ -59,7 +59,7 @@ PROBES = 8
 """Sizes that a job tries; its first counts."""
 THERE_AND_BACK = 2.0
 """Pauses that a probe costs."""
-LOST = "slower, by what is known"
+LOST = "expected to be slower"
 HOLD = 0.02
 """From a size that has just been tried a job goes back where it is faster by so much: less is not
 worth a pause.
@@ -215,7 +215,7 @@ def _running_target(job: JobSnapshot, model: DikeModel, nodes: FreeNodes) -> Tar
     """Return the size that a running job should have, of those that there is room for."""
     size = job.size or job.start
     if model.fit is None or size not in model.tried:
-        return _dike_target(job, size, "waits for its speed at this size")
+        return _dike_target(job, size, "keeps its size until its speed is measured")
     sizes = list(dict.fromkeys([size, *offered_sizes(nodes, job)]))
     if len(sizes) == 1:
         return _unchanged_target(job, size, model)
@@ -357,7 +357,7 @@ def _saved_s(job: JobSnapshot, speed: float, gain: float) -> float:
 def _unchanged_target(job: JobSnapshot, size: Size, model: DikeModel) -> Target:
     """Return the want for the present size."""
     tried = format_count(len(model.tried), "size")
-    reason = f"the best of {tried} tried; no other is worth a probe"
+    reason = f"the best of {tried} tried; a probe of another size would not pay"
     return _dike_target(job, size, reason)
 
 

@@ -197,7 +197,7 @@ class RunningJob(NamedTuple):
 
     @property
     def reason(self) -> str:
-        return f"the busiest of its ps uses {self.utilisation:.0%} of its cores"
+        return f"its busiest ps uses {self.utilisation:.0%} of its cores"
 
     @property
     def relieved_ps_cpu(self) -> float:
@@ -209,7 +209,9 @@ def _tuned_target(job: JobSnapshot, size: Size, nodes: FreeNodes, now: float) ->
     """Return the running stage's size: the ps first, then the workers."""
     use = used_cores(job, size)
     if use is None or not _is_due(job, now):
-        return _heuristic_target(job, size, "watches what its ps and workers use")
+        return _heuristic_target(
+            job, size, "keeps its size while the use of its ps and workers is measured"
+        )
 
     ps = role_resources(job, "ps")
     worker = role_resources(job, "worker")

@@ -269,7 +269,7 @@ def _dlrover_target(
     alone are chosen.
     """
     if bid is None:
-        choice = Choice(model.tasks.plan, "watched for a while first")
+        choice = Choice(model.tasks.plan, "not observed for long enough yet")
         speed = 0.0
     else:
         choice = _choose_plans(job, model, bid, at)
@@ -342,10 +342,10 @@ def _choose_plans(job: JobSnapshot, model: DlroverModel, bid: Bid, at: int) -> C
     if at + 1 < len(bid.cost):
         others = (_alternative(job, bid, at + 1),)
 
-    seen = f"by {format_count(model.sizes_seen, 'size')} seen"
+    seen = f"by {format_count(model.sizes_seen, 'observed size')}"
     if gain < WORTH and extra > -2 * WORTH:
-        return Choice(model.tasks.plan, f"nothing in reach is worth a change {seen}", others)
-    reason = f"{gain:+.0%} examples a second for {extra:+.0%} cost {seen}"
+        return Choice(model.tasks.plan, f"no plan in reach is worth a change, {seen}", others)
+    reason = f"{gain:+.0%} examples a second for {extra:+.0%} cost, {seen}"
     return Choice(_plan_of_row(bid.plans[at]), reason, others)
 
 
@@ -354,7 +354,7 @@ def _alternative(job: JobSnapshot, bid: Bid, to: int) -> Alternative:
     plan = _plan_of_row(bid.plans[to])
     gain, extra = bid.against_now(to)
     why = (
-        f"{gain:+.0%} for {extra:+.0%} cost: others gain more from it, it does not fit, "
+        f"{gain:+.0%} for {extra:+.0%} cost: it does not fit, others gain more, "
         "or it is not worth it"
     )
     return Alternative(ps=plan.ps, workers=plan.workers, batch=job.batch, why=why)

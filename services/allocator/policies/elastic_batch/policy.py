@@ -336,7 +336,7 @@ def _scaled_target(choices: Choices, workers: int) -> Target:
     scale = choices.scale(workers)
     batch = int(choices.table.batches[workers - 1])
     size = f"batch {batch} on {format_count(workers, 'worker')}"
-    reason = f"{size} is {scale:.2f} times one worker: best for the sum over all jobs"
+    reason = f"{size} is {scale:.2f} times one worker: the largest sum over all jobs"
     faster = None
     if choices.now > 0:
         faster = scale / choices.now
@@ -359,7 +359,7 @@ def _unchanged_target(choices: Choices, workers: int) -> Target:
         ps=size.ps,
         workers=size.workers,
         batch=choices.job.batch,
-        reason=f"nobody waits, and {other} {KEEP:.0%}",
+        reason=f"no job waits, and {other} {KEEP:.0%}",
     )
 
 

@@ -26,11 +26,11 @@ RESOURCES = tuple(WORDS.values())
 NOTICED = 0.005
 """Less is told as 0 %."""
 WHY_NOT: dict[Cause, str] = {
-    "pause": "would be another pause too soon",
-    "next": "would leave too little for who comes next",
-    "room": "would take {} more than is left on the nodes",
-    "quota": "would take {} more than is left of its namespace's quota",
-    "others": "would take more than is left on the nodes, and others gain more by what they have",
+    "pause": "would pause it again too soon",
+    "next": "would leave too little free for the next job",
+    "room": "would need {} more than is free on the nodes",
+    "quota": "would need {} more than its namespace's quota has left",
+    "others": "would need more than is free on the nodes, and other jobs gain more by their share",
 }
 """Of a size, by what hinders it; with how much is short."""
 
@@ -176,24 +176,22 @@ class _KeepTargets:
         key = (ps, workers, batch, obstacle)
         if key not in self.made:
             why = why_not(obstacle)
-            reason = f"keeps what it has: {Size(ps, workers).describe()} {why}"
+            reason = f"keeps its size: {Size(ps, workers).describe()} {why}"
             other = Alternative(ps=ps, workers=workers, batch=batch, why=f"it {why}")
             self.made[key] = (reason, (other,))
         return self.made[key]
 
     def _why_at_top(self, at: int) -> str:
         if self.fills[at]:
-            return "keeps what it has: another task would be more than there is on the nodes"
+            return "keeps its size: the nodes cannot hold another task, even if empty"
         if self.unrepaid[at]:
             unrepaid = Config.of_row(self.field.unrepaid_steps[at].tolist())
-            return f"keeps what it has: {_too_little(JobContext(self.field, at), unrepaid)}"
+            return f"keeps its size: {_too_little(JobContext(self.field, at), unrepaid)}"
         job = self.field.jobs[at]
         ps, workers, _ = self.sizes[at]
         if ps == job.request.ps.max and workers == job.request.workers.max:
-            return "keeps what it has, which is the most that it may have"
-        return (
-            "keeps what it has: as far as is known, no larger size that it may have would be faster"
-        )
+            return "keeps its size: it is at its maximum"
+        return "keeps its size: no larger size is expected to be faster"
 
 
 def _next_step(context: JobContext, step: int, obstacle: BlockReason | None) -> Alternatives:
@@ -210,8 +208,8 @@ def exploration_target(market: Market, at: int, config: Config) -> Target:
     context = JobContext(market, at)
     gain = config.speed / context.speed - 1
     reason = (
-        f"tries {config.size.describe()} in room that is free: faster or not, but in the mean "
-        f"{gain:.0%} faster, if what proves slower is given up again"
+        f"tries {config.size.describe()} on free capacity: "
+        f"{gain:.0%} faster on average, and it goes back if it is slower"
     )
     return context.step_target(config, reason, (), partial(_no_partial_target, context))
 
@@ -225,7 +223,7 @@ def too_large_target(job: JobSnapshot) -> Target:
         ps=job.least.ps,
         workers=job.least.workers,
         batch=job.request.batch.start,
-        reason="as soon as its least fits",
+        reason="as soon as its smallest size fits",
     )
 
 
@@ -247,12 +245,14 @@ def _target_without_step(context: JobContext, obstacle: BlockReason | None) -> T
     if context.job.size is None:
         reason = f"waits: a chief, {least.size.describe()} {why}"
         return context.plain_target(Size(0, 0), context.job.request.batch.start, reason)
-    return context.plain_target(least.size, least.batch, f"has its least: even that {why}")
+    return context.plain_target(
+        least.size, least.batch, f"shrinks to its smallest size: even that {why}"
+    )
 
 
 def _unchanged_target(context: JobContext, config: Config, alternatives: Alternatives) -> Target:
     """Return the want of a job that would gain too little by a step."""
-    reason = f"keeps what it has: {_too_little(context, config)}"
+    reason = f"keeps its size: {_too_little(context, config)}"
     return context.plain_target(
         context.job.size or config.size, context.job.batch, reason, alternatives
     )
@@ -276,7 +276,9 @@ def _partial_target(context: JobContext, size: Size, batch: int) -> Target:
 
 def _no_partial_target(context: JobContext, size: Size, batch: int) -> Target:
     """A job tries all of a size or nothing."""
-    return replace(context.plain_target(size, batch, "tries no part of a size"), speedup=1.0)
+    return replace(
+        context.plain_target(size, batch, "tries a size as a whole or not at all"), speedup=1.0
+    )
 
 
 # ---------------------------------------------------------------- reasons
@@ -286,10 +288,10 @@ def _reason_to_have(context: JobContext, config: Config) -> str:
     scarce = RESOURCES[config.scarce]
     room = f"{config.cost:.0%} of the {scarce} that jobs of this policy may have"
     if not context.known:
-        return f"there is no better use of {room}, by what is known before it runs"
-    reason = f"{config.speed:,.0f} examples/s with {room}, of which there is no better use"
+        return f"the best known use of {room}, before its speed is measured"
+    reason = f"{config.speed:,.0f} examples/s with {room}: the best use of it"
     if context.job.size and config.cost < context.cost * (1 - 1e-9):
-        reason += "; what it gives up is for who gains more by it, now or when they come"
+        reason += "; the rest goes to jobs that gain more by it, now or soon"
     return reason
 
 
@@ -357,6 +359,6 @@ def _too_little(context: JobContext, config: Config) -> str:
     word = "slower" if percent < 0 else "faster"
     would = f"{config.size.describe()} would be {abs(percent)}% {word}"
     if config.speed < (1 + MIN_GAIN) * context.speed:
-        return f"{would}, and below {MIN_GAIN:.0%} it does not change"
+        return f"{would}, below the {MIN_GAIN:.0%} threshold"
     pause = format_duration(context.pause_s, fine=True)
-    return f"{would}, which does not repay a pause of {pause} in what it has left to do"
+    return f"{would}, too little to repay a pause of {pause} before it ends"

@@ -206,7 +206,7 @@ def test_a_waiting_job_starts_at_the_requested_size():
 
 def test_a_size_without_a_report_is_awaited():
     want = only(dike(ROOMY, [running(Size(2, 3), seen_at(Size(1, 1), 50.0))], 0.0))
-    assert want.size == Size(2, 3) and "waits for its speed" in want.reason
+    assert want.size == Size(2, 3) and "until its speed is measured" in want.reason
 
 
 def test_a_job_with_a_decision_in_flight_is_not_changed():

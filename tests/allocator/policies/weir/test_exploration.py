@@ -97,7 +97,7 @@ def wanted(there: list[Node], *jobs: JobSnapshot) -> dict[str, int]:
 def test_an_idle_cluster_is_used_for_exploration():
     [want] = weir(nodes(12), [running()], NOW)
     assert want.workers == 32 and want.speedup and want.speedup > 1.2
-    assert want.reason.startswith("tries 0 ps and 32 workers in room that is free: ")
+    assert want.reason.startswith("tries 0 ps and 32 workers on free capacity: ")
 
 
 @pytest.mark.parametrize(

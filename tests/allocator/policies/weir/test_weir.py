@@ -197,7 +197,7 @@ def test_a_job_shrinks_for_a_much_shorter_waiting_one():
     )
     less, first = weir([node(0.5)], [wide, waiting("new")], 0.0)
     assert workers([less, first]) == {"one": 1, "new": 1}
-    given_up = "what it gives up is for who gains more by it"
+    given_up = "the rest goes to jobs that gain more by it"
     assert given_up in less.reason and given_up not in first.reason
 
 
@@ -290,7 +290,7 @@ def test_a_job_without_capacity_waits_with_the_missing_amount():
     assert (waits.ps, waits.workers) == (0, 0)
     assert (
         waits.reason
-        == "waits: a chief, 1 ps and 1 worker would take 0.25 cpu more than is left on the nodes"
+        == "waits: a chief, 1 ps and 1 worker would need 0.25 cpu more than is free on the nodes"
     )
 
 
@@ -299,19 +299,18 @@ def test_a_job_that_keeps_its_size_has_the_reason_against_the_next_step():
         wants = weir([node(free)], [running("one", 100_000, since_s=since_s), *others], 0.0)
         return next(want.reason for want in wants if want.job == "default.one")
 
-    assert why(0.0) == "keeps what it has: another task would be more than there is on the nodes"
+    assert why(0.0) == "keeps its size: the nodes cannot hold another task, even if empty"
     busy = replace(with_two(running("busy", 10)), busy=True)
     assert (
         why(0.25, busy)
-        == "keeps what it has: 1 ps and 2 workers would take 0.25 cpu more than is left on the nodes"
+        == "keeps its size: 1 ps and 2 workers would need 0.25 cpu more than is free on the nodes"
     )
     assert (
-        why(4.0, since_s=-0.2)
-        == "keeps what it has: 1 ps and 2 workers would be another pause too soon"
+        why(4.0, since_s=-0.2) == "keeps its size: 1 ps and 2 workers would pause it again too soon"
     )
     short = why(0.5, running("short", 10_000))
     assert short.startswith(
-        "keeps what it has: 1 ps and 2 workers would take more than is left on the nodes, and others"
+        "keeps its size: 1 ps and 2 workers would need more than is free on the nodes, and other"
     )
 
 
@@ -320,17 +319,17 @@ def test_a_job_that_keeps_its_size_has_the_reason_against_the_next_step():
     [
         (
             with_seen(running("one", 10_000), 2, (100.0, 106.0)),
-            "1 ps and 2 workers would be 6% faster, and below 15% it does not change",
+            "1 ps and 2 workers would be 6% faster, below the 15% threshold",
         ),
         (
             replace(running("one", 10_000), pause_s=99.0),
-            "1 ps and 4 workers would be 207% faster, which does not repay a pause of 1 min 39 s in what it has left",
+            "1 ps and 4 workers would be 207% faster, too little to repay a pause of 1 min 39 s before it ends",
         ),
     ],
 )
 def test_a_job_without_a_worthwhile_growth_has_the_gain(job, told):
     (want,) = weir([node(10.0)], [job], 0.0)
-    assert want.size == job.size and want.reason.startswith(f"keeps what it has: {told}")
+    assert want.size == job.size and want.reason.startswith(f"keeps its size: {told}")
 
 
 def test_a_job_at_its_maximum_has_that_reason():
@@ -338,23 +337,20 @@ def test_a_job_at_its_maximum_has_that_reason():
     (want,) = weir(
         [node(10.0)], [replace(job, request=replace(job.request, workers=span(1, 1, 1)))], 0.0
     )
-    assert want.reason == "keeps what it has, which is the most that it may have"
+    assert want.reason == "keeps its size: it is at its maximum"
 
 
 def test_a_job_that_does_not_scale_has_that_reason():
     (want,) = weir([node(10.0)], [with_seen(running("one", 100_000), 2, (100.0, 60.0, 30.0))], 0.0)
-    assert (
-        want.reason
-        == "keeps what it has: as far as is known, no larger size that it may have would be faster"
-    )
+    assert want.reason == "keeps its size: no larger size is expected to be faster"
 
 
 def test_a_job_with_a_spent_quota_has_that_reason():
     (want,) = weir([node(4.0)], [of("team-a", running("one", 100_000), Quota(cpu=1.25))], 0.0)
-    told = "1 ps and 2 workers would take 0.25 cpu more than is left of its namespace's quota"
-    assert want.reason == f"keeps what it has: {told}"
+    told = "1 ps and 2 workers would need 0.25 cpu more than its namespace's quota has left"
+    assert want.reason == f"keeps its size: {told}"
     assert [other.why for other in want.alternatives] == [
-        "it would take 0.25 cpu more than is left of its namespace's quota"
+        "it would need 0.25 cpu more than its namespace's quota has left"
     ]
 
 

@@ -5,7 +5,7 @@ term which no observation tells of keeps its prior share; then again, with less 
 far off (Cauchy's weights, as in Huber & Ronchetti, Robust Statistics, 2009). Errors go together
 where sizes are alike, and are weighed so.
 
-A cluster has hundreds of programs, of which few have many observations: they are fitted in one
+A cluster has hundreds of programs, and few have many observations: they are fitted in one
 pass, in arrays [models, observations, ...]. Where a model has fewer observations than its
 neighbours, what is missing counts as one that tells of no term and goes together with none, which
 changes nothing.
@@ -44,12 +44,12 @@ from services.allocator.policies.contract import Observed
 DOUBT = 2.0
 """Standard deviation of a prior share, relative to it."""
 LEVEL = 0.75
-"""Which quantile of observed times, relative to the prior's, is its level. Where one term is nearly
-all of a step most sizes have far less of it than the prior says; from their median the deviations
-would be too small for the term.
+"""The quantile of observed times, relative to the prior's, that is its level. Where one term is
+nearly all of a step most sizes have far less of it than the prior says; from their median the
+deviations would be too small for the term.
 """
 LEAST_SHARE = 0.015
-"""What is added to each share before it is doubted, so that no term is ruled out."""
+"""Added to each share, so that no term is ruled out."""
 OUTLIER = 4.0
 """An error of so many standard deviations halves an observation's weight."""
 REWEIGHTINGS = 2
@@ -66,7 +66,7 @@ CORES = (1e-3, 1e4)
 
 
 class UsableObservation(Observed, frozen=True):
-    """An observed speed of which is known how it was placed: the share of traffic that left its
+    """An observed speed with a known placement: the share of traffic that left its
     node.
     """
 
@@ -222,7 +222,7 @@ def _fit_cases(cases: Sequence[Known]) -> list[Fit]:
 
 
 def _case_batches(cases: Sequence[Known]) -> Iterator[list[int]]:
-    """Yield which models are fitted side by side: those with about as many observations."""
+    """Yield the models to fit side by side: those with about as many observations."""
     alike: dict[int, list[int]] = {}
     for at, (known, _) in enumerate(cases):
         of_length = alike.setdefault(_lot_length(known), [])
@@ -377,7 +377,7 @@ def _fit_lot(cases: Sequence[Known]) -> list[Fit]:
 
 
 def _robust_solution(stack: Stack) -> Solution:
-    """Fit all observations alike, then again with less weight for what lies far off."""
+    """Fit all observations alike, then again with less weight for outliers."""
     there = stack.there
     alike = _alike_observations(stack)
     diagonal = np.eye(there.shape[1])
@@ -413,7 +413,7 @@ def _formula_seconds(basis: Array, coefficients: Array) -> Array:
 def _solve_coefficients(stack: Stack, covariance: Array) -> Array:
     """Return the coefficients in units of their doubts, none of them negative [models, terms].
 
-    Least squares of relative errors that go together by `covariance`, drawn to what is believed.
+    Least squares of relative errors that go together by `covariance`, drawn to the prior.
     """
     white = _independent_equations(stack, covariance)
     # Below them the prior: a row for each term.
@@ -439,7 +439,7 @@ def _independent_equations(stack: Stack, covariance: Array) -> Array:
 
 
 def _covariance_factor(stack: Stack, solution: Solution) -> Array:
-    """Return the Cholesky factor of the covariance of what was observed [models, observations,
+    """Return the Cholesky factor of the covariance of the observations [models, observations,
     observations]. It includes the covariance of the coefficients.
     """
     lean = sensitivities(stack.basis, solution.coefficients, stack.prior_std)
@@ -458,7 +458,7 @@ def _improbabilities(stack: Stack, solution: Solution, pull: Array) -> Array:
 
 
 def _noise_variance(errors: Array) -> Array:
-    """Return the variance of each observation. What lies far off counts as noisier: its weight is
+    """Return the variance of each observation. Outliers count as noisier: its weight is
     1 / (1 + (error / scale)^2).
     """
     usual = RESIDUAL_VARIANCE + NOISE**2

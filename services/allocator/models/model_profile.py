@@ -12,9 +12,9 @@ S bytes of parameters of which the largest variable has S_max:
 
 That Dike (Xu & Li, Electronics 2019) decides by number and type of parameters and layers, by nodes
 and by input data is published; formulas, A and B are our reconstruction. So are the rates: they are
-of no particular machine, and only say which term is likely to be large; an observation outweighs
-them (`speed.py`). Operations that the profile does not tell are taken as six a parameter: a
-multiplication and an addition, forward and twice backward, as in dense layers.
+of no particular machine, and only tell the terms that are likely to be large; an observation
+outweighs them (`speed.py`). Operations that the profile does not tell are taken as six a parameter:
+a multiplication and an addition, forward and twice backward, as in dense layers.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def prior_of(
     rates: Rates | None = None,
     device: float = math.inf,
 ) -> Prior:
-    """Return what to believe before anything was observed; without a profile, the same of every
+    """Return the prior before any observation; without a profile, the same of every
     model.
 
     `batch`: the one that the shares are of; `device`: the largest that a worker holds at once.

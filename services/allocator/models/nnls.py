@@ -2,7 +2,7 @@
 
 scipy solves each problem by the active-set method of Lawson and Hanson (Solving Least Squares
 Problems, 1974, chapter 23). Columns are scaled to length one before, and b to a largest element of
-one: units of any size then neither overflow nor decide which column is set free first.
+one: units of any size then neither overflow nor decide the first free column.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ beyond them.
 def nnls(a: Array, b: Array) -> Array:
     """Return x [..., columns], for A [..., rows, columns] and b [..., rows].
 
-    It is NaN for a problem whose numbers are not all finite: one job's speeds may be beyond
+    It is NaN for a problem with a number that is not finite: one job's speeds may be beyond
     reckoning, and many are solved together.
     """
     rows, columns = a.shape[-2:]
@@ -54,7 +54,7 @@ def _column_lengths(a: Array) -> Array:
 
 
 def _solve_each(a: Array, b: Array) -> Array:
-    """Return x [problems, columns]; NaN for a problem whose numbers are not all finite."""
+    """Return x [problems, columns]; NaN for a problem with a number that is not finite."""
     problems, _, columns = a.shape
     finite_a = np.isfinite(a).all(axis=(1, 2))
     finite_b = np.isfinite(b).all(axis=1)

@@ -5,8 +5,8 @@ A job that waits has reported nothing yet; its program may have run before. Anot
 file of the same name, is a guide only to the plan, not to its speed.
 
 `finished_job` makes the record of a job that succeeded, for jobs like it. Memory that was never
-measured counts as what its tasks had. The last reports of a job are kept, not all: where none is
-left of its beginning, the memory of all its ps is that of the earliest that are.
+measured counts as the memory of its tasks. The last reports of a job are kept, not all: where none
+is left of its beginning, the memory of all its ps is that of the earliest that are.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _versions_key(request: JobRequested) -> str:
 def histories_by_program(
     closed: Mapping[str, ClosedJob], known: Mapping[str, tuple[FinishedJob, ...]] | None = None
 ) -> dict[str, ProgramHistory]:
-    """Return what jobs that are over have shown, by their program's digest and by its name.
+    """Return the history of finished jobs, by their program's digest and by its name.
 
     `known`: `finished_job` of each closed job, if the caller has it.
     """

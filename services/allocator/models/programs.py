@@ -1,8 +1,8 @@
-"""What jobs of one program have shown together: their pooled speeds, and the model fitted to them.
+"""The pooled speeds of the jobs of one program, and the model fitted to them.
 
 Jobs that run the same program with the same cores a task are as fast as each other at a size
 (Optimus' code pools them, too; DLRover and Pollux learn each job, or its user, alone). So the
-second job of a program starts with what the first one learned.
+second job of a program starts with the model of the first one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ProgramKey = str
 
 
 def program_key(job: JobSnapshot) -> ProgramKey:
-    """Return the name under which jobs are expected to be equally fast at a size and batch."""
+    """Return the key of jobs that are expected to be equally fast at a size and batch."""
     ps, worker = job.sizes.ps, job.sizes.worker
     return f"{job.request.program.digest} {ps.cpu} {worker.cpu} {worker.gpu}"
 
@@ -34,7 +34,7 @@ def program_key(job: JobSnapshot) -> ProgramKey:
 class Evidence(msgspec.Struct, frozen=True):
     """All that the model of a program is fitted to.
 
-    `batch`: its first one; `device`: the largest that a worker holds at once; `served`: whether it
+    `batch`: its first one; `device`: the largest that a worker holds at once; `served`: True if it
     has ps.
     """
 
@@ -46,7 +46,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Programs(msgspec.Struct, frozen=True):
-    """The program of each job, what the jobs of each program have shown, and the model fitted to
+    """The program of each job, the observations of each program, and the model fitted to
     that. A program that cannot be fitted has no model.
     """
 
@@ -56,7 +56,7 @@ class Programs(msgspec.Struct, frozen=True):
 
 
 def program_fits(jobs: Sequence[JobSnapshot]) -> dict[ProgramKey, Fit]:
-    """Fit each program's model to what all its jobs have shown."""
+    """Fit each program's model to the observations of all its jobs."""
     together: dict[ProgramKey, list[JobSnapshot]] = {}
     for job in jobs:
         together.setdefault(program_key(job), []).append(job)
@@ -65,7 +65,7 @@ def program_fits(jobs: Sequence[JobSnapshot]) -> dict[ProgramKey, Fit]:
 
 
 def evidence_of(jobs: Sequence[JobSnapshot]) -> Evidence:
-    """Return what jobs of one program have shown, those that are over among them."""
+    """Return the observations of the jobs of one program, finished ones included."""
     one = jobs[0]
     shown = [one.history.observed] if one.history else []
     profile = None
@@ -92,13 +92,13 @@ def update_programs(
     gone: Collection[str],
     is_first: bool,
 ) -> tuple[Programs, set[ProgramKey]]:
-    """Return the programs after some of their jobs came, changed or went, and which were fitted
-    again: those of which the evidence changed.
+    """Return the programs after some of their jobs came, changed or went, and those fitted again,
+    because their observations changed.
 
     `jobs`: open jobs, by key; `order`: their keys, in the order of priority and submission.
     `is_first`: the programs were stored, and other jobs may have changed since then.
     """
-    # 1. The programs of which a job came, changed or went, and their jobs.
+    # 1. The programs with a job that came, changed or went, and their jobs.
     of_job = dict(programs.of_job)
     stale = {of_job.pop(key) for key in gone if key in of_job}
     for key in changed:

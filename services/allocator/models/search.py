@@ -116,7 +116,7 @@ def search_sizes(
 ) -> SearchResult:
     """Measure at most so many sizes, each once, and choose among them. `measure`: samples a second.
 
-    Without a prior one is believed whose shares are those of a step of a single sample. Until
+    Without a prior, the shares are those of a step of a single sample. Until
     something was measured a batch then seems to be mostly computing and look-up, and the first size
     has more workers than the usual shares would give it: a worse start, but it tells more, and four
     probes come 1 % nearer to the best (on random surfaces).

@@ -65,11 +65,11 @@ SHARES = (0.25, 0.2, 0.15, 0.3, 0.04, 0.005, 0.055, 0.05)
 model; the last is beside it, as one worker is never apart.
 """
 LOCAL = 0.2
-"""What a byte costs that stays on its node, of what one costs that leaves it."""
+"""The cost of a byte that stays on its node, relative to one that leaves it."""
 NOISE = 0.03
 """Standard deviation of one observed speed, relative; so are the next four."""
 SMOOTH = 0.10
-"""What the formula misses in broad shape."""
+"""The broad error of the formula."""
 QUIRK = 0.10
 """Of a number of ps, at any number of workers; and the other way round."""
 ROUGH = 0.03
@@ -95,7 +95,7 @@ class Points(msgspec.Struct, frozen=True, eq=False):
     device: float | Array = math.inf
 
     def columns(self, form: Form | Forms) -> Array:
-        """Return what each coefficient is multiplied with to give seconds for `batch` samples [...,
+        """Return the factor of each coefficient that gives seconds for `batch` samples [...,
         sizes, terms].
         """
         p, w, batch, ps_cpu, worker_cpu, remote = _separate_numbers(self.rows)
@@ -126,7 +126,7 @@ class Points(msgspec.Struct, frozen=True, eq=False):
         return columns
 
     def gp_covariance(self, others: Points) -> Array:
-        """Return the covariance of what the formula leaves over of log T [..., sizes, others]."""
+        """Return the covariance of the formula's residual of log T [..., sizes, others]."""
         mine = log_sizes(self.rows)
         theirs = log_sizes(others.rows)
         apart = []
@@ -156,7 +156,7 @@ def _separate_numbers(rows: Array) -> tuple[Array, Array, Array, Array, Array, A
 
 
 def log_sizes(numbers: Array) -> Array:
-    """Return the logarithms by which sizes are near to each other."""
+    """Return the logarithms that measure the distance between sizes."""
     return np.asarray(np.log(np.maximum(numbers, 0.5)))
 
 
@@ -242,7 +242,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def gp_weights(self) -> Array:
-        """Weight of each observation in what the formula leaves over [observations]."""
+        """The weight of each observation in the residual [observations]."""
         start = ROWS_START + 48 * self.count
         return np.frombuffer(self.numbers, count=self.count, offset=start)
 
@@ -292,7 +292,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         return self._mean(points, columns, alike)
 
     def _mean(self, points: Points, columns: Array, alike: Array) -> Array:
-        """Return the mean of log speed [sizes]; `alike` to what was observed."""
+        """Return the mean of log speed [sizes]; `alike` to the observations."""
         batches = points.rows[:, 2]
         seconds = columns @ self.coefficients
         left_over = alike @ self.gp_weights
@@ -425,8 +425,8 @@ def _grid_residuals(fits: Sequence[Fit], grid: Grid, cores: Array) -> Array:
 
 
 def _padded_observations(fits: Sequence[Fit]) -> tuple[Array, Array]:
-    """Return what each observation pulls [jobs, 1, observations], and logarithms of where it was; a
-    missing one pulls not.
+    """Return the pull of each observation [jobs, 1, observations], and logarithms of where it was;
+    a missing one pulls not.
     """
     most = 1
     for fitted in fits:

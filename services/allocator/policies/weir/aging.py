@@ -1,4 +1,4 @@
-"""The time after which a waiting job may not be overtaken any more, and the cost of a pause.
+"""The time limit for overtaking a waiting job, and the cost of a pause.
 
 Shortest job first has the smallest mean completion time, but lets long jobs wait for very long.
 First come, first served does not, and so gives a limit. Under first come, first served, job j of
@@ -16,14 +16,15 @@ another, so the limit is longer:
 F is taken over all present and past jobs, and over half as many to come; pause and alone are the
 medians of the cost of a pause, and of the time that a job takes at its least size. Jobs that would
 end later than the limit go first, the most urgent first. Exempt are jobs that cannot end in time
-any more, and the few largest (above the `QUANTILE` of w), which would cost the others most.
+any more, and the few largest (above the `QUANTILE` of w): these would cost the others most.
 
 Ours; the rule is that of the Fair Sojourn Protocol (Friedman and Henderson, SIGMETRICS 2003) with
 first come, first served in place of equal shares.
 
 `estimate_pauses` gives the pause (s) of each job: the mean of its own measured pauses; without any,
-the mean of its program's other jobs, which copy as much; without those, that of the median program;
-else `PAUSE_S`. (With `PAUSE_S` alone, each job had to pause once to learn that pauses are long.)
+the mean of its program's other jobs, because they copy as much; without those, that of the median
+program; else `PAUSE_S`. (With `PAUSE_S` alone, each job had to pause once to learn that pauses are
+long.)
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ EXEMPTION_JOBS = 20
 
 class SojournInputs(NamedTuple):
     """Jobs, an entry each. `left_s`, `done_s`: work in seconds of the whole cluster, its start
-    included; `alone_s`: how long it takes at its least size; `pause_s`: what a pause costs it.
+    included; `alone_s`: how long it takes at its least size; `pause_s`: the cost of a pause.
     """
 
     asked_s: Array
@@ -131,7 +132,7 @@ def future_work_s(asked_s: Array, work_s: Array, now: float) -> float:
     """
     arrivals = np.count_nonzero(
         np.diff(asked_s)
-    )  # after the first; who comes together, counts once
+    )  # after the first; jobs that arrive together count once
     gap_s = (asked_s[-1] - asked_s[0]) / max(1, arrivals)
     return float(work_s.sum()) if now - asked_s[-1] <= QUIET_GAPS * gap_s else 0.0
 
@@ -149,7 +150,7 @@ saved it since then.
 
 
 def settled_at_s(since_s: Array | float, paused_s: Array | float, gain: Array | float) -> Array:
-    """Return the time at which a job's last pause has been repaid; the first pause is free.
+    """Return the time when a job's last pause is repaid; the first pause is free.
 
     `gain`: the share of its time that growth would save.
     """

@@ -1,18 +1,19 @@
-"""The auction: which job gets which step of the free room, for all jobs at once.
+"""The auction: the free capacity is granted in steps, for all jobs at once.
 
 Each job offers its staircase: for a step, the price of its work times the speed gained for the
 cost. The staircase is concave, so a later step never offers more than an earlier one. Steps are
-granted by falling offer as long as they fit; a job whose step does not fit gets none after it. On
+granted by falling offer as long as they fit; after a step that does not fit, a job gets no more. On
 concave staircases that is optimal up to the last step that does not fit (the greedy of fractional
 knapsacks; Dantzig, Operations Research 5(2), 1957).
 
-`block_reasons` says why a job gets no further step:
+`block_reasons` gives the reason against a job's next step:
 
-    short  = what its next step takes - what is left  of each resource, on nodes and in its quota
-    theirs = what the other jobs have, less the least size of those that run
+    short  = amount of its next step - free amount    of each resource, on nodes and in its quota
+    theirs = amounts of the other jobs, less the least size of those that run
 
 Nothing short: the job has just paused, or the rest is reserved for the next job. More short than
-`theirs`: capacity lacks, whatever the others have. Else the others gain more by what they have.
+`theirs`: capacity is missing, even without the other jobs. Else the others gain more by their
+share.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class Staircases:
     """Staircases side by side, arrays [jobs, steps]; past a staircase's end all is 0.
 
     `steps` [all steps, 10]: of one job after the other, as `staircase.Config`; `starts` [jobs]:
-    where each job's begin. `exists`: whether a job has such a step. `cumulative` [resources, jobs,
+    where each job's begin. `exists`: True if a job has such a step. `cumulative` [resources, jobs,
     steps]: cores, GiB and devices of each step with those below it, and the same three again for
-    each quota, a room that only some jobs may take from; `increments`: what each step takes more
-    than the one before.
+    each quota, a capacity for some jobs only; `increments`: the amounts of each step beyond the one
+    before.
     """
 
     def __init__(self, steps: Array, counts: Ints, quota_places: Sequence[int] = ()) -> None:
@@ -73,21 +74,21 @@ class Staircases:
         return Config.of_row(self.steps[self.starts[job] + step].tolist())
 
     def granted_amounts(self, given: Ints) -> Array:
-        """Return what each job takes with the last step that it was given [jobs, resources]:
+        """Return the amounts of each job at its last granted step [jobs, resources]:
         nothing with `NO_STEP`.
         """
         upto = self.cumulative[:, np.arange(len(given)), given].T
         return np.where(given[:, None] == NO_STEP, 0.0, upto)
 
     def gain_per_cost(self, speeds: Array) -> Array:
-        """Return what each step gains for its cost, over the step before it: [jobs, steps]."""
+        """Return the gained speed per cost of each step, over the step before it: [jobs, steps]."""
         gained = np.diff(speeds, axis=1, prepend=0.0)
         paid = np.diff(self.costs, axis=1, prepend=0.0)
         return np.where(self.exists, gained / np.maximum(paid, 1e-12), 0.0)
 
 
 def _with_quota_amounts(amounts: Array, quota_places: Sequence[int]) -> Array:
-    """Return what is taken from the room that all share, and then from each quota."""
+    """Return the amounts taken from the shared capacity, and then from each quota."""
     number = max(quota_places, default=-1) + 1
     if not number:
         return amounts
@@ -100,7 +101,9 @@ def _with_quota_amounts(amounts: Array, quota_places: Sequence[int]) -> Array:
 
 @dataclass(frozen=True)
 class ReservedRoom:
-    """What some steps have to leave free. `steps`: which [jobs, steps]; `spare` [jobs, 3]."""
+    """The amounts that some steps have to leave free. `steps`: the mask of these steps [jobs,
+    steps]; `spare` [jobs, 3].
+    """
 
     steps: NDArray[np.bool_]
     spare: Array
@@ -202,7 +205,7 @@ OTHERS = 4
 NOTHING = 5
 """Places among them; and beyond."""
 SHORTAGE_PARTS = 100
-"""What is short is told in so many parts of a core, or of a GiB."""
+"""Missing amounts are rounded up to such parts of a core, or of a GiB."""
 
 
 class BlockReason(NamedTuple):
@@ -217,7 +220,7 @@ class BlockReason(NamedTuple):
 def block_reasons(
     stairs: Staircases, offers: Array, room: Array, given: Ints, runs: Sequence[int]
 ) -> list[BlockReason | None]:
-    """Return the hindrance of each job; None where no step follows.
+    """Return the reason why each job gets no further step; None if it has no further step.
 
     Arguments as of `grant_steps`; `given`: its answer, `runs`: the places of the jobs that run.
     """

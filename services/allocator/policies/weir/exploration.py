@@ -1,18 +1,17 @@
-"""Which larger size a job tries, in room that no other job has a use for.
+"""Exploration: larger sizes that a job tries on capacity that no other job needs.
 
-The auction goes by what is likely. A job that is likely to gain nothing more stays as it is, and
-what its model does not know of larger sizes it never learns: on an idle cluster, too, where all
-that there is to lose are two pauses. So what the auction leaves is offered once more, by what is to
-be expected where a size that proves slower is given up again (expected improvement:
-`models/search.py`; the speeds are in each job's row, `job_rows.py`):
+The auction uses likely speeds. A job that is not likely to gain stays as it is, so its model never
+learns about larger sizes; on an idle cluster a try costs only two pauses. So the rest of the
+capacity is offered again, by the expected gain if a slower size is given up again (expected
+improvement: `models/search.py`; the speeds are in each job's row, `job_rows.py`):
 
     a size is tried  <=>  it gains `GAIN` or more, and saves more than `PAUSES` pauses of the rest
 
-No job tries while a job of the same policy waits, but for its quota, or where free capacity will be
-wanted soon (`Field.rest`). Of a program one job tries at a time, the one with most left to do, and
-a size once: what it shows holds for all. A job that has just paused waits as for any growth
-(`aging.py`). Ours. Others believe an optimistic model until they know better (Pollux, OSDI 2021),
-for contended room as well; that was worse where room is short.
+No job tries while a job of the same policy waits (except for its quota), or where free capacity
+will be needed soon (`Market.spare_room`). Of a program one job tries at a time, the one with most
+left to do, and each size once: its speed holds for all. A job that has just paused waits as for any
+growth (`aging.py`). Ours. Others believe an optimistic model until they know better (Pollux, OSDI
+2021), for contended room as well; that was worse where room is short.
 """
 
 from __future__ import annotations
@@ -28,17 +27,18 @@ from services.allocator.policies.weir.market import Market, least_repaying_speed
 from services.allocator.policies.weir.staircase import COLUMNS, CPU, GPU, SPEED, Config
 
 GAIN = 0.2
-"""Of its speed, in the mean of what a size may prove to be. With less, tries were as often in the
-way as of use."""
+"""The least expected gain, as a share of the present speed. With less, tries did as much harm as
+good.
+"""
 
 
 def explored_sizes(
     market: Market, places: Sequence[int], left: Array, now: float
 ) -> dict[int, Config]:
-    """Return what is tried, by place; a config's speed is what is to be expected of it.
+    """Return the sizes to try, by the job's index; a config's speed is the expected one.
 
-    `places`: some of those of `longest`, of which each has what it wants; `left` [jobs, 3]: cores,
-    GiB and devices that are left to each job.
+    `places`: some of `exploration_candidates`, each with the size that it wants; `left` [jobs, 3]:
+    cores, GiB and devices that are left to each job.
     """
     left = left.copy()
     least = least_repaying_speed(PAUSES * market.own_pause_s, market.speed, market.left)
@@ -64,8 +64,8 @@ def explored_sizes(
 def exploration_candidates(market: Market) -> list[int]:
     """Return the place of each program's running job with most left to do, by falling time.
 
-    Of no program with a decision in flight, or of which a job has a size that it has not told the
-    speed of: something will be learned anyway.
+    Programs that will be learned about anyway are left out: those with a decision in flight, or
+    with a job that has not reported its speed yet.
     """
     runs = np.array(market.running, dtype=int)
     by_time = np.argsort(np.nan_to_num(market.left_s[runs]), kind="stable")

@@ -1,4 +1,4 @@
-"""All that the policy needs of one job, as a row of numbers.
+"""The numbers of one job for the policy, as a row.
 
 The state of the allocator keeps a row for each job. A pass puts the rows side by side and decides
 on arrays; it looks at no model and at no other part of a job. `update_rows` makes a row again when
@@ -55,11 +55,11 @@ class Numbers(NamedTuple):
     """One job's numbers; side by side, columns [jobs, 26]. nan: not known.
 
     `waits`, `busy`, `heard`: 0 or 1; `heard`: the speed at its size has been reported. `best`:
-    examples/s for the whole cluster's cost, at the best use. `speed`, `cost`: of what it has.
+    examples/s for the whole cluster's cost, at the best use. `speed`, `cost`: at its present size.
     `left`: examples that remain; `epochs`: that were asked for; `epoch`: examples of one; `kin_*`:
     as jobs of the program that are over have shown. `fills`: 1 if the cluster has no room for
-    another task that it may have, even if no other job had any of it. `spare_*`: what it leaves
-    when it grows; `held_*`: what all its tasks have.
+    another task that it may have, even if no other job had any of it. `spare_*`: the amounts that
+    it leaves when it grows; `held_*`: the amounts of all its tasks.
     """
 
     waits: float
@@ -91,11 +91,11 @@ class Numbers(NamedTuple):
 
 
 class JobRow(msgspec.Struct, frozen=True, eq=False):
-    """One job. `cluster_total`: the cluster by which costs are shares; `node`: its largest node, empty.
+    """One job. `there`: the resources of the cluster (costs are shares of them); `node`: its
+    largest node, empty.
 
     Bytes are float64: `numbers` as `Numbers`, `steps` the staircase [steps, 10] as
-    `staircase.Config`, `untried` [sizes, 10] larger sizes by falling speed, which is what is to be
-    expected of a try.
+    `staircase.Config`, `untried` [sizes, 10] larger sizes by falling expected speed.
     """
 
     there: Resources
@@ -111,7 +111,7 @@ class JobRow(msgspec.Struct, frozen=True, eq=False):
 def fit_rows(
     jobs: Sequence[JobSnapshot], cluster_total: Resources, node: Resources
 ) -> list[JobRow]:
-    """Make rows of jobs, with models fitted to what these jobs show."""
+    """Make rows of jobs, with models fitted to the reports of these jobs."""
     fits = program_fits(jobs)
     return rows_of(jobs, [fits[program_key(job)] for job in jobs], cluster_total, node)
 
@@ -216,14 +216,14 @@ def _fills_cluster(job: JobSnapshot, cluster_total: Resources, held: Resources) 
 
 
 def held_by_tasks(job: JobSnapshot) -> Resources:
-    """Return what all tasks of a job have."""
+    """Return the resources of all tasks of a job."""
     return total_of([task.resources for task in job.tasks])
 
 
 def _present_config(
     job: JobSnapshot, speed: float | None, cluster_total: Resources, held: Resources
 ) -> Config | None:
-    """Return what a job has, if it has workers. `speed`: examples/s."""
+    """Return the present size of a job, if it has workers. `speed`: examples/s."""
     if job.size is None or speed is None:
         return None
     return config_with_cost(job.size, job.batch, held, cluster_total, job.worth(job.batch) * speed)
@@ -320,10 +320,10 @@ def _untried_sizes(
     cluster_total: Resources,
     node: Resources,
 ) -> list[Array]:
-    """Return for each job larger sizes of which no job of its program has shown the speed.
+    """Return larger sizes of each job that no job of its program has tried.
 
-    [sizes, 10] as `staircase.Config`, by falling speed: what is to be expected where a size that
-    proves slower is given up again. None for a job that does not train.
+    [sizes, 10] as `staircase.Config`, by falling speed: the expected one if a slower size is given
+    up again. None for a job that does not train.
     """
     found = [np.zeros((0, COLUMNS))] * len(jobs)
     together: dict[Fit, list[int]] = {}
@@ -348,7 +348,7 @@ def _untried_sizes(
 
 
 def _new_larger_sizes(numbers: Numbers, bounds: SizeBounds, fitted: Fit) -> Array:
-    """Return larger sizes of a job at which no job of its program has been observed."""
+    """Return larger sizes of a job that no job of its program has tried."""
     larger = larger_sizes(bounds, fitted, (int(numbers.ps), int(numbers.workers)))
     observed = {tuple(row) for row in fitted.rows[:, :3].tolist()}
     is_new = [tuple(row) not in observed for row in larger.tolist()]
@@ -376,7 +376,7 @@ def _predict_log_speeds(
 def _expected_speeds(
     job: JobSnapshot, speed: float, sizes: Array, mean: Array, deviation: Array
 ) -> Array:
-    """Return expected speeds [sizes], each sample with what it teaches."""
+    """Return expected speeds [sizes], each sample weighted with its worth."""
     worth = np.log([job.worth(batch) for batch in sizes[:, 2].astype(int).tolist()])
     gains = expected_gain(mean + worth, deviation, math.log(speed))
     return np.asarray(speed * np.exp(gains))
@@ -385,7 +385,7 @@ def _expected_speeds(
 def _by_falling_speed(
     sizes: Array, speeds: Array, bounds: SizeBounds, now: float, cluster_total: Resources
 ) -> Array:
-    """Return the sizes with what they take and cost [sizes, 10]. `now`: the present speed."""
+    """Return the sizes with their amounts and costs [sizes, 10]. `now`: the present speed."""
     takes = size_amounts(sizes[None], [bounds])[:, 0].T
     total = np.array(amounts(cluster_total))
     shares = np.divide(takes, total, out=np.zeros_like(takes), where=total > 0)

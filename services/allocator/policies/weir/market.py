@@ -2,8 +2,9 @@
 
     value of a step = price / best x (its speed - that of the step before) / (its cost - that one's)
 
-`price` is what a second less of the job's work saves all jobs (`work_prices`), and `best` the job's
-examples/s for the whole cluster's cost, so that price / best is the price of one example.
+`price` is the time saved for all jobs by a second less of the job's work (`work_prices`), and
+`best` the job's examples/s for the whole cluster's cost, so that price / best is the price of one
+example.
 
 Prices are those of heSRPT (Berg, Vesilo and Harchol-Balter, "heSRPT: Parallel scheduling to
 minimize mean slowdown", Performance Evaluation 2020): the smallest mean completion time of jobs
@@ -45,10 +46,10 @@ from services.allocator.policies.weir.job_rows import JobRow, Numbers
 from services.allocator.policies.weir.staircase import COLUMNS, COST, SCARCE, SPEED
 
 MIN_GAIN = 0.15
-"""A job that would gain less than this keeps what it has."""
+"""A job that would gain less than this keeps its size."""
 BUSY_LOAD = 0.5
 """A queue is busy if its work, as it has come so far, takes more than this share of the cluster's
-time: what is free is then not free for long."""
+time: free capacity is then not free for long."""
 NEARLY, TRIFLE = 0.9, 0.1
 """All jobs wait in the end for a job that takes at least so much of the time that all work together
 takes, while the others have at least so much of its own."""
@@ -61,7 +62,7 @@ class JobArrays:
 
     `programs`: the number of each one's program; `models`: of the model that it shares with jobs of
     that program with the same cores; `left`: examples that remain (nan: not known); `pause_s`:
-    seconds that a change is taken to cost; both with what other jobs of the program told.
+    estimated seconds of a change; both with the reports of other jobs of the program.
     """
 
     def __init__(self, jobs: Sequence[JobSnapshot], rows: Sequence[JobRow]) -> None:
@@ -79,7 +80,7 @@ class JobArrays:
         self.pause_s = estimate_pauses(of["pause_s"], self.programs, of["kin_pause_s"])
 
     def _samples_left(self) -> Array:
-        """Return what remains as reported; before that, as many epochs as were asked for."""
+        """Return the remaining samples as reported; before that, those of all requested epochs."""
         left = self.numbers["left"]
         unknown = np.isnan(left)
         if not unknown.any():
@@ -102,7 +103,7 @@ class JobArrays:
         return np.flatnonzero((self.counts > 0) & (self.numbers["busy"] == 0))
 
     def too_large_places(self) -> Ints:
-        """Return the places of the jobs that wait, and whose least is larger than the cluster."""
+        """Return the indices of the waiting jobs with a least size larger than the cluster."""
         return np.flatnonzero((self.counts == 0) & (self.numbers["waits"] > 0))
 
 
@@ -130,7 +131,7 @@ class Queue:
         left = market.left_s[members]
         unknown = np.isnan(left)
         start = market.start_s[members]
-        # A job of which nothing is known is taken to be like the median of those that are.
+        # An unknown job is taken to be like the median of the known ones.
         middle = 1.0 if unknown.all() else float(np.median(left[~unknown]))
         left = np.where(unknown, middle, left) + np.where(waits, start, 0.0)
         done = market.samples[members] / market.best[members] + np.where(waits, 0.0, start)
@@ -157,7 +158,7 @@ class Queue:
         return float(self.work_s.sum()) / max(now - float(self.asked_s[0]), 1e-9)
 
     def critical_jobs(self, now: float) -> list[int]:
-        """Return the jobs for which all others would wait in the end."""
+        """Return the jobs that all others would wait for in the end."""
         found = critical_jobs(self.sojourn.left_s, self.shortest_s, self.future_work_s(now))
         return list(self.members[found].tolist())
 
@@ -167,10 +168,10 @@ class Market:
 
     `table`: all jobs of the policy; `best`: examples/s for the whole cluster's cost; `left_s`:
     seconds that remain at that (nan: not known); `shortest_s`: at the top of its staircase;
-    `alone_s`: at its least, with its start if it waits; `start_s`: what its start takes of the
-    whole cluster, at its least; `holds`: whether a step is within what a job has; `unrepaid`
-    [jobs, 10]: the fastest of the larger steps that are left out because a pause for them would not
-    pay (0: none). It knows nothing of the time and of the room.
+    `alone_s`: at its least, with its start if it waits; `start_s`: the cost of its start in seconds
+    of the whole cluster, at its least; `holds_step`: True if a step is within its present size;
+    `unrepaid` [jobs, 10]: the fastest of the larger steps that are left out because a pause for
+    them would not pay (0: none). It knows nothing of the time and of the room.
     """
 
     def __init__(self, jobs: JobArrays, places: Ints) -> None:
@@ -218,7 +219,7 @@ class Market:
     def _add_staircases(self, steps: Array, counts: Ints, has_workers: NDArray[np.bool_]) -> None:
         """Put the steps side by side that repay the pause for them.
 
-        `steps` [all steps, 10]; `counts` [jobs]; `has_workers`: whether a job has workers.
+        `steps` [all steps, 10]; `counts` [jobs]; `has_workers`: True if a job has workers.
         """
         least = least_repaying_speed(self.own_pause_s, self.speed, self.left)
         jobs = np.repeat(np.arange(len(counts)), counts)
@@ -241,7 +242,7 @@ class Market:
         self.last_step = counts - 1
 
     def _quota_rooms(self, jobs: JobArrays, places: Ints) -> Array:
-        """Return what each namespace that has a quota may spread among these jobs: cores, GiB and
+        """Return the quota of each namespace that these jobs may share: cores, GiB and
         devices of one after the other.
         """
         if not self.quotas:
@@ -268,7 +269,7 @@ class Market:
         self.alone_s = np.where(self.waits, self.own_pause_s, 0.0) + work / first_speed
         self.start_s = self.own_pause_s * self.stairs.costs[:, 0]
         self.pause_s = np.where(self.waits, 0.0, self.own_pause_s)
-        # When the last pause will have been little beside what the largest size would gain.
+        # When the last pause is small beside the gain of the largest size.
         gain = 1.0 - np.minimum(1.0, self.speed / last_speed)
         measured = np.where(self.waits | np.isnan(paused_s), -np.inf, paused_s)
         self.settled_s = settled_at_s(self.since_s, measured, gain)
@@ -285,7 +286,7 @@ class Market:
         self.example_price = worth / self.best
         self.step_values = self._repaid_gain_per_cost() * self.example_price[:, None]
         self.running = np.flatnonzero(~self.waits).tolist()
-        # Of `_held_step_values`, what does not change with time.
+        # The parts of `_held_step_values` that do not change with time.
         rows = np.arange(len(self.jobs))
         top = np.maximum(self.holds_step.sum(axis=1) - 1, 0)
         run = self.stairs.costs[rows, top][:, None] - self.stairs.costs
@@ -309,10 +310,10 @@ class Market:
         return found
 
     def _repaid_gain_per_cost(self) -> Array:
-        """Return what each step gains for its cost [jobs, steps].
+        """Return the gain per cost of each step [jobs, steps].
 
-        A job that runs grows by a pause, and shrinks again by another, when room is short: over
-        what is left of it a step brings only
+        A job that runs grows by a pause, and shrinks again by another, when room is short: over its
+        remaining time a step brings only
 
             left / (left / v + PAUSES x pause)      examples a second
         """
@@ -324,8 +325,8 @@ class Market:
     # ------------------------------------------------------------ offers
 
     def step_offers(self, now: float) -> Array:
-        """Return the worth of each step; a job that has just paused offers none beyond what it
-        has.
+        """Return the worth of each step; a job that has just paused offers none beyond its present
+        size.
         """
         settling = (now < self.settled_s)[:, None]
         worth = np.maximum(self.step_values, self._held_step_values(now))
@@ -337,8 +338,8 @@ class Market:
         and the one that gets it does, too: [jobs, steps], 0 for the others.
 
         The pauses cost examples, speed x pause x `PAUSES`, as a rate over as long as the job has
-        been as it is (so long it will go on; see `patience.to_come_s`). With so much more speed for
-        what it has, the staircase goes in one line from where it is tangent, and all steps on that
+        been as it is (so long it will go on; see `aging.future_work_s`). With so much more speed at
+        its present size, the staircase is one line from the tangent point on, and all steps on that
         line have its slope.
         """
         unchanged_s = np.maximum(now - self.since_s, np.maximum(self.pause_s, 1e-9))
@@ -359,9 +360,9 @@ class Market:
         return late
 
     def offers_for_overdue(self, offers: Array, late: Sequence[int], given: Ints) -> Array:
-        """Return offers with which the late come before any job that would get more, but after what
-        a job keeps where none is late (`given`): that would be free only after a pause, and what is
-        free sooner goes to the late anyway.
+        """Return offers that put late jobs before any job that would get more, but after the
+        present share of jobs (`given`): that would be free only after a pause, and capacity that is
+        free sooner goes to the late jobs anyway.
         """
         keeps = self.holds_step & (np.arange(self.holds_step.shape[1]) <= given[:, None])
         top = offers[~keeps].max()
@@ -370,25 +371,25 @@ class Market:
         return offers
 
     def floors_first(self, now: float) -> list[int]:
-        """Return the jobs whose gang floors come before any other step, in their order."""
+        """Return the jobs with gang floors before any other step, in their order."""
         first = list(self.running)
         for queue in self.queues:
             first += queue.critical_jobs(now)
         return list(dict.fromkeys(first))
 
-    # ------------------------------------------------------------ what is left free
+    # ------------------------------------------------------------ reserved and spare capacity
 
     def reserved_room(self, now: float) -> ReservedRoom:
-        """Return which steps must leave capacity free, and how much: growth must, while jobs keep
-        coming.
+        """Return the steps that must leave capacity free, and the amounts: growth must, while jobs
+        keep coming.
         """
         grows = ~self.holds_step & (np.arange(self.holds_step.shape[1]) > 0)
         return ReservedRoom(grows & self._members_of(self._has_arrivals(now))[:, None], self.spare)
 
     def spare_room(self, rooms: Array, given: Ints, now: float) -> Array:
-        """Return what is left to each job alone [jobs, 3], of all room and of its quota, and is
-        free for long: nothing while jobs come to a busy queue, and less what a job that grows
-        leaves while they come to another.
+        """Return the capacity that is left for each job alone [jobs, 3], within its quota, and free
+        for long: nothing while jobs come to a busy queue; less the reserve for the next job while
+        they come to another.
 
         `rooms`, `given`: as in `grant_steps`; a job that runs and was given nothing has its least.
         """
@@ -406,11 +407,11 @@ class Market:
         return np.where(self._members_of(busy)[:, None], 0.0, free)
 
     def _has_arrivals(self, now: float) -> list[bool]:
-        """Return to which queues jobs come."""
+        """Return True for each queue that jobs keep coming to."""
         return [queue.future_work_s(now) > 0 for queue in self.queues]
 
     def _members_of(self, is_such: Sequence[bool]) -> NDArray[np.bool_]:
-        """Return whether a job's queue is such a one [jobs]."""
+        """Return True for the jobs of such queues [jobs]."""
         found = np.zeros(len(self.jobs), dtype=bool)
         for queue, its in zip(self.queues, is_such, strict=True):
             found[queue.members] = its
@@ -441,8 +442,8 @@ def build_arrays(jobs: Sequence[JobSnapshot], rows: Sequence[JobRow]) -> PolicyA
 
 
 def least_repaying_speed(pause_s: Array, speed: Array, left: Array) -> Array:
-    """Return the speed from which on a job gains enough by a pause to be given more. Else room
-    would wait for it in vain.
+    """Return the least speed that is worth a pause. Below it a job is not given more, and capacity
+    does not wait for it.
 
     All [jobs]: `speed` now; `left`: examples, nan where nobody knows.
     """
@@ -455,8 +456,8 @@ def least_repaying_speed(pause_s: Array, speed: Array, left: Array) -> Array:
 
 
 def critical_jobs(left_s: Array, shortest_s: Array, future_s: float) -> list[int]:
-    """Return the jobs for which all would wait in the end: they take as long as all work together,
-    however large they are.
+    """Return the jobs that all would wait for in the end: they take as long as all work together,
+    even at their largest size.
     """
     end_s = max(float(left_s.sum()) + future_s, float(shortest_s.max()))
     others_s = left_s.sum() - left_s

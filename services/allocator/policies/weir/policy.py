@@ -1,28 +1,28 @@
-"""Weir's own policy, the default: the smallest mean completion time that restarts leave worth
-having.
+"""Weir's own policy, the default: the smallest mean completion time, with the cost of restarts
+counted.
 
     1. Each job's staircase: its speeds by size and batch, by the model fitted to all jobs of its
        program, on their concave hull over cost (`staircase.py`, `job_rows.py`).
-    2. Each job's price: what a second less of its work saves all jobs together (`market.py`,
+    2. Each job's price: the time saved for all jobs by a second less of its work (`market.py`,
        heSRPT).
-    3. The room, step by step, to the job that gains most price x speed for its cost (`auction.py`);
-       first steps are gang floors: of jobs that run, then of those for which all would wait in the
-       end, then of the others by their price. What a job has counts more, so that no job is robbed
-       for a trifle; one that has just paused may shrink, but not grow, until what it may gain is
-       more than another pause.
+    3. The capacity, step by step, to the job that gains most price x speed for its cost
+       (`auction.py`); first steps are gang floors: of running jobs, then of jobs that all would
+       wait for in the end, then of the others by their price. The present share of a job counts
+       more, so that no job loses it for a trifle; after a pause a job may shrink, but not grow,
+       until the possible gain is more than another pause.
     4. Where that passes over jobs that may not be overtaken any more (`aging.py`): once more,
        with these first in all that jobs would not keep anyway.
-    5. What is left goes to jobs that may gain by a larger size, though that is not likely
+    5. The rest goes to jobs that may gain by a larger size, though that is not likely
        (`exploration.py`).
 
-From the seeds: free room is used (Config Manager), but for a little that waits for the next job; by
-a fitted model that a growth path refines (Dike), what remains to be learned counts (FlowCon's and
+From the seeds: free room is used (Config Manager), but for a small reserve for the next job; by
+a fitted model that a growth path refines (Dike), unknown speeds count (FlowCon's and
 Optimus' loss-awareness enter by the remaining work), gain per cost decides (DLRover), size and
-batch are chosen together for all jobs (IBM). The prices are what none of them has.
+batch are chosen together for all jobs (IBM). Only the prices are new.
 
-The combination is ours. All jobs side by side: `market.py`. A job of which nothing is known yet is
-taken to be like the median of those that are. A namespace's quota is a second room from which its
-jobs' steps are taken, so that what it may not use goes to others.
+The combination is ours. All jobs side by side: `market.py`. An unknown job is taken to be like the
+median of the known ones. A namespace's quota is a second capacity for the steps of its jobs, so
+that others get the part beyond it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from shared.messages import Resources
 
 
 def weir(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
-    """Return a want for each job that may change."""
-    # 1. Take the jobs' arrays, which the allocator keeps.
+    """Return a target for each job that may change."""
+    # 1. Take the jobs' arrays, as the allocator keeps them.
     table, market = _policy_arrays(cluster, jobs)
     too_large = table.too_large_places().tolist()
     targets = [too_large_target(jobs[at]) for at in too_large]
@@ -64,10 +64,10 @@ def weir(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> li
     rooms = np.concatenate([_shared_room(cluster, market), market.quota_rooms])
     offers = market.step_offers(now)
     given = _granted_steps(market, offers, rooms, now)
-    # 3. Say what each job is to have, and why no more.
+    # 3. Return the target of each job, and the reason against more.
     obstacles = block_reasons(market.stairs, offers, rooms, given, market.running)
     targets += targets_of(market, given, obstacles)
-    # 4. Let jobs that want no more try larger sizes in what is left.
+    # 4. Let jobs that want no more try larger sizes on the rest.
     first = len(too_large)
     content = _content_jobs(market, targets[first:], obstacles)
     if content:
@@ -108,7 +108,7 @@ def _granted_steps(market: Market, offers: Array, rooms: Array, now: float) -> I
 def _content_jobs(
     market: Market, targets: Sequence[Target], obstacles: Sequence[BlockReason | None]
 ) -> list[int]:
-    """Return the places of the jobs that may try: they have what they want and want no more, no job
+    """Return the indices of the jobs that may try: they have the size that they want, no job
     waits for room, and of their program nothing is in flight.
     """
     # A job may be granted a step, and yet not stand anywhere: free capacity may lie scattered.
@@ -128,8 +128,8 @@ def _content_jobs(
 
 
 def _shared_room(cluster: Sequence[Node], market: Market) -> Array:
-    """Return cores, GiB and devices that the jobs of the field may share: what is free, and what
-    they hold on nodes that take tasks. Jobs in flight keep what they have, and share nothing.
+    """Return cores, GiB and devices that the jobs of the market may share: the free ones, and their
+    own on nodes that take tasks. Jobs in flight keep their size and share nothing.
     """
     free = [node.free for node in cluster if node.open]
     room = [
@@ -148,7 +148,7 @@ def _shared_room(cluster: Sequence[Node], market: Market) -> Array:
 
 
 def _total_room(cluster: Sequence[Node], jobs: Sequence[JobSnapshot]) -> Resources:
-    """Return what is free, and what these jobs hold, on nodes that take tasks."""
+    """Return the free resources and those of these jobs, on nodes that take tasks."""
     open_nodes = {node.name: node for node in cluster if node.open}
     total = np.array([amounts(node.free) for node in open_nodes.values()]).reshape(-1, 3)
     total = total.sum(axis=0)

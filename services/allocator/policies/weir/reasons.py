@@ -1,4 +1,4 @@
-"""The wants of a pass, and their reasons: what a job is to have, why, and why no more."""
+"""The targets of a pass, and their reasons: for a job's size, and against the next larger one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WHY_NOT: dict[Cause, str] = {
     "quota": "would need {} more than its namespace's quota has left",
     "others": "would need more than is free on the nodes, and other jobs gain more by their share",
 }
-"""Of a size, by what hinders it; with how much is short."""
+"""The reason against a size, by its cause; {}: the missing amount."""
 
 
 def targets_of(
@@ -74,7 +74,7 @@ def targets_of(
 
 
 class JobContext:
-    """One job of a pass. `known`: whether its remaining work is known."""
+    """One job of a pass. `known`: True if its remaining work is known."""
 
     def __init__(self, market: Market, at: int) -> None:
         self.job: JobSnapshot = market.jobs[at]
@@ -93,7 +93,7 @@ class JobContext:
     def plain_target(
         self, size: Size, batch: int, reason: str, alternatives: Alternatives = ()
     ) -> Target:
-        """Return the want for a size of which no speed is foreseen."""
+        """Return the target for a size without a predicted speed."""
         return Target(
             job=self.job.key,
             ps=size.ps,
@@ -111,8 +111,8 @@ class JobContext:
         alternatives: Alternatives,
         describe_partial: DescribePartial,
     ) -> Target:
-        """Return the want for a size with how many times as fast as now it would be, and as much
-        where its devices stand apart.
+        """Return the target for a size, with its speedup, and the speedup if its devices are spread
+        over nodes.
         """
         target = self.plain_target(config.size, config.batch, reason, alternatives)
         if not self.speed:
@@ -125,7 +125,7 @@ class JobContext:
 
 
 class _KeepTargets:
-    """The wants of jobs that keep what they have. Equal reasons are made once in a pass.
+    """The targets of jobs that keep their size. Equal reasons are made once in a pass.
 
     `given` [jobs]: the step that each has; `steps` [jobs, 10]: the same as `staircase.Config`.
     """
@@ -204,7 +204,7 @@ def _next_step(context: JobContext, step: int, obstacle: BlockReason | None) -> 
 
 
 def exploration_target(market: Market, at: int, config: Config) -> Target:
-    """Return the want of a job that tries a size."""
+    """Return the target of a job that tries a size."""
     context = JobContext(market, at)
     gain = config.speed / context.speed - 1
     reason = (
@@ -215,8 +215,8 @@ def exploration_target(market: Market, at: int, config: Config) -> Target:
 
 
 def too_large_target(job: JobSnapshot) -> Target:
-    """Return the want of a job whose least is larger than the cluster: the allocator says for what
-    it waits.
+    """Return the target of a job with a least size larger than the cluster: the allocator adds the
+    missing resource.
     """
     return Target(
         job=job.key,
@@ -228,7 +228,7 @@ def too_large_target(job: JobSnapshot) -> Target:
 
 
 def why_not(obstacle: BlockReason) -> str:
-    """Return what hinders a size, as it follows `it` or the size's name."""
+    """Return the reason against a size, to be put behind `it` or the size's name."""
     short = []
     for amount, unit in zip(obstacle.short, UNITS.values(), strict=True):
         if amount:
@@ -237,8 +237,8 @@ def why_not(obstacle: BlockReason) -> str:
 
 
 def _target_without_step(context: JobContext, obstacle: BlockReason | None) -> Target:
-    """Nothing is left at its price: a job that runs goes down to its least, one that waits goes on
-    waiting.
+    """Return the target of a job that is outbid at every step: a running job shrinks to its least
+    size, a waiting job waits.
     """
     least = context.step_config(0)
     why = why_not(obstacle) if obstacle else ""
@@ -251,7 +251,7 @@ def _target_without_step(context: JobContext, obstacle: BlockReason | None) -> T
 
 
 def _unchanged_target(context: JobContext, config: Config, alternatives: Alternatives) -> Target:
-    """Return the want of a job that would gain too little by a step."""
+    """Return the target of a job that would gain too little by a step."""
     reason = f"keeps its size: {_too_little(context, config)}"
     return context.plain_target(
         context.job.size or config.size, context.job.batch, reason, alternatives
@@ -261,13 +261,13 @@ def _unchanged_target(context: JobContext, config: Config, alternatives: Alterna
 def _granted_target(
     context: JobContext, config: Config, alternatives: Alternatives, note: str
 ) -> Target:
-    """Return the want for a step. `note`: on the other role, behind the reason."""
+    """Return the target for a step. `note`: on the other role, behind the reason."""
     reason = _reason_to_have(context, config) + note
     return context.step_target(config, reason, alternatives, partial(_partial_target, context))
 
 
 def _partial_target(context: JobContext, size: Size, batch: int) -> Target:
-    """Return what is said where there is no room for more than this."""
+    """Return the target if only this part of a size fits."""
     config = config_of(context.job, context.row, size, batch)
     notes = _other_role_notes(context.field, {context.at: config})
     reason = _reason_to_have(context, config) + notes.get(context.at, "")
@@ -296,8 +296,8 @@ def _reason_to_have(context: JobContext, config: Config) -> str:
 
 
 def _other_role_notes(market: Market, configs: Mapping[int, Config]) -> dict[int, str]:
-    """Return, by place, what giving up the other role would have cost jobs that shrink to these
-    sizes by workers alone, or by ps alone.
+    """Return, by the job's index, the loss of speed if jobs that shrink by workers alone, or by ps
+    alone, had shrunk by the other role.
 
     Jobs are left out where that could not give as much, or would have been no slower.
     """
@@ -324,7 +324,7 @@ def _other_role_notes(market: Market, configs: Mapping[int, Config]) -> dict[int
 
 def alternative_role_cut(job: JobSnapshot, config: Config) -> Size | None:
     """Return the size of a job that keeps all of the role that `config` cuts, and frees as much of
-    what is scarce by tasks of the other role.
+    the scarce resource by tasks of the other role.
 
     None where `config` has fewer of both roles or more of one, or where the other role has not so
     many to give.
@@ -354,7 +354,7 @@ def _tasks_freeing(amount: float, each: float) -> int:
 
 
 def _too_little(context: JobContext, config: Config) -> str:
-    """Return why a job is not changed to a size, by the speeds that say so."""
+    """Return the reason why a job is not changed to a size, with the speeds."""
     percent = round(100 * (config.speed / context.speed - 1))
     word = "slower" if percent < 0 else "faster"
     would = f"{config.size.describe()} would be {abs(percent)}% {word}"

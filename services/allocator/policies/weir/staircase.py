@@ -1,15 +1,14 @@
 """The sizes that a job may have, as a staircase: each step gains less speed for its cost than the
 one before.
 
-Configurations below the upper concave hull of speed over cost are never the best use of what they
-cost: a mixture of their neighbours would be faster. On a hull the greedy rule, always the step that
-gains most for its cost, is optimal up to the last step that does not fit.
+Configurations below the upper concave hull of speed over cost are never the best use of their cost:
+a mixture of their neighbours would be faster. The hull, from the gang floor on, is a staircase:
+each step gains less speed for its cost than the one before. On it the greedy rule, always the step
+with most gain per cost, is optimal up to the last step that does not fit.
 
 The cost of a size is its share of the cluster's scarcest resource (dominant share: Ghodsi et al.,
-"Dominant Resource Fairness", NSDI 2011). A size that is not on the concave hull of speed over cost
-is never the best use of what it costs; the rest, from the gang floor on, is a staircase on which
-each step gains less for its cost than the one before. The staircases of many jobs are
-built side by side, in arrays [jobs, sizes].
+"Dominant Resource Fairness", NSDI 2011). The staircases of many jobs are built side
+by side, in arrays [jobs, sizes].
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ SAME_COST = 1e-12  # of a cost's difference: points of one cost
 
 
 class Config(NamedTuple):
-    """One size and batch: the cores, GiB and devices that it takes, what share of the scarcest
-    resource that is (its cost), and its speed in examples/s. As an array, a row of [..., 10].
+    """One size and batch: its cores, GiB and devices, their share of the scarcest resource (its
+    cost), and its speed in examples/s. As an array, a row of [..., 10].
 
     `apart`: its speed where devices side by side stand on several nodes though one could hold them;
-    else nan. `scarce`: the resource (of cores, GiB, devices) of which the cost is a share.
+    else nan. `scarce`: the index of the scarcest resource (cores, GiB, devices).
     """
 
     ps: int
@@ -72,8 +71,8 @@ PS, WORKERS, BATCH, CPU, GIB, GPU, COST, SPEED, SPREAD_SPEED, SCARCE = range(COL
 def concave_hulls(cost: Array, speed: Array, base: Array) -> list[list[int]]:
     """Return for each job the points on the upper concave hull from its base on, by rising cost.
 
-    `cost`, `speed`: [jobs, points], all finite; `base`: cost and speed [jobs, 2]; what is no faster
-    is left out.
+    `cost`, `speed`: [jobs, points], all finite; `base`: cost and speed [jobs, 2]; points that are
+    no faster are left out.
     """
     order = np.argsort(
         cost - 1j * speed, axis=1, kind="stable"
@@ -94,7 +93,7 @@ def concave_hulls(cost: Array, speed: Array, base: Array) -> list[list[int]]:
 
 
 def _hull_points(cost: Sequence[float], speed: Sequence[float]) -> list[int]:
-    """Return which of the points after the first, the base, are on the hull; both rise."""
+    """Return the indices of the points on the hull, without the first one (the base); both rise."""
     kept, slopes = [0], [math.inf]
     for n, (costs, gives) in enumerate(zip(cost[1:], speed[1:], strict=True), start=1):
         while True:
@@ -119,10 +118,10 @@ BATCHES = 9
 FEW = 4
 """Larger counts that are tried by exploration: the next, the largest, and some between."""
 LARGEST_FACTOR = 2.0
-"""No step to more than so many times what was ever observed: models err far away."""
+"""No step to more than so many times the largest observed size: models err far away."""
 FLOOR_COST = 1.05
-"""A gang floor may cost so much: what there is has been rounded to two digits (`rounded`), so a job
-that costs more than 1 may still fit. What is granted is bounded by the exact room (`auction.py`).
+"""A gang floor may cost so much: the cluster's total is rounded to two digits (`two_digits`), so a
+job that costs more than 1 may still fit. Grants are bounded by the exact capacity (`auction.py`).
 """
 SIDE_BY_SIDE = 1 << 12
 """Sizes, of all jobs together, in one pass: so that arrays stay small."""
@@ -147,7 +146,7 @@ def even_counts(numbers: tuple[int, ...], together: int) -> tuple[int, ...]:
     """Return the least of `numbers` (of devices), and those within them that fill nodes without a
     rest.
 
-    What is left of a node is of use to no job that wants more devices side by side.
+    The rest of a node is of no use to jobs that want more devices side by side.
     """
     least = numbers[0]
     most = numbers[-1]
@@ -371,8 +370,8 @@ def _grid_speeds(cases: Sequence[Case], grid: Grid, sizes: Array) -> tuple[Array
 
 
 def with_present_config(steps: Array, now: Config) -> Array:
-    """Add what the job has to its staircase, so that it need not shrink to the next lower step to
-    keep it. Nothing is added where a smaller size would be as fast, or where it is a step already.
+    """Add the present size of the job to its staircase, so that the job can keep it. Nothing is
+    added where a smaller size would be as fast, or where it is a step already.
     """
     costs = steps[:, COST].tolist()
     lower = bisect_left(costs, now.cost * (1 - SAME_COST_SHARE))
@@ -395,7 +394,7 @@ def size_amounts(sizes: Array, bounds: Sequence[SizeBounds]) -> Array:
 
 
 def _cost_shares(takes: Array, cluster_total: Resources) -> Array:
-    """Return shares of what there is of each resource, shaped as `takes`."""
+    """Return shares of each resource of the cluster, shaped as `takes`."""
     total = np.array(amounts(cluster_total))[:, None, None]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # infinite of next to none
         shares = np.where(takes > 0, takes / total, 0.0)
@@ -403,7 +402,7 @@ def _cost_shares(takes: Array, cluster_total: Resources) -> Array:
 
 
 def _sample_worths(sizes: Array, bounds: Sequence[SizeBounds]) -> Array | float:
-    """Return what a sample of each batch teaches [jobs, sizes]; 1 where no noise is known."""
+    """Return the worth of a sample at each batch [jobs, sizes]; 1 if no noise is known."""
     if all(one.noise is None for one in bounds):
         return 1.0
     found = np.ones(sizes.shape[:2])

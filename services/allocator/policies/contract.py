@@ -218,7 +218,7 @@ class TimedPlan(msgspec.Struct, frozen=True, gc=False):
 
 
 class FinishedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished job: its request, the plan at which it ended, the memory it used, the plans that
+    """A finished job: its request, its last plan, the memory it used, the plans that
     were timed.
     """
 
@@ -243,7 +243,7 @@ class ProgramHistory(msgspec.Struct, frozen=True):
     epoch_samples: float | None = None
     pause_s: float | None = None
     ended: tuple[tuple[float, float], ...] = ()
-    """Of each job: the time (s) at which it was asked for, and the samples that it trained on."""
+    """Of each job: the time (s) of its request, and the samples that it trained on."""
     past: tuple[FinishedJob, ...] = ()
     """Of those that succeeded, older versions of the program among them."""
 
@@ -293,8 +293,8 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     curve: tuple[LossPoint, ...] = ()
     pause_s: float | None = None
     quota: Quota | None = None
-    """Of its namespace: the capacity that all jobs of the policy in it may hold together, which is
-    what the jobs of other policies leave of it.
+    """Of its namespace: the capacity that all jobs of the policy in it may hold together, the rest
+    that the jobs of other policies leave of it.
     """
     history: ProgramHistory | None = None
     """The history of its program, of jobs that are over."""
@@ -327,7 +327,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def start(self) -> Size:
-        """Return the size to begin with: within its bounds, which its user may have changed."""
+        """Return the size to begin with, within the present bounds of its request."""
         ps = self.request.ps
         workers = self.request.workers
         return Size(
@@ -374,7 +374,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is to wait; one that runs keeps its tasks. `sizes`: of its tasks; absent: they stay as they are.
 
     `speedup`: its learning speed there, relative to now; absent: computed from observed speeds.
-    `speed_now`: the present speed to which `speedup` is relative, each example counted with its
+    `speed_now`: the present speed (`speedup` is relative to it), each example counted with its
     worth; absent: the observed speed. `speedup_if_spread`: the same, if its devices stand on more
     nodes than they need. `describe_partial`: returns the target for a smaller size and batch, if
     there is no room for this one; absent: the reason stays the same.

@@ -2,7 +2,7 @@
 asked for.
 
 For each number of ps, put one by one where the placement would put them (fewest devices wasted,
-then least cpu left), the number of workers for which there is room beside them. What the job holds
+then least cpu left), the number of workers that fit beside them. What the job holds
 itself counts as free to it. It is a count and no placement: a size offered here is tried for real
 where it is granted.
 """
@@ -157,7 +157,7 @@ def _best_nodes(free: Array, wants: Amounts) -> list[int]:
 
 
 def _has_room(left: Amounts, wants: Amounts) -> bool:
-    """Return whether a task fits in what a node has left."""
+    """Return True if a task fits in the free part of a node."""
     return (
         left[CPU] + ROUNDING >= wants[CPU]
         and left[MEMORY] + ROUNDING >= wants[MEMORY]
@@ -166,7 +166,7 @@ def _has_room(left: Amounts, wants: Amounts) -> bool:
 
 
 def _less(left: Amounts, wants: Amounts) -> Amounts:
-    """Return what a node has left beside one task more."""
+    """Return the free part of a node beside one task more."""
     cpu = left[CPU] - wants[CPU]
     memory = left[MEMORY] - wants[MEMORY]
     devices = left[DEVICES] - wants[DEVICES]

@@ -173,7 +173,7 @@ def _model_at(job: JobSnapshot, seen: Sequence[Observed], fit: Fit) -> DikeModel
 def _expected_gains(
     fit: Fit, sizes: Sequence[Size], tried: int, batch: int, best: float
 ) -> list[float]:
-    """Return the gain of a probe at each size; after `PROBES` only what is certain counts.
+    """Return the gain of a probe at each size; after `PROBES` only certain gains count.
 
     `best`: the largest mean of log speed among the sizes that were `tried`.
     """
@@ -197,7 +197,7 @@ def _believed_points(job: JobSnapshot) -> list[Observed]:
 def _dike_priors(job: JobSnapshot) -> list[Prior]:
     """Return a prior for each meaning of a batch: each worker's own, or one that they share.
 
-    Speeds tell which is true; until they do it is each worker's own, as Weir trains.
+    Speeds decide between them; until then it is each worker's own, as Weir trains.
     """
     known = None
     if job.progress and job.progress.profile:
@@ -233,7 +233,7 @@ def _running_target(job: JobSnapshot, model: DikeModel, nodes: FreeNodes) -> Tar
 
 
 def _is_worth_trying(job: JobSnapshot, probe: Probe, speed: float) -> bool:
-    """Return whether a probe should save more seconds than it costs to go there and back. `speed`:
+    """Return True if a probe should save more seconds than its two pauses cost. `speed`:
     at the best size that was tried.
     """
     saves_s = _saved_s(job, speed, probe.gain)
@@ -331,7 +331,7 @@ def _most_pairs(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
 
 
 def _was_just_tried(job: JobSnapshot, size: Size) -> bool:
-    """Return whether there are so few reports at a size that the job does not stay there yet."""
+    """Return True if there are too few reports at a size to count as staying there."""
     reports = 0
     for seen in job.recent:
         if seen.ps == size.ps and seen.workers == size.workers:
@@ -355,7 +355,7 @@ def _saved_s(job: JobSnapshot, speed: float, gain: float) -> float:
 
 
 def _unchanged_target(job: JobSnapshot, size: Size, model: DikeModel) -> Target:
-    """Return the want for the present size."""
+    """Return the target for the present size."""
     tried = format_count(len(model.tried), "size")
     reason = f"the best of {tried} tried; a probe of another size would not pay"
     return _dike_target(job, size, reason)

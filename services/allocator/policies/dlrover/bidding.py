@@ -120,7 +120,7 @@ class PlanSpace(NamedTuple):
         return rows
 
     def within(self, ps_cpu: float, worker_cpu: float) -> PlanSpace:
-        """Leave out what has more cores than a ps, or a worker, can have."""
+        """Leave out plans with more cores than a ps, or a worker, can have."""
         possible_ps = self.ps_cores <= ps_cpu + ROUNDING
         possible_workers = self.worker_cores <= worker_cpu + ROUNDING
         return self._replace(
@@ -129,7 +129,7 @@ class PlanSpace(NamedTuple):
         )
 
     def on_nodes(self, node_cpu: float) -> PlanSpace:
-        """Put the cores of a node in place of what is more than that."""
+        """Limit cores to those of a node."""
         most = _hundredths(max(node_cpu, CORES_LEAST))
         tried = max(self.ps_cores[-1], self.worker_cores[-1])
         if tried <= most:
@@ -183,7 +183,7 @@ def _hundredths(cores: Any) -> Any:
 
 def pareto_front(cost: Array, gain: Array) -> NDArray[np.intp]:
     """Return the indices of the plans that no other beats in both, by rising cost (exact)."""
-    # Leave out what gains less than a plan that does not cost more; few plans remain.
+    # Leave out plans that gain less than a plan of at most their cost; few plans remain.
     by_cost = np.argsort(cost)
     rising = gain[by_cost]
     near = by_cost[rising >= np.maximum.accumulate(rising)]

@@ -7,8 +7,8 @@ same on every plan, so the use of one plan tells that of all. A ps always has mo
 busiest one uses (hot ps). All of this is our reconstruction.
 
 `plan_bounds` gives the upper limits on the plans of a running job, beside its own bounds and the
-size of a node. Live pods do not move: a task can only grow by what is free on its node. All jobs of
-a namespace share its quota: a job can have what the others leave of it.
+size of a node. Live pods do not move: a task can only grow into the free part of its node. All jobs
+of a namespace share its quota: a job can have the part that the others leave.
 """
 
 from __future__ import annotations
@@ -417,7 +417,7 @@ def _free_cpu(cluster: Sequence[Node]) -> dict[str, float]:
 
 
 def _held_by_namespace(jobs: Sequence[JobSnapshot]) -> dict[str, Held]:
-    """Return what the jobs of each namespace with a quota hold together."""
+    """Return the amounts that the jobs of each namespace with a quota hold together."""
     held: dict[str, Held] = {}
     for job in jobs:
         if job.quota:
@@ -456,7 +456,7 @@ def _held_by_job(job: JobSnapshot, with_chief: bool) -> Held:
 
 def _room_to_grow(job: JobSnapshot, free_cpu: Mapping[str, float]) -> tuple[float, float]:
     """Return the cores that every ps, and every worker, could have on its node; the job's tasks on
-    a node share what is free there.
+    a node share the free part of it.
     """
     ps_cpu = worker_cpu = math.inf
     if not free_cpu:

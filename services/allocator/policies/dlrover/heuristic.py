@@ -6,18 +6,18 @@ the start, then one each 300 s, and the ps changed each 3600 s at most. In a pla
 their number once and then the hot ones; where they are well, the workers. The tool sizes tasks of
 those jobs only that left their sizes open (`left_open`).
 
-Our reconstruction: a hot ps of a given size is relieved by more of its kind; a job's limit is what
-it holds and what is free, jobs served in turn, those that wait first; use is the mean of the last
-five reports with the tasks that it has now, and how much busier the busiest ps is, the last one
-tells; no number shrinks, nor memory; nobody gets a task larger than the largest node, nor a first
-one below Weir's default; when the ps changed last is known as far back as reports are kept. More
-memory after running out of it is the allocator's rule; shards and migration are the trainer's and
-the launcher's. A job without ps stays at its first size: the tool has no rule for it. In `weir
+Our reconstruction: a hot ps of a given size is relieved by more of its kind; a job's limit is its
+present amount and the free one, jobs served in turn, those that wait first; use is the mean of the
+last five reports with the tasks that it has now, and how much busier the busiest ps is, the last
+one tells; no number shrinks, nor memory; nobody gets a task larger than the largest node, nor a
+first one below Weir's default; when the ps changed last is known as far back as reports are kept.
+More memory after running out of it is the allocator's rule; shards and migration are the trainer's
+and the launcher's. A job without ps stays at its first size: the tool has no rule for it. In `weir
 simulate` each task uses all the cores that were asked for, so every ps is hot there: thresholds on
 use can only be tried on real training.
 
 Each rule of the tool's single-job mode is a function; use is the mean of the last reports, `limit`
-what the job may have in all:
+the limit of the job in all:
 
     create     one ps and one worker of min(ceil(limit / 5), 16) cores       `created_plan`
                and min(ceil(limit / 5), 8) GiB
@@ -28,14 +28,14 @@ what the job may have in all:
     hot ps     at 0.9 of its cores: scaled by the workers that could         `relieved_ps_size`
                still come, up to 32 cores
     workers    until the busiest ps is at 0.9; none above 0.95, nor where    `more_workers`
-               the last ones brought less than 0.2 of what those before
+               the last ones brought less than 0.2 of the gain of those before
                them did
     worker     the mean cores that are used, and 1.5 times the most memory   `worker_size`
     pending    after 900 s without room: half as large, not below 4 cores    `halved_task`
                and 6 GiB
 
 and at most 15 ps and 60 workers. Our reconstruction: fractions of a core or GiB where the limit is
-below five; in `inherited_plan`, plans stand in for the use of cores, which is not kept.
+below five; in `inherited_plan`, plans stand in for the use of cores, because that is not kept.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _sizes_to_learn_from(job: JobSnapshot, nodes: FreeNodes) -> RoleResources:
 
 
 class RunningJob(NamedTuple):
-    """A running job, one of its ps and one of its workers, and what they use. `limit_cpu`: cores
+    """A running job, one of its ps and one of its workers, and their use. `limit_cpu`: cores
     that it may have in all.
     """
 
@@ -279,7 +279,7 @@ def _ps_wanted(running: RunningJob) -> int:
 
 
 def _has_tried_workers(job: JobSnapshot, size: Size) -> bool:
-    """Return whether the job has had other workers, or has all it may have, and no other ps yet."""
+    """Return True if the job has had other workers, or has its most, and no other ps yet."""
     for seen in job.observed:
         if seen.ps != size.ps:
             return False
@@ -298,7 +298,7 @@ def _observed_speeds(job: JobSnapshot, size: Size) -> dict[int, float]:
 
 
 def _ps_changed_s(job: JobSnapshot, size: Size) -> float:
-    """Return the time at which it was last seen with another number of ps."""
+    """Return the last time with another number of ps."""
     changed_s = -math.inf
     for report in job.recent:
         if report.ps != size.ps:
@@ -307,14 +307,14 @@ def _ps_changed_s(job: JobSnapshot, size: Size) -> float:
 
 
 def _is_due(job: JobSnapshot, now: float) -> bool:
-    """Return whether it is time for another plan: the first comes sooner than the others."""
+    """Return True if it is time for another plan: the first comes sooner than the others."""
     interval_s = FIRST_S
     if len(job.observed) > 1:
         interval_s = PLAN_S
     return now - job.since_s >= interval_s
 
 
-# ---------------------------------------------------------------- what a job uses
+# ---------------------------------------------------------------- the use of a job
 
 
 def used_cores(job: JobSnapshot, size: Size) -> Use | None:
@@ -366,7 +366,7 @@ def _last_reports(job: JobSnapshot, has: tuple[int, int, float, float]) -> list[
 
 
 def _tells_use(report: Reading) -> bool:
-    """Return whether cores were measured, and no amount is infinite."""
+    """Return True if cores were measured, and no amount is infinite."""
     for amount in (report.ps_cpu, report.worker_cpu, report.worker_gib or 0.0):
         if amount is None or not math.isfinite(amount):
             return False
@@ -500,7 +500,7 @@ def initial_ps(use: Use, workers: int, limit_cpu: float, ps_cpu: float) -> int:
 
 
 def relieved_ps_size(use: Use, workers: int, limit_cpu: float, ps_cpu: float) -> float:
-    """Return the cores of a ps once the busiest is hot; what it has, where none is."""
+    """Return the cores of a ps once the busiest is hot; else its present cores."""
     if use.hottest < HOT * ps_cpu:
         return ps_cpu
     on_ps, on_worker = process_cpu(use, workers)

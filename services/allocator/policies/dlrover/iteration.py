@@ -100,7 +100,7 @@ def step_s(
     model: Model,
     shape: Shape = PLAIN,
 ) -> Array:
-    """Return seconds an iteration, in the shape to which the four arrays of `plans` broadcast: ps,
+    """Return seconds an iteration, in the broadcast shape of the four arrays of `plans`: ps,
     workers, cores a ps, cores a worker.
     """
     ps, workers, ps_cpu, worker_cpu = plans

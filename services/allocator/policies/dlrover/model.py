@@ -11,7 +11,7 @@ and exponentially smoothed,
 
     A <- mu A_i + (1 - mu) A          from the least to the most similar
 
-so that training starts near the best size, not at it. Ours: what counts as similar (the same
+so that training starts near the best size, not at it. Ours: the definition of similar (the same
 program file by digest or by name, the same namespace, a batch of the same order; of equals the one
 that finished later), that a job of another program is no guide at all, and that memory is the most
 that any of them used, because too little of it kills.
@@ -114,7 +114,7 @@ class StoredBid(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks keep their cores, whatever the nodes are."""
 
     def fits_on(self, node_cpu: float) -> bool:
-        """Return whether nodes with so many cores are large enough for all that is in reach."""
+        """Return True if nodes with so many cores are large enough for all plans in reach."""
         if self.counts_only:
             return True
         most = max(self.reach.ps_cores[-1], self.reach.worker_cores[-1])
@@ -169,7 +169,7 @@ class DlroverModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _is_wide_enough(bounds: Bounds, needs: Bounds) -> bool:
-    """Return whether each bound is at least as wide as needed, rounding aside."""
+    """Return True if each bound is at least as wide as needed, rounding aside."""
     return (
         needs.ps_cpu <= bounds.ps_cpu + ROUNDING
         and needs.worker_cpu <= bounds.worker_cpu + ROUNDING
@@ -187,9 +187,11 @@ def fit_dlrover_jobs(jobs: Sequence[JobSnapshot]) -> list[DlroverModel]:
 
 
 def fit_with_sizes(jobs: Sequence[JobSnapshot], sized: Sequence[bool]) -> list[DlroverModel]:
-    """Fit all jobs in one pass. `sized`: whether the sizes of a job's tasks are to be chosen."""
+    """Fit all jobs in one pass. `sized`: True for a job if the sizes of its tasks are to be
+    chosen.
+    """
     observations = [_observations_of(job) for job in jobs]
-    # The throughput of all jobs of which anything is known, side by side.
+    # The throughput of all jobs with observations, side by side.
     known = [seen.case for seen in observations if seen.can_be_fitted]
     fitted = iter(fit_throughputs(known))
 
@@ -204,7 +206,7 @@ def fit_with_sizes(jobs: Sequence[JobSnapshot], sized: Sequence[bool]) -> list[D
 
 
 class Observations(NamedTuple):
-    """A job, its tasks, and what its throughput is fitted to."""
+    """A job, its tasks, and the data of its throughput fit."""
 
     job: JobSnapshot
     tasks: Tasks
@@ -212,19 +214,19 @@ class Observations(NamedTuple):
 
     @property
     def can_be_fitted(self) -> bool:
-        """Return whether a speed was seen, and tasks have cores."""
+        """Return True if a speed was observed, and tasks have cores."""
         least_cpu = min(self.tasks.ps_size.cpu, self.tasks.worker_size.cpu)
         return bool(self.case.timed) and least_cpu > 0
 
 
 def _observations_of(job: JobSnapshot) -> Observations:
-    """Return what is known of a job; nothing is to be fitted where it does not train."""
+    """Return the known facts of a job; nothing is fitted if it does not train."""
     case = case_of(job) if _trains_with_ps(job) else NOTHING
     return Observations(job, tasks_of(job), case)
 
 
 def _trains_with_ps(job: JobSnapshot) -> bool:
-    """Return whether the job has tasks and ps; the model knows of no other training."""
+    """Return True if the job has tasks and ps; the model knows of no other training."""
     if job.size is None or not job.tasks:
         return False
     return job.size.ps > 0
@@ -401,7 +403,7 @@ def finished_jobs(job: JobSnapshot) -> tuple[FinishedJob, ...]:
 
 
 def case_of(job: JobSnapshot) -> Case:
-    """Return the observations to which the job's throughput is fitted."""
+    """Return the observations for the fit of the job's throughput."""
     similar: list[TimedPlan] = []
     for past in most_similar(job.request, finished_jobs(job)):
         similar.extend(past.timed)

@@ -2,17 +2,18 @@
 17(12), 2024).
 
 1. Warm start: a job begins near the best plan of its kind (`model.py`).
-2. Its throughput is fitted to what was seen (`iteration.py`), plans in reach priced
+2. Its throughput is fitted to the observations (`iteration.py`), plans in reach priced
    (`candidates.py`); both are part of the job's model (`model.py`).
-3. All jobs' candidates compete for what is free, the largest weight x gain / cost first
+3. All jobs' candidates compete for the free capacity, the largest weight x gain / cost first
    (`bidding.py`).
-4. Memory follows its largest use and what it will be soon, so that no ps runs out of it
+4. Memory follows its largest use and its forecast, so that no ps runs out of it
    (`models/memory_forecast.py`).
 
 From the paper's public material: the three stages. Our reconstruction: the weight rises with the
 priority (`priority_weight`) and towards completion; every job bids anew from its cheapest
-candidate, so what gains more elsewhere goes there; the rest stands in `candidates.py`. Tasks of a
-role are of one size. Migration, shards and slow workers are the launcher's and the trainer's.
+candidate, so capacity that gains more elsewhere goes there; the rest stands in `candidates.py`.
+Tasks of a role are of one size. Migration, shards and slow workers are the launcher's and the
+trainer's.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ AS_PUBLISHED = PlanOptions(size_all=True, move=True)
 def dlrover(
     cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float, options: PlanOptions = LIVE
 ) -> list[Target]:
-    """A job without ps has no such model, and stays at its first size."""
+    """Return the target of each job. A job without ps has no such model, and stays at its first
+    size.
+    """
     waiting = []
     running = []
     for job in jobs:
@@ -89,7 +92,7 @@ def dlrover(
         fixed = _is_fixed(job, options)
         firsts.append(_warm_start_target(job, guess, largest, fixed))
 
-    # 2. Jobs that have run for a while bid for what is free.
+    # 2. Jobs that have run for a while bid for the free capacity.
     ready = [job for job in running if _is_ready(job, models[job.key], now)]
     limits = plan_bounds(cluster, jobs, ready, options.move)
     bids = {}
@@ -129,7 +132,7 @@ def _job_models(jobs: Sequence[JobSnapshot], options: PlanOptions) -> dict[str, 
 
 
 def _is_fixed(job: JobSnapshot, options: PlanOptions) -> bool:
-    """Return whether the sizes of the job's tasks are those that its user gave."""
+    """Return True if the sizes of the job's tasks are those of its request."""
     return not (options.size_all or has_open_sizes(job.request))
 
 
@@ -201,7 +204,7 @@ def _task_size(asked: Resources, cpu: float, gib: float, largest: Resources) -> 
 
 
 def _is_ready(job: JobSnapshot, model: DlroverModel, now: float) -> bool:
-    """Return whether the job was observed for long enough, with the cores that it has."""
+    """Return True if the job was observed for long enough, with its present cores."""
     if job.progress is None or model.throughput is None:
         return False
     if now - job.since_s < SETTLE_S:
@@ -229,7 +232,7 @@ def _free_capacity(cluster: Sequence[Node]) -> Capacity:
 def _with_given_back(
     capacity: Capacity, models: Mapping[str, DlroverModel], bids: Mapping[str, Bid]
 ) -> Capacity:
-    """Return the capacity with what jobs have beyond their first candidates."""
+    """Return the capacity with the amounts of jobs beyond their first candidates."""
     cpu, gib = capacity
     for key, bid in bids.items():
         now = models[key].tasks
@@ -243,7 +246,7 @@ def _with_given_back(
 def _without_first_sizes(
     capacity: Capacity, waiting: Sequence[JobSnapshot], firsts: Sequence[Target]
 ) -> Capacity:
-    """Return the capacity without what waiting jobs need."""
+    """Return the capacity without the needs of waiting jobs."""
     cpu, gib = capacity
     for job, want in zip(waiting, firsts, strict=True):
         sizes = want.sizes or job.sizes
@@ -265,7 +268,7 @@ def _dlrover_target(
     now: float,
     largest: Resources | None,
 ) -> Target:
-    """Return the job's want at one of its candidates. `largest`: of a task; None where numbers
+    """Return the job's target at one of its candidates. `largest`: of a task; None where numbers
     alone are chosen.
     """
     if bid is None:
@@ -328,7 +331,7 @@ def _memory_limits(
 
 
 class Choice(NamedTuple):
-    """A plan, the reason for it, and the next candidate, which the job does not get."""
+    """A plan, the reason for it, and the next candidate, not granted."""
 
     plan: Plan
     reason: str

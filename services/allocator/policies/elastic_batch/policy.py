@@ -18,12 +18,12 @@ the least, entry s of row j is P(j, L_j + s), s = 0 .. K - L_J. All that is left
 leaves too little for the jobs that follow. It also makes the trim by feasibility what it is: the
 longest prefix with L_j <= K. O(J (K - L_J) k_max).
 
-Our reconstruction: a job that no pair suits is passed over; among equal sums a job keeps what it
-has. As a policy a device is a worker; ps follow in the ratio of the start; jobs whose workers want
-GPUs share these, the others the cores (in the largest unit that divides every task), with ps and
-chief in the price; `priority` comes before arrival; nothing changes while nobody waits and the sum
-would rise by less than `KEEP`. A request cannot be dropped, so it waits. Beside ps, where a batch
-is one worker's whatever their number, it starts as asked and changes once a speed was seen.
+Our reconstruction: a job that no pair suits is passed over; among equal sums a job keeps its size.
+As a policy a device is a worker; ps follow in the ratio of the start; jobs whose workers want GPUs
+share these, the others the cores (in the largest unit that divides every task), with ps and chief
+in the price; `priority` comes before arrival; nothing changes while nobody waits and the sum would
+rise by less than `KEEP`. A request cannot be dropped, so it waits. Beside ps, where a batch is one
+worker's whatever their number, it starts as asked and changes once a speed was seen.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ KEEP = 0.05
 EQUAL = 1e-9
 """Sums that differ by less are equal."""
 CELLS = 1 << 16
-"""Pairs of a job and a number of workers whose scales are computed side by side."""
+"""Pairs of a job and a number of workers that are computed side by side."""
 
 
 class Options(NamedTuple):
@@ -125,7 +125,7 @@ def trim_options(jobs: Sequence[Options], devices: int) -> int:
 
 
 def enough_for(least: Sequence[int], devices: int) -> int:
-    """Return the number of jobs, from the first on, whose least needs are within `devices`."""
+    """Return the number of jobs, from the first on, with least needs within `devices`."""
     return int(np.searchsorted(np.cumsum(least), devices, side="right"))
 
 
@@ -154,8 +154,8 @@ def optimise(jobs: Sequence[Options], devices: int, held: Sequence[int] | None =
 
 
 def _extra_costs(jobs: Sequence[Options], devices: int) -> tuple[list[Ints], int]:
-    """Return what the options of each job cost beyond its cheapest, and what the cheapest of all
-    jobs leave.
+    """Return the cost of each job's options beyond its cheapest, and the devices that the cheapest
+    of all jobs leave.
     """
     extra = []
     needed = 0
@@ -200,8 +200,8 @@ def _longest_shift(extra: Sequence[Ints], slack: int) -> int:
 
 
 def _best_option(sums: Floats, costs: Ints, held: int | None) -> int:
-    """Return the option with the largest sum; among equal ones the one that costs what the job
-    holds, else the cheapest.
+    """Return the option with the largest sum; among equal ones the one at the job's present cost,
+    else the cheapest.
     """
     equal = np.flatnonzero(sums >= sums.max() - EQUAL)
     if held is not None and len(equal) > 1:
@@ -314,7 +314,7 @@ def _best_workers(served: Sequence[Choices], pool: Pool) -> list[int]:
 def _is_worth_it(
     jobs: Sequence[JobSnapshot], served: Sequence[Choices], workers: Sequence[int]
 ) -> bool:
-    """Return true if somebody starts, or must make room, or if the sum rises by `KEEP`."""
+    """Return True if a job starts, or must make room, or if the sum rises by `KEEP`."""
     running = 0
     for job in jobs:
         running += job.size is not None
@@ -332,7 +332,7 @@ def _is_worth_it(
 
 
 def _scaled_target(choices: Choices, workers: int) -> Target:
-    """Return the want for so many workers, with the best batch for them."""
+    """Return the target for so many workers, with the best batch for them."""
     scale = choices.scale(workers)
     batch = int(choices.table.batches[workers - 1])
     size = f"batch {batch} on {format_count(workers, 'worker')}"
@@ -351,7 +351,7 @@ def _scaled_target(choices: Choices, workers: int) -> Target:
 
 
 def _unchanged_target(choices: Choices, workers: int) -> Target:
-    """Return the want for the present size; `workers` would be no better by `KEEP`."""
+    """Return the target for the present size; `workers` would be no better by `KEEP`."""
     size = choices.job.size or Size(0, 0)
     other = f"{format_count(workers, 'worker')} would raise the sum over all jobs by less than"
     return Target(
@@ -397,7 +397,7 @@ def fit_scale_models(jobs: Sequence[JobSnapshot]) -> list[ScaleModel]:
 
 
 def _fit_timings(jobs: Sequence[JobSnapshot], all_limits: Sequence[Limits]) -> list[Timing]:
-    """Return the timing of each job, fitted to what it has shown."""
+    """Return the timing of each job, fitted to its observations."""
     cases = []
     for job, limits in zip(jobs, all_limits, strict=True):
         speeds = []
@@ -480,7 +480,7 @@ def _scale_candidates(jobs: Sequence[JobSnapshot], pool: Pool) -> list[Candidate
 
 
 def _candidate_batches(jobs: Sequence[JobSnapshot]) -> Iterator[Sequence[JobSnapshot]]:
-    """Yield the jobs in lots whose arrays are filled side by side."""
+    """Yield the jobs in lots with arrays filled side by side."""
     most = max((job.most.workers for job in jobs), default=1)
     size = max(1, CELLS // most)
     for at in range(0, len(jobs), size):

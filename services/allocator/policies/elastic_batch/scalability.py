@@ -16,7 +16,7 @@ fitted to the few speeds observed of a live job: with b = B / k examples on a de
     t_proc(b) = step_s + sample_s b      t_comm(k) = ring_s (k - 1) / k + hop_s (k - 1)
 
 (a ring's volume, and its hops), fitted by non-negative least squares on relative errors, drawn
-softly to a prior. Only ratios enter the scale, so a job of which nothing was observed yet has a
+softly to a prior. Only ratios enter the scale, so a job without observations has a
 table too.
 
 A job means by its batch: without ps (`split`) the total one, divided among the devices; with ps,
@@ -102,7 +102,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Pairs of devices and batch that a job may have. `device_batch_max`: as many as one device's
     memory holds.
 
-    `first`: with ps, the only batch of a device as long as no speed tells what another would gain.
+    `first`: with ps, the only batch of a device until speeds show the gain of another one.
     """
 
     batch_min: int

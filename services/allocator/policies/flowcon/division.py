@@ -90,7 +90,7 @@ def _role_asked(jobs: Sequence[JobSnapshot]) -> Floats:
 
 class Division:
     """One division of the cores. `free`: numbers of the jobs that may change, and their limits;
-    `floor`: cores below which no task falls that was asked for with any.
+    `floor`: the least cores of a task that was requested with any.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Division:
         """Return the sizes that the tasks of waiting jobs start with, and take them from the rest.
 
         They are as much of a job's share as there is room for; all of it, if there is no room at
-        all. Shares are in proportion to the jobs' `limits`, which are all the same.
+        all. Shares are in proportion to the jobs' `limits` (all the same).
         """
         if not waiting:
             return {}
@@ -212,7 +212,7 @@ class Division:
         return _round_down_to_step(self._floors(asked) + above)
 
     def _are_worth_it(self, cores: Floats) -> bool:
-        """Return whether a mover's task that computes changes by enough. `cores` [jobs, roles]."""
+        """Return True if a mover's task that computes changes by enough. `cores` [jobs, roles]."""
         tasks = self._tasks
         computes = self._moves[tasks.job] & (tasks.asked > 0)
         job = tasks.job[computes]
@@ -228,7 +228,7 @@ class Division:
 def _fits_node(
     job: JobSnapshot, room: Room, cut: Callable[[int], RoleResources], parts: int
 ) -> bool:
-    """Return whether the job fits at its first or its least size, so many parts cut."""
+    """Return True if the job fits at its first or its least size, so many parts cut."""
     sizes = cut(parts)
     if has_room(room, job.key, (), job.start, sizes):
         return True

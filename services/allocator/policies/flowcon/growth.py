@@ -17,7 +17,7 @@ and once all were completing before a pass, every limit is lifted; while all are
 interval doubles (back-off). A container that comes or goes calls the pass at once and sets the
 interval back.
 
-From the authors' published code: all of the above, which is `growth_efficiencies`, `run_pass`,
+From the authors' published code: all of the above, that is `growth_efficiencies`, `run_pass`,
 `after_pass` and `heard` below. The paper has listeners always, their code only while backing off:
 here always. Ours: limits are fractions of a core, never below `floor_cpu`, where the code cuts to
 whole cores and a limit of 0 lifts it; a loss that is absent or not finite is no reading; the
@@ -42,7 +42,7 @@ Flags = npt.NDArray[np.bool_]
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float = 0.03
-    """Growth efficiency below which a container is flat, 1/s."""
+    """The growth efficiency of a flat container is below this, 1/s."""
     interval_s: float = 30.0
     backoff_factor: float = 2.0
     listen_s: float = 10.0

@@ -2,24 +2,24 @@
 ICPP 2019).
 
     1 how fast each learns, by its CPU, at the last boundary   `growths` in `growth.py`
-    2 who is on which list, and each one's limit               `run_pass`, Algorithm 1
+    2 each job's list and limit                                `run_pass`, Algorithm 1
     3 the cores that the movers share, by their limits         `division.py`
 
 As a policy (our reconstruction). A list is a memory of two passes: no low reading is NL, one is WL,
 two are CL. So a function of the readings needs no other memory: it looks at the last boundary of
 the interval (counted from the newest job's start) and at the two before it. A limit in Docker is
-soft, because limits may sum to more than the machine; what a pod requests is reserved for it, so
-limits become weights, and the nodes' cores are filled in proportion to them. A request says whether
-its tasks may use idle cores of others (`cpu_limits: soft`). Watching jobs keep what they have.
-All jobs share one pool of cores. A container is a whole job: what it has is spread over its chief,
-ps and workers in the ratio that was asked for, each on top of a floor of 0.05 core, below which
-remote calls starve; no count changes. Before a job has told of two whole intervals nobody can say
-how fast it learns. The authors' code takes that for a low reading, after a start without a limit;
-here a new job is taken to learn as fast as can be, its whole loss in one interval by the whole
-machine: G = 1 / interval. So whoever waits starts with the share that this gives it, or with what
-was asked for it, if that is less, and with no more than there is room for above the others' floors;
-room is made for it first. Changes that are all small are left out. The back-off has no place here:
-the allocator is woken by facts, and between two boundaries the answer does not change.
+soft, because limits may sum to more than the machine; the request of a pod is reserved for it, so
+limits become weights, and the nodes' cores are filled in proportion to them. A request allows its
+tasks to use idle cores of others (`cpu_limits: soft`). Watching jobs keep their cores. All jobs
+share one pool of cores. A container is a whole job: its cores are spread over its chief, ps and
+workers in the ratio that was asked for, each on top of a floor of 0.05 core, below which remote
+calls starve; no count changes. Before a job has reported on two whole intervals, its growth is
+unknown. The authors' code takes that for a low reading, after a start without a limit; here a new
+job is taken to learn as fast as can be, its whole loss in one interval by the whole machine: G = 1
+/ interval. So a waiting job starts with the share that this gives it, or with what was asked for
+it, if that is less, and with no more than there is room for above the others' floors; room is made
+for it first. Changes that are all small are left out. The back-off has no place here: the allocator
+is woken by facts, and between two boundaries the answer does not change.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ JUDGED = 1.5  # intervals after its start: readings of two are there, of the fir
 def flowcon(
     cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float, rules: Rules = LIVE
 ) -> list[Target]:
-    """Move cores to the running jobs that learn fastest, and to the waiting ones."""
+    """Return targets that move cores to the running jobs that learn fastest, and to waiting
+    ones.
+    """
     waiting = []
     running = []
     for job in jobs:
@@ -65,7 +67,7 @@ def flowcon(
         if job.tasks and not job.busy:
             running.append(job)
 
-    # 1. How fast each job learns, at the last boundary.
+    # 1. The growth of each job at the last boundary.
     cores = math.fsum(node.allocatable.cpu for node in cluster) or 1.0
     rules = replace(rules, interval_s=interval_s(running, rules.interval_s))
     passes = recent_passes(running, now, rules.interval_s)
@@ -102,7 +104,7 @@ def _jobs_to_change(
 ) -> list[tuple[int, float]]:
     """Return the numbers of the jobs that may change, and their limits.
 
-    Watched jobs keep what they have, and so do all where none grew and nothing is released; all
+    Watched jobs keep their cores, and so do all if none grew and nothing is released; all
     change if a job is new. `stood`: before this pass, `judged`: after it.
     """
     released = all(c.completing for c in stood)
@@ -119,7 +121,7 @@ def _jobs_to_change(
 
 
 def interval_s(running: Sequence[JobSnapshot], least_s: float) -> float:
-    """Return a multiple of `least_s` in which every job reports twice."""
+    """Return a multiple of `least_s` that is long enough for two reports of every job."""
     longest = 0.0
     for job in running:
         last = job.recent[-READINGS - 1 :]
@@ -149,7 +151,7 @@ def recent_passes(running: Sequence[JobSnapshot], now: float, interval_s: float)
 def _passes_with_reports(
     running: Sequence[JobSnapshot], passes: Sequence[float], rules: Rules
 ) -> list[list[float]]:
-    """Return for each job the passes at which it had told of two intervals; none: it is new."""
+    """Return the passes of each job with reports of two intervals; none: it is new."""
     heard = []
     for job in running:
         from_s = job.since_s + JUDGED * rules.interval_s
@@ -171,7 +173,7 @@ def _growth_at_passes(
 ) -> list[list[float]]:
     """Return each job's growth at the passes that it was heard at, the newest first.
 
-    It is 0 of a job that never told a loss, which would stand in its curve. `held` [jobs]: cores.
+    It is 0 for a job that never reported a loss. `held` [jobs]: cores.
     """
     *times, sight_s = passes
     samples, largest = _loss_samples(running, sight_s, cores, held)
@@ -283,7 +285,7 @@ def _growth_before(grew: Sequence[float], rules: Rules) -> float:
 def _flowcon_target(
     job: JobSnapshot, judged: Container, sizes: RoleResources | None, cores: float, new: bool
 ) -> Target:
-    """Return the want for new `sizes` of a running job's tasks; None: they stay as they are."""
+    """Return the target for new `sizes` of a running job's tasks; None: they stay as they are."""
     size = job.size or job.start
     list_ = "new" if new else _list_name(judged)
     limit = judged.limit / cores

@@ -9,10 +9,10 @@ M is the batch, v the examples/s with p ps and w workers.
 From the authors' code: a measured speed goes before a fitted one; each later third of the losses
 has four times the weight; a job has converged when the fitted loss falls by at most 0.05 in 10
 epochs. They fit v by trust region; here, as in the paper, non-negative least squares, on relative
-errors of the step. The contract does not say whether a job is synchronous, so the formula that
+errors of the step. The contract does not tell if a job is synchronous, so the formula that
 misses the points less is taken. Jobs without ps have no terms in p.
 
-Optimus' probes: the sizes at which a program's speed is measured before it is fitted.
+Optimus' probes: the sizes of a program that are measured before the fit.
 
 From the authors' code: 8 points of each new program, at random p = w in 1..10 and none twice, three
 minutes each; jobs of one program share their points, as the mean where several measured the same.
@@ -140,7 +140,7 @@ class Quiet(msgspec.Struct, frozen=True, kw_only=True):
 def converged_epoch(
     epochs: Sequence[float], losses: Sequence[float], progress: float, quiet: Quiet
 ) -> int | None:
-    """Return the epoch from `progress` on at which the fitted loss is quiet; None where that cannot
+    """Return the first epoch from `progress` on with a quiet fitted loss; None where that cannot
     be told.
     """
     if len(epochs) < 3:
@@ -258,7 +258,7 @@ LARGEST = 10
 
 
 def batch_of(job: JobSnapshot) -> int:
-    """Return the batch, which never changes."""
+    """Return the batch; it never changes."""
     return job.batch or job.request.batch.start
 
 

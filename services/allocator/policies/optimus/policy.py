@@ -21,7 +21,7 @@ scheduling pass and their placement down again, slowly and step by step, and com
 nodes on random clusters, jobs and speeds.
 
 The contract asks for more: bounds of ps and workers; the gang floor in place of 1 + 1; room
-for the chief; whoever runs has a floor before whoever waits, and nobody shrinks to nothing; a job
+for the chief; running jobs have a floor before waiting ones, and no job shrinks to nothing; a job
 starts at once and then changes at most once an interval; probes, within what the floors leave, go
 on beside the others. Jobs without ps have workers only. The allocator chooses nodes by its own
 rule: of Optimus' nodes the counts that fit remain.
@@ -29,7 +29,7 @@ rule: of Optimus' nodes the counts that fit remain.
 Choice of nodes (EuroSys 2018, and its authors' code): smallest job first. Nodes by the cores left
 on them, most first; the fewest from the front that hold the whole job, its ps and its workers each
 spread evenly over them. A job that no number of nodes holds so gets as many tasks as fit, a ps and
-a worker by turns, each on the first node with room. The chief, which Optimus does not know, goes
+a worker by turns, each on the first node with room. The chief (Optimus has none) goes
 first of all.
 """
 
@@ -63,7 +63,7 @@ Kind = Literal["ps", "worker"]
 KINDS: tuple[Kind, ...] = ("ps", "worker")
 Sizes = dict[str, Size]
 Step = tuple[float, int, Kind]
-"""The gain, negative so that the largest sorts first; whose; of which task."""
+"""The gain, negative so that the largest sorts first; the job's index; the role of the task."""
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,15 +76,15 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     unknown_epochs: int = 20
     """Taken to remain where convergence cannot be told."""
     until_converged: bool = False
-    """Count what remains up to convergence instead of to the epochs asked for."""
+    """Count the remaining samples up to convergence, not up to the requested epochs."""
 
 
 AS_PUBLISHED = Rules()
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """`remaining`: examples; `ps`, `worker`, `chief`: what one task wants; `least` and `most`:
-    bounds, included.
+    """`remaining`: examples; `ps`, `worker`, `chief`: the resources of one task; `least` and
+    `most`: bounds, included.
     """
 
     key: str
@@ -119,7 +119,7 @@ def allot_sizes(jobs: Sequence[Candidate], cluster: Resources, free: Resources) 
 
 
 def floor_sizes(jobs: Sequence[Candidate], free: Resources) -> tuple[Sizes, Resources]:
-    """Return the floor of each job for which it fits, in the order of arrival; and what is left."""
+    """Return the floor of each job if it fits, in the order of arrival; and the rest."""
     sizes: Sizes = {}
     for job in jobs:
         wants = job.wants(job.least)
@@ -210,8 +210,9 @@ def size_with_task(size: Size, kind: Kind) -> Size:
 def optimus(
     cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float, rules: Rules = AS_PUBLISHED
 ) -> list[Target]:
-    """Return the wants of the jobs that may change now."""
-    # 1. The jobs that may change now, and what these share: what is free, and what they hold.
+    """Return the targets of the jobs that may change now."""
+    # 1. The jobs that may change now, and the resources that they share: the free ones and their
+    # own.
     points = pool_points(jobs)
     due, missing = _due_jobs(jobs, points, now, rules)
     nodes = _shared_nodes(cluster, due)
@@ -257,7 +258,7 @@ def _due_jobs(
 
 
 def _is_due(job: JobSnapshot, has_probes: bool, now: float, rules: Rules) -> bool:
-    """Return whether the job may change: it is new; or it did not change in this interval; or it is
+    """Return True if the job may change: it is new; or it did not change in this interval; or it is
     done with a probe that another follows. Its speed must have been reported.
     """
     if job.busy:
@@ -273,7 +274,7 @@ def _is_due(job: JobSnapshot, has_probes: bool, now: float, rules: Rules) -> boo
 
 
 def _shared_nodes(cluster: Sequence[Node], jobs: Sequence[JobSnapshot]) -> dict[str, Resources]:
-    """Return what is free on each node, and what the jobs hold there."""
+    """Return the free resources of each node, and those of these jobs there."""
     nodes = {}
     for node in cluster:
         if node.open:
@@ -353,7 +354,7 @@ def _probe_first(
     free: Resources,
 ) -> tuple[Sizes, list[Candidate], Resources]:
     """Give each job with a floor that has to probe its next probe. Return these sizes, the other
-    jobs, and what is left.
+    jobs, and the rest.
     """
     probing = {}
     ready = []
@@ -367,7 +368,7 @@ def _probe_first(
 
 
 def _next_probe(job: Candidate, sizes: Sequence[Size], free: Resources) -> tuple[Size, Resources]:
-    """Return the first probe that fits into what is free, else the floor; and what is left."""
+    """Return the first probe that fits into the free resources, else the floor; and the rest."""
     for size in sizes:
         more_ps = multiply(job.ps, size.ps - job.least.ps)
         more_workers = multiply(job.worker, size.workers - job.least.workers)
@@ -378,7 +379,7 @@ def _next_probe(job: Candidate, sizes: Sequence[Size], free: Resources) -> tuple
 
 
 def _optimus_target(job: JobSnapshot, size: Size, model: SpeedModel, is_probe: bool) -> Target:
-    """Return the want for a size. A probe is made whatever it gains."""
+    """Return the target for a size. A probe is made whatever its gain."""
     reason = "no other task saves more time for its dominant resource"
     faster = None
     if is_probe:
@@ -404,7 +405,7 @@ def choose_nodes(
     jobs: Sequence[Candidate], sizes: Mapping[str, Size], nodes: Mapping[str, Resources]
 ) -> dict[str, TaskNodes]:
     """Return the nodes of the tasks of each job; absent: not a ps and a worker of it fit. `nodes`:
-    what is free on each.
+    the free resources of each.
     """
     free = dict(nodes)
     nodes_by_job = {}
@@ -459,7 +460,7 @@ def _take_resources(
     names: Sequence[str],
     wants: Resources,
 ) -> bool:
-    """Take a task from each of the nodes; return whether they fit. `left`: of the nodes that were
+    """Take a task from each of the nodes; return True if they fit. `left`: of the nodes that were
     touched.
     """
     for name in names:

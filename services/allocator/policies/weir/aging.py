@@ -72,18 +72,18 @@ def overdue_jobs(sojourn: SojournInputs, asked_s: Array, work_s: Array, now: flo
     """
     if not sojourn.waits.any():
         return []
-    limit = LIMIT_FACTOR * typical_sojourn_s(sojourn, asked_s, work_s, now) * pause_stretch(sojourn)
-    large = float(np.quantile(work_s, QUANTILE)) if len(work_s) >= EXEMPTION_JOBS else np.inf
-    slack = sojourn.asked_s + limit - sojourn.alone_s - now
-    exempt = sojourn.left_s + sojourn.done_s > large
-    late = (
-        sojourn.waits
-        & ~exempt
-        & (slack > -2 * URGENT_SHARE * limit)
-        & (slack <= URGENT_SHARE * limit)
-    )
-    found = np.flatnonzero(late)
-    return [int(n) for n in found[np.argsort(slack[found], kind="stable")]]
+    typical_s = typical_sojourn_s(sojourn, asked_s, work_s, now)
+    limit_s = LIMIT_FACTOR * typical_s * pause_stretch(sojourn)
+    large_s = np.inf
+    if len(work_s) >= EXEMPTION_JOBS:
+        large_s = float(np.quantile(work_s, QUANTILE))
+    exempt = sojourn.left_s + sojourn.done_s > large_s
+    slack_s = sojourn.asked_s + limit_s - sojourn.alone_s - now
+    urgent = slack_s <= URGENT_SHARE * limit_s
+    given_up = slack_s <= -2 * URGENT_SHARE * limit_s
+    overdue = np.flatnonzero(sojourn.waits & ~exempt & urgent & ~given_up)
+    most_urgent_first = np.argsort(slack_s[overdue], kind="stable")
+    return list(overdue[most_urgent_first].tolist())
 
 
 def all_arrivals(
@@ -106,13 +106,15 @@ def typical_sojourn_s(sojourn: SojournInputs, asked_s: Array, work_s: Array, now
         asked_s = np.concatenate([asked_s, asked_s[again] + (now - asked_s[0])])
         work_s = np.concatenate([work_s, work_s[again]])
     times = float(np.median(sojourn.alone_s / sojourn.left_s))
-    return float(np.quantile(fcfs_sojourn_s(asked_s, work_s) + (times - 1) * work_s, QUANTILE))
+    sojourn_s = fcfs_sojourn_s(asked_s, work_s) + (times - 1) * work_s
+    return float(np.quantile(sojourn_s, QUANTILE))
 
 
 def pause_stretch(sojourn: SojournInputs) -> float:
     """Return how many times longer jobs take with their pauses."""
     alone_s = float(np.median(sojourn.alone_s))
-    return 1.0 + PAUSES * float(np.median(sojourn.pause_s)) / alone_s if alone_s > 0 else 1.0
+    pause_s = float(np.median(sojourn.pause_s))
+    return 1.0 + PAUSES * pause_s / alone_s if alone_s > 0 else 1.0
 
 
 def fcfs_sojourn_s(asked_s: Array, work_s: Array) -> Array:

@@ -395,9 +395,9 @@ class Market:
         """
         given = np.where(self.holds_step.any(axis=1), np.maximum(given, 0), given)
         left = rooms - self.stairs.granted_amounts(given).sum(axis=0)
-        own = np.append(left[3:], [math.inf] * 3).reshape(-1, 3)[
-            self.quota_places
-        ]  # -1, none, is last
+        # The last room, at -1, is that of jobs without a quota.
+        quota_rooms = np.append(left[3:], [math.inf] * 3).reshape(-1, 3)
+        own = quota_rooms[self.quota_places]
         coming = self._has_arrivals(now)
         busy = []
         for queue, more in zip(self.queues, coming, strict=True):

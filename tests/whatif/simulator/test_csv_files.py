@@ -128,7 +128,7 @@ def test_a_job_may_name_its_namespace() -> None:
     text = "job,submitted_s,model,samples,global_batch,namespace\na,0,net,10,64,team-a\nb,1,net,10,64,\n"
     one, other = read_jobs(text, MEASURED)
     assert (one.request().key(), other.request().key()) == ("team-a.a", "default.b")
-    assert "'Team A' is no name" in refused(text.replace("team-a", "Team A"))[0]
+    assert "'Team A' is not a name" in refused(text.replace("team-a", "Team A"))[0]
 
 
 COLUMNS = (

@@ -201,7 +201,7 @@ def test_workers_with_open_resources_get_the_cores_they_use():
 
 def test_nothing_changes_without_observations():
     fresh = running(0.3, 0.9, since_s=NOW - 100)
-    assert decided(fresh).size == Size(1, 1) and "watches" in decided(fresh).reason
+    assert decided(fresh).size == Size(1, 1) and "is measured" in decided(fresh).reason
     silent = running(0.3, 0.9)
     assert decided(replace(silent, recent=(replace(silent.recent[0], ps_cpu=None),))).size == Size(
         1, 1

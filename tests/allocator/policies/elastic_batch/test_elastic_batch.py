@@ -262,7 +262,7 @@ def test_a_small_gain_changes_nothing():
     slow = tuple(Observed(0, k, 32 * k, 100.0 * (1 + 0.003 * k)) for k in (1, 4, 8, 12, 15))
     old = running(ringed(), workers=15, batch=480, observed=slow)
     (want,) = elastic_batch(nodes(gpu=1), [old], 0.0)
-    assert (want.workers, want.batch) == (15, 480) and want.reason.startswith("nobody waits")
+    assert (want.workers, want.batch) == (15, 480) and want.reason.startswith("no job waits")
 
 
 def test_devices_that_slow_a_job_down_are_returned():

@@ -206,7 +206,7 @@ def test_a_job_shrinks_for_a_much_shorter_waiting_one():
     [
         (105.0, 180.0, 1, Size(2, 1), "; with 1 ps and 2 workers it would be 42% slower"),
         (180.0, 105.0, 1, Size(1, 2), "; with 2 ps and 1 worker it would be 42% slower"),
-        (105.0, 180.0, 2, Size(2, 1), "now or when they come"),
+        (105.0, 180.0, 2, Size(2, 1), "now or soon"),
     ],
 )
 def test_a_shrink_names_the_cost_of_the_other_role(one_ps, one_worker, least, has, why):

@@ -47,91 +47,84 @@ BAR = 10
 LEFT = 10
 WHY = 24
 YIELDING = ("CURVE", "GEN", "LOSS", "EXAMPLES/S", "WORKERS", "PS")
-"""Left out in this order where even the shortest name leaves too little room."""
+"""Dropped in this order if even the shortest name leaves too little room."""
 Cell = Callable[[JobHistory], Text | str]
 
 
 def job_table(jobs: Sequence[JobHistory], letters: Letters, width: int) -> Table:
-    """More columns where there is more room; the curve is shorter, or not there, where numbers are
-    long.
+    """Draw the jobs of `weir top`. A wider screen has more columns; long numbers shorten or drop the
+    curve.
     """
     cells = {heading: [cell(job) for job in jobs] for heading, cell in columns(width).items()}
-    least = fitting(
-        {"JOB": NAME} | _least(cells, width), YIELDING, width - BADGE - CELL_GAP, CELL_GAP
-    )
-    del least["JOB"]
-    name = min(
-        max(width - sum(least.values()) - len(least) - BADGE - 2, NAME),
-        _most(jobs, width, "WHY" in least),
-    )
-    drawn = plain_table(("", "JOB", *least), RIGHT, [BADGE, name, *least.values()], width)
+    needed = {"JOB": NAME} | _column_widths(cells, width)
+    widths = fitting(needed, YIELDING, width - BADGE - CELL_GAP, CELL_GAP)
+    del widths["JOB"]
+    left = width - sum(widths.values()) - len(widths) - BADGE - 2
+    name = min(max(left, NAME), _name_width(jobs, width, "WHY" in widths))
+    drawn = plain_table(("", "JOB", *widths), RIGHT, [BADGE, name, *widths.values()], width)
     drawn.columns[1].max_width = name
     for number, job in enumerate(jobs):
         letter = letters.get(job.key)
         first = badge(letter) if letter and letter != MANY else Text(f" {letter or ' '} ")
-        shown = {heading: cells[heading][number] for heading in least}
+        shown = {heading: cells[heading][number] for heading in widths}
         if "CURVE" in shown:
-            shown["CURVE"] = curve(recent_losses(job), least["CURVE"])
-        drawn.add_row(first, Text(_name(job), "bold"), *shown.values())
+            shown["CURVE"] = curve(recent_losses(job), widths["CURVE"])
+        drawn.add_row(first, Text(_job_name(job), "bold"), *shown.values())
     return drawn
 
 
-def _most(jobs: Sequence[JobHistory], width: int, reasoned: bool) -> int:
-    """Columns that names may take. Beside a reason no more than they need: what is left is the
-    reason's.
-    """
-    needed = longest(_name(job) for job in jobs) if reasoned else LONGEST_NAME
+def _name_width(jobs: Sequence[JobHistory], width: int, reasoned: bool) -> int:
+    """Return the most columns of a name. Beside reasons names take only the columns they need."""
+    needed = longest(_job_name(job) for job in jobs) if reasoned else LONGEST_NAME
     return max(min(needed, cap_columns(LONGEST_NAME, width)), NAME)
 
 
-def _least(cells: Mapping[str, Sequence[Text | str]], width: int) -> dict[str, int]:
-    """What each column needs for its heading and all that stands in it; the curve has of its own
-    what is left.
-    """
-    least = {
-        heading: max(LEAST.get(heading, len(heading)), longest(cells[heading])) for heading in cells
-    }
-    least |= {"WHY": WHY} if "WHY" in least else {}
-    over = BADGE + NAME + sum(least.values()) + CELL_GAP * (len(least) + 1) - width
-    return least | {"CURVE": min(max(CURVE - over, SHORT_CURVE), CURVE)}
+def _column_widths(cells: Mapping[str, Sequence[Text | str]], width: int) -> dict[str, int]:
+    """Return the columns that each heading and its cells need; the curve takes the rest."""
+    widths = {}
+    for heading, column in cells.items():
+        widths[heading] = max(LEAST.get(heading, len(heading)), longest(column))
+    if "WHY" in widths:
+        widths["WHY"] = WHY
+    over = BADGE + NAME + sum(widths.values()) + CELL_GAP * (len(widths) + 1) - width
+    widths["CURVE"] = min(max(CURVE - over, SHORT_CURVE), CURVE)
+    return widths
 
 
 def in_order(jobs: Iterable[JobHistory]) -> list[JobHistory]:
-    """Those that are not over, oldest first; then those that are, the newest end first."""
-    return sorted(
-        jobs,
-        key=lambda j: (
-            is_ended(j.view),
-            -j.view.finished_s if is_ended(j.view) else j.view.submitted_s,
-            j.uid,
-        ),
-    )
+    """Return running jobs, oldest first; then ended jobs, the newest end first."""
+
+    def sort_key(job: JobHistory) -> tuple[bool, float, int]:
+        ended = is_ended(job.view)
+        return ended, -job.view.finished_s if ended else job.view.submitted_s, job.uid
+
+    return sorted(jobs, key=sort_key)
 
 
-def _name(job: JobHistory) -> str:
+def _job_name(job: JobHistory) -> str:
     namespace, _, name = job.key.partition(".")
     return name if namespace == "default" else f"{namespace}/{name}"
 
 
-def _phase(job: JobHistory) -> Text:
+def _phase_text(job: JobHistory) -> Text:
     return Text(job.view.shown_phase, PHASES.get(job.view.shown_phase, ""))
 
 
-def _curve(job: JobHistory) -> str:
+def _loss_curve(job: JobHistory) -> str:
     return curve(recent_losses(job), CURVE)
 
 
-def _why(job: JobHistory) -> Text:
+def _reason(job: JobHistory) -> Text:
     return Text(headline(job.view.why or job.view.reason), "dim")
 
 
 NARROW: dict[str, Cell] = {
-    "PHASE": _phase,
+    "PHASE": _phase_text,
     "PS": lambda job: size(job.view.ps, job.view.wanted_ps),
     "WORKERS": lambda job: size(job.view.workers, job.view.wanted_workers),
     "EXAMPLES/S": lambda job: speed(job.view.samples_per_second),
     "LOSS": lambda job: loss(job.view.loss),
-    "CURVE": _curve,
+    "CURVE": _loss_curve,
     "DONE": lambda job: percent(share_done(job.view)),
     "LEFT": lambda job: time_left(time_left_s(job.view)),
 }
@@ -152,11 +145,11 @@ LEAST = {
     "GIB": 5,
     "WHY": WHY,
 }
-ALL: dict[str, Cell] = {"WHY": _why}
+ALL: dict[str, Cell] = {"WHY": _reason}
 WIDE = 104
 WIDER = 120
 WIDEST = 140
-"""Columns from which on there is more, a bar, and the reason."""
+"""Widths from which the table has more columns, a bar, and the reason."""
 RIGHT = ("PS", "WORKERS", "EXAMPLES/S", "LOSS", "DONE", "LEFT", "GEN", "CORES", "GIB")
 ORDER = (
     "PHASE",
@@ -176,8 +169,10 @@ ORDER = (
 
 
 def columns(width: int) -> dict[str, Cell]:
-    known = NARROW | (MORE if width >= WIDE else {}) | (BARS if width >= WIDER else {})
-    known |= ALL if width >= WIDEST else {}
+    known = NARROW
+    for least, cells in ((WIDE, MORE), (WIDER, BARS), (WIDEST, ALL)):
+        if width >= least:
+            known = known | cells
     return {heading: known[heading] for heading in ORDER if heading in known}
 
 
@@ -196,11 +191,11 @@ DROPPED_FIRST = (
     "PS",
     "DONE",
 )
-"""Left out in this order where there is too little room; before them the namespace, where all have
+"""Dropped in this order if there is too little room; before them the namespace, if all jobs have
 the usual one.
 """
 GAP, LEAST_WHY = 2, 24
-"""Columns between two; and those below which a longer cause is not worth folding."""
+"""Columns between two cells; the least columns of a cause that is folded."""
 UNDER_WAY = dict.fromkeys(("Starting", "Scaling", "Resuming"), "yellow")
 PHASES = {
     "Running": "green",
@@ -213,43 +208,39 @@ NOTHING = "-"
 
 
 def jobs_table(views: Iterable[JobView], epochs: Mapping[int, int], width: int) -> Table:
-    """`epochs`: how many each job (by uid) has, where known. Oldest first. Where `width` is too
-    small for all columns those that say least are left out; names and causes are folded, and
-    nothing is cut.
+    """Draw the jobs of `weir jobs`, oldest first.
+
+    `epochs`: the epochs of each job by uid, if known. If `width` is too small, the least important
+    columns are dropped; names and causes are folded; nothing is cut.
     """
-    oldest = sorted(views, key=lambda v: (v.submitted_s, v.uid))
+    oldest = sorted(views, key=lambda view: (view.submitted_s, view.uid))
     rows = [dict(zip(HEADINGS, row(view, epochs.get(view.uid, 0)), strict=True)) for view in oldest]
     shown = jobs_table_columns(rows, width)
     drawn = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, GAP - 1, 0, 0))
     for heading, wide in shown.items():
         side: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
         fixed = wide if heading == WHY_COLUMN else None
-        drawn.add_column(
-            heading, justify=side, no_wrap=heading not in FOLDED, overflow="fold", width=fixed
-        )
+        folded = heading in FOLDED
+        drawn.add_column(heading, justify=side, no_wrap=not folded, overflow="fold", width=fixed)
     for cells in rows:
         drawn.add_row(*(cells[heading] for heading in shown))
     return drawn
 
 
 def jobs_table_columns(rows: Sequence[Mapping[str, Text]], width: int) -> dict[str, int]:
-    """The headings that are shown, each with the columns it takes."""
-    wide = {
-        heading: longest([heading, *(cells[heading] for cells in rows)]) for heading in HEADINGS
-    }
-    usual = all(cells["NAMESPACE"].plain == DEFAULT_NAMESPACE for cells in rows)
+    """Return the headings that fit, each with its width."""
+    wide = {}
+    for heading in HEADINGS:
+        wide[heading] = longest([heading, *(cells[heading] for cells in rows)])
     least = wide | {WHY_COLUMN: min(wide[WHY_COLUMN], LEAST_WHY)}
-    kept = fitting(least, ("NAMESPACE", *DROPPED_FIRST) if usual else DROPPED_FIRST, width, GAP)
-    return kept | (
-        {
-            WHY_COLUMN: min(
-                wide[WHY_COLUMN],
-                max(kept[WHY_COLUMN], kept[WHY_COLUMN] + width - total_width(kept, GAP)),
-            )
-        }
-        if WHY_COLUMN in kept
-        else {}
-    )
+    dropped: tuple[str, ...] = DROPPED_FIRST
+    if all(cells["NAMESPACE"].plain == DEFAULT_NAMESPACE for cells in rows):
+        dropped = ("NAMESPACE", *DROPPED_FIRST)
+    kept = fitting(least, dropped, width, GAP)
+    if WHY_COLUMN in kept:
+        rest = max(width - total_width(kept, GAP), 0)
+        kept[WHY_COLUMN] = min(wide[WHY_COLUMN], kept[WHY_COLUMN] + rest)
+    return kept
 
 
 def row(view: JobView, epochs: int) -> list[Text]:
@@ -257,36 +248,35 @@ def row(view: JobView, epochs: int) -> list[Text]:
         Text(view.namespace),
         Text(view.job, "bold"),
         Text(view.shown_phase, PHASES.get(view.shown_phase, "")),
-        Text(_size(view.ps, view.wanted_ps)),
-        Text(_size(view.workers, view.wanted_workers)),
+        Text(_size_text(view.ps, view.wanted_ps)),
+        Text(_size_text(view.workers, view.wanted_workers)),
         Text(str(view.generation or NOTHING)),
-        Text(_epochs(view, epochs)),
+        Text(_epochs_text(view, epochs)),
         Text(f"{100 * view.samples / view.total_samples:.1f} %" if view.total_samples else NOTHING),
         Text(f"{view.samples_per_second:,.0f}" if view.samples_per_second else NOTHING),
         Text(NOTHING if view.loss is None else f"{view.loss:.4f}"),
         Text(format_duration(view.pauses[-1], fine=True) if view.pauses else NOTHING),
-        Text(_end(view) if view.phase in ENDED.values() else headline(view.why or view.reason)),
+        Text(
+            _end_text(view) if view.phase in ENDED.values() else headline(view.why or view.reason)
+        ),
     ]
 
 
-def _size(now: int, wanted: int) -> str:
+def _size_text(now: int, wanted: int) -> str:
     return str(now) if now == wanted else f"{now} -> {wanted}"
 
 
-def _epochs(view: JobView, epochs: int) -> str:
-    """How many are complete; of how many, where that is known."""
+def _epochs_text(view: JobView, epochs: int) -> str:
+    """Return the complete epochs, and their total if it is known."""
     if not view.total_samples:
         return NOTHING
     return f"{view.epoch}/{epochs}" if epochs else str(view.epoch)
 
 
-def _end(view: JobView) -> str:
-    """How long it took, what came of it, and its cause."""
-    took = (
-        [f"after {format_duration(view.finished_s - view.submitted_s)}"]
-        if view.finished_s > view.submitted_s
-        else []
-    )
-    came = [format_count(view.samples, "example"), *describe_metrics(view.metrics)]
+def _end_text(view: JobView) -> str:
+    """Return the duration, the result and the cause of the end."""
+    parts = [format_count(view.samples, "example"), *describe_metrics(view.metrics)]
+    if view.finished_s > view.submitted_s:
+        parts.insert(0, f"after {format_duration(view.finished_s - view.submitted_s)}")
     cause = headline(view.why)
-    return ", ".join([*took, *came]) + (f": {cause}" if cause else "")
+    return ", ".join(parts) + (f": {cause}" if cause else "")

@@ -49,7 +49,7 @@ Order = tuple[float, str, int]
 
 
 class Known:
-    """`entries`: in the order in which they were stored; what was read twice is there once."""
+    """The entries that were read, in the order of storing, each once."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         there = {(entry.stream, entry.sequence): entry for entry in entries}
@@ -69,124 +69,120 @@ class Known:
             self.uids[said.key()].append(uid)
 
     def of(self, kind: type[Message], whose: str | int) -> list[Entry]:
-        """Every message of a kind about a job (`<namespace>.<name>`, or its uid), or about a
-        node.
-        """
+        """Return every message of a kind about a job (`<namespace>.<name>`, or its uid) or a node."""
         return self._told.get((kind, str(whose)), [])
 
     def newest(
         self, kind: type[Message], whose: str | int, before: Order, holds: Holds = lambda _: True
     ) -> Entry | None:
-        """The last that was stored before, of those that it holds for."""
-        told = self.of(kind, whose)
-        end = bisect_left(told, before, key=lambda entry: entry.order)
-        return next((told[i] for i in range(end - 1, -1, -1) if holds(told[i].said)), None)
+        """Return the last one stored before, of those for which `holds` is true."""
+        entries = self.of(kind, whose)
+        end = bisect_left(entries, before, key=lambda entry: entry.order)
+        for number in range(end - 1, -1, -1):
+            if holds(entries[number].said):
+                return entries[number]
+        return None
 
     def first(
         self, kind: type[Message], whose: str | int, after: Order, holds: Holds = lambda _: True
     ) -> Entry | None:
-        """The first that was stored at or after."""
-        told = self.of(kind, whose)
-        begin = bisect_left(told, after, key=lambda entry: entry.order)
-        return next((told[i] for i in range(begin, len(told)) if holds(told[i].said)), None)
+        """Return the first one stored at or after, of those for which `holds` is true."""
+        entries = self.of(kind, whose)
+        begin = bisect_left(entries, after, key=lambda entry: entry.order)
+        for number in range(begin, len(entries)):
+            if holds(entries[number].said):
+                return entries[number]
+        return None
 
 
 def uid_of(entry: Entry) -> int:
-    """Of the job that a message is about; a request's own number is the uid that its job will have.
-    0: of none.
+    """Return the uid of the job that a message is about; 0 if it is about no job.
+
+    The number of a request in its stream becomes the uid of its job.
     """
-    return (
-        entry.sequence
-        if isinstance(entry.said, JobRequested)
-        else int(getattr(entry.said, "uid", 0))
-    )
+    if isinstance(entry.said, JobRequested):
+        return entry.sequence
+    return int(getattr(entry.said, "uid", 0))
 
 
 def key_of(entry: Entry) -> str:
-    """`<namespace>.<job>`; empty for what is about a node or a service, or is a dead letter."""
-    return (
-        entry.said.key()
-        if isinstance(entry.said, JobNameMessage | JobRejected | ChangeRejected)
-        else ""
-    )
+    """Return `<namespace>.<job>`; empty for a message about a node or a service, and a dead letter."""
+    if isinstance(entry.said, JobNameMessage | JobRejected | ChangeRejected):
+        return entry.said.key()
+    return ""
 
 
 class Before(NamedTuple):
-    entry: Entry
+    """An entry whose causes are looked for, and everything that was read."""
+
     known: Known
 
     def last(self, kind: type[Message], holds: Holds = lambda _: True) -> Entry | None:
-        """The newest of a kind about the same job."""
+        """Return the newest one of a kind about the same job."""
         return self.known.newest(kind, uid_of(self.entry), self.entry.order, holds)
 
     def of_generation(self, kind: type[Message], generation: int) -> Entry | None:
         return self.last(kind, lambda said: said.generation == generation)
 
     def latest(self, *found: Entry | None) -> list[Entry]:
-        """The newest of several, if there is any."""
+        """Return the newest of several as a list; empty if there is none."""
         return sorted((e for e in found if e is not None), key=lambda e: e.order)[-1:]
 
-    def decision_of(self, role: str, serial: int) -> Entry | None:
-        """The decision that first wants a task: its pod is made for it."""
-        told = self.known.of(AllocationDecided, uid_of(self.entry))
-        return next(
-            (
-                e
-                for e in told
-                if e.order < self.entry.order and needed_entries(e.said, role, serial)
-            ),
-            None,
-        )
+    def decision_of(self, role: str, serial: int, uid: int | None = None) -> Entry | None:
+        """Return the first decision that has a task: its pod was created because of it."""
+        decisions = self.known.of(AllocationDecided, uid_of(self.entry) if uid is None else uid)
+        for decision in decisions:
+            if decision.order >= self.entry.order:
+                return None
+            if has_task(decision.said, role, serial):
+                return decision
+        return None
 
 
-def needed_entries(decision: Any, role: str, serial: int) -> bool:
-    """Whether a decision has this task."""
-    return any((t.role, t.serial) == (role, serial) for t in decision.tasks)
+def has_task(decision: Any, role: str, serial: int) -> bool:
+    return any((task.role, task.serial) == (role, serial) for task in decision.tasks)
 
 
 Pod = tuple[str, str, str]
 """Namespace, job, name."""
 
 
-def comings_and_goings(m: CapacityChanged, before: Before) -> Iterable[Entry | None]:
-    """What made, or ended, each of them; of strangers' pods nothing is said."""
-    seen = before.known.newest(CapacityChanged, m.key(), before.entry.order)
-    if seen is None or not isinstance(seen.said, CapacityChanged):
+def causes_of_capacity_change(m: CapacityChanged, before: Before) -> Iterable[Entry | None]:
+    """Return the cause of each pod of ours that came or went. Pods of others have none."""
+    previous = before.known.newest(CapacityChanged, m.key(), before.entry.order)
+    if previous is None or not isinstance(previous.said, CapacityChanged):
         return []
-    was, now = _pods(seen.said), _pods(m)
-    return [_maker(pod, before) for pod in now - was] + [_ender(pod, before) for pod in was - now]
+    was, now = _own_pods(previous.said), _own_pods(m)
+    created = [_creating_decision(pod, before) for pod in now - was]
+    removed = [_removing_entry(pod, before) for pod in was - now]
+    return created + removed
 
 
-def _pods(m: CapacityChanged) -> set[Pod]:
+def _own_pods(m: CapacityChanged) -> set[Pod]:
     return {(pod.namespace, pod.job, pod.pod) for pod in m.own}
 
 
-def _maker(pod: Pod, before: Before) -> Entry | None:
-    """The decision that first wants it."""
-    task = task_of(pod)
-    told = before.known.of(AllocationDecided, _uid(pod, before))
-    return next(
-        (e for e in told if e.order < before.entry.order and needed_entries(e.said, *task)), None
-    )
+def _creating_decision(pod: Pod, before: Before) -> Entry | None:
+    """Return the first decision that has the pod's task."""
+    return before.decision_of(*task_of(pod), uid=_uid_of_pod(pod, before))
 
 
-def _ender(pod: Pod, before: Before) -> Entry | None:
-    """The decision that first did without it; else the end of its job."""
+def _removing_entry(pod: Pod, before: Before) -> Entry | None:
+    """Return the first decision without the pod's task; otherwise the end of its job."""
     task = task_of(pod)
-    uid = _uid(pod, before)
-    made = _maker(pod, before)
-    dropped = None
-    if made is not None:
+    uid = _uid_of_pod(pod, before)
+    created = _creating_decision(pod, before)
+    if created is not None:
         dropped = before.known.first(
-            AllocationDecided, uid, made.order, lambda said: not needed_entries(said, *task)
+            AllocationDecided, uid, created.order, lambda said: not has_task(said, *task)
         )
-    if dropped is not None and dropped.order < before.entry.order:
-        return dropped
+        if dropped is not None and dropped.order < before.entry.order:
+            return dropped
     return before.known.newest(JobFinished, uid, before.entry.order)
 
 
-def _uid(pod: Pod, before: Before) -> int:
-    """Of the job that last bore this name."""
+def _uid_of_pod(pod: Pod, before: Before) -> int:
+    """Return the uid of the newest job with the name of the pod's job."""
     namespace, job, _ = pod
     last = before.known.newest(AllocationDecided, f"{namespace}.{job}", before.entry.order)
     return uid_of(last) if last else 0
@@ -203,57 +199,58 @@ Found = Iterable[Entry | None]
 
 
 def cause_of(entry: Entry, known: Known) -> tuple[Entry, ...]:
-    """What led to it directly, oldest first; empty: a root, or its cause was not read."""
+    """Return the direct causes, oldest first; none for a root, or if the cause was not read."""
     rule = RULES.get(type(entry.said))
-    found = rule(entry.said, Before(entry, known)) if rule else ()
-    return tuple(
-        sorted({e.order: e for e in found if e is not None}.values(), key=lambda e: e.order)
-    )
+    if rule is None:
+        return ()
+    found = {cause.order: cause for cause in rule(entry.said, Before(entry, known)) if cause}
+    return tuple(found[order] for order in sorted(found))
 
 
 # ---------------------------------------------------------------- answers and decisions
 
 
-def _answer(m: JobAccepted | JobRejected, before: Before) -> Found:
+def _causes_of_answer(m: JobAccepted | JobRejected, before: Before) -> Found:
     return [before.last(JobRequested)]
 
 
-def _change_answer(m: JobChanged | ChangeRejected, before: Before) -> Found:
+def _causes_of_change_answer(m: JobChanged | ChangeRejected, before: Before) -> Found:
     number = m.answers if isinstance(m, JobChanged) else m.uid
     kinds = (ChangeRequested, SuspendRequested, ResumeRequested)
     asked = [before.known.newest(kind, m.key(), before.entry.order) for kind in kinds]
     return [each for each in asked if each and each.sequence == number]
 
 
-def _decision(m: AllocationDecided, before: Before) -> Found:
-    """What it names; the first one of a job also that there is such a job."""
+def _causes_of_decision(m: AllocationDecided, before: Before) -> Found:
+    """Return the cause that it names; for the first decision of a job also its acceptance."""
     first = before.last(AllocationDecided) is None
     return [_entry_of_cause(m.cause, before), before.last(JobAccepted) if first else None]
 
 
 def _entry_of_cause(cause: str, before: Before) -> Entry | None:
-    """A cause is a message's id; or a pod, of which something was told; or what the last report
-    told.
+    """Return the entry that a decision names as its cause.
+
+    A cause is the id of a message, a pod with a report about it, or the use of a task in the last
+    progress report.
     """
     if cause == "-":
         return None
     if cause in before.known.by_id:
         return before.known.by_id[cause]
-    of_pod = [before.last(kind, lambda m: m.pod == cause) for kind in (TaskExited, TaskLeaving)]
-    told = before.latest(*of_pod) or before.latest(
-        before.last(ProgressReported) if _is_usage(cause, before) else None
-    )
-    return told[0] if told else None
+    exited = before.last(TaskExited, lambda m: m.pod == cause)
+    leaving = before.last(TaskLeaving, lambda m: m.pod == cause)
+    found = before.latest(exited, leaving)
+    if found:
+        return found[0]
+    return before.last(ProgressReported) if _is_usage(cause, before) else None
 
 
 MEMORY = "memory"
-"""What the allocator gives as the cause of more memory for a task."""
+"""The allocator names it as the cause of more memory for a task."""
 
 
 def _is_usage(cause: str, before: Before) -> bool:
-    """Whether it is about how much the job's tasks use: memory, or a pod of its own that
-    starves.
-    """
+    """Return True if a cause is the use of the job's tasks: their memory, or a starved pod."""
     job = key_of(before.entry).partition(".")[2]
     return cause == MEMORY or cause.startswith(f"{job}-")
 
@@ -261,7 +258,7 @@ def _is_usage(cause: str, before: Before) -> bool:
 # ---------------------------------------------------------------- making it so
 
 
-def _task(m: TaskStarted | TaskReady, before: Before) -> Found:
+def _causes_of_task(m: TaskStarted | TaskReady, before: Before) -> Found:
     return [before.decision_of(m.role, m.serial)]
 
 
@@ -269,13 +266,14 @@ def _causes_of_exit(m: TaskExited, before: Before) -> Found:
     return [before.last(TaskLeaving, lambda told: told.pod_uid == m.pod_uid)]
 
 
-def _spec(m: ClusterSpecPublished, before: Before) -> Found:
-    """The decision, and the last of its tasks that stood ready."""
+def _causes_of_spec(m: ClusterSpecPublished, before: Before) -> Found:
+    """Return the decision, and the last of its tasks that became ready."""
     pods = {task.pod for task in m.tasks}
-    return [_revision(m.revision, before), before.last(TaskReady, lambda told: told.pod in pods)]
+    ready = before.last(TaskReady, lambda told: told.pod in pods)
+    return [_decision_of_revision(m.revision, before), ready]
 
 
-def _revision(revision: int, before: Before) -> Entry | None:
+def _decision_of_revision(revision: int, before: Before) -> Entry | None:
     return before.last(AllocationDecided, lambda told: told.revision == revision)
 
 
@@ -283,15 +281,15 @@ def _causes_of_prepared(m: GenerationPrepared, before: Before) -> Found:
     return [before.of_generation(ClusterSpecPublished, m.generation)]
 
 
-def _handover(m: HandOverOrdered, before: Before) -> Found:
-    """The last preparation that was still lacking."""
+def _causes_of_hand_over(m: HandOverOrdered, before: Before) -> Found:
+    """Return the last preparation that was missing."""
     prepared = before.of_generation(GenerationPrepared, m.generation)
     return [prepared or before.of_generation(ClusterSpecPublished, m.generation)]
 
 
 def _causes_of_abandoned(m: GenerationAbandoned, before: Before) -> Found:
-    """Its decision; and what came in between: a newer one, a task that ended, one that could not
-    prepare, no save.
+    """Return the decision, and the newest event after it that stopped the generation: a newer
+    decision, a task that ended, a failed preparation or a failed save.
     """
     decided = before.of_generation(AllocationDecided, m.generation)
     between = before.latest(
@@ -307,22 +305,25 @@ def _causes_of_abandoned(m: GenerationAbandoned, before: Before) -> Found:
 
 
 def _causes_of_update(m: TaskUpdated, before: Before) -> Found:
-    return [_revision(m.revision, before)]
+    return [_decision_of_revision(m.revision, before)]
 
 
 # ---------------------------------------------------------------- training
 
 
 def _causes_of_checkpoint(m: CheckpointSaved | CheckpointFailed, before: Before) -> Found:
-    """The hand-over for which it drained; else that it trains, and for a stand-still the notice
-    before it.
+    """Return the hand-over that made it drain; otherwise the start of its generation, and for a
+    final save or a stop of training the notice before it.
     """
     if m.successor is not None:
         return [before.of_generation(HandOverOrdered, m.successor)]
     trains = before.of_generation(TrainingResumed, m.generation)
-    stood = isinstance(m, CheckpointSaved) and (m.final or m.stood)
-    notice = before.last(TaskLeaving) if stood else None
-    return [trains, notice if trains is None or (notice and notice.order > trains.order) else None]
+    if not isinstance(m, CheckpointSaved) or not (m.final or m.stood):
+        return [trains]
+    notice = before.last(TaskLeaving)
+    if notice and trains and notice.order <= trains.order:
+        notice = None
+    return [trains, notice]
 
 
 def _causes_of_skipped(m: CheckpointSkipped, before: Before) -> Found:
@@ -330,17 +331,17 @@ def _causes_of_skipped(m: CheckpointSkipped, before: Before) -> Found:
 
 
 def _causes_of_resumed(m: TrainingResumed, before: Before) -> Found:
-    """The order, and the checkpoint with which the generation before made room for it."""
+    """Return the order, and the checkpoint of the generation before."""
     saved = before.last(CheckpointSaved, lambda told: told.successor == m.generation)
     return [before.of_generation(HandOverOrdered, m.generation), saved]
 
 
-def _progress(m: ProgressReported, before: Before) -> Found:
+def _causes_of_progress(m: ProgressReported, before: Before) -> Found:
     return [before.of_generation(TrainingResumed, m.generation)]
 
 
 def _causes_of_finish(m: JobFinished, before: Before) -> Found:
-    """A person's wish; a task that ended, or a generation that never was; or the last example."""
+    """Return the request to cancel, the last report of a success, or the fault of a failure."""
     trains = before.of_generation(TrainingResumed, m.generation)
     if m.outcome == "cancelled":
         return [before.known.newest(CancelRequested, m.key(), before.entry.order)]
@@ -351,24 +352,24 @@ def _causes_of_finish(m: JobFinished, before: Before) -> Found:
 
 
 RULES: dict[type[Any], Callable[[Any, Before], Found]] = {
-    JobAccepted: _answer,
-    JobRejected: _answer,
-    JobChanged: _change_answer,
-    ChangeRejected: _change_answer,
-    CapacityChanged: comings_and_goings,
-    AllocationDecided: _decision,
-    TaskReady: _task,
-    TaskStarted: _task,
+    JobAccepted: _causes_of_answer,
+    JobRejected: _causes_of_answer,
+    JobChanged: _causes_of_change_answer,
+    ChangeRejected: _causes_of_change_answer,
+    CapacityChanged: causes_of_capacity_change,
+    AllocationDecided: _causes_of_decision,
+    TaskReady: _causes_of_task,
+    TaskStarted: _causes_of_task,
     TaskExited: _causes_of_exit,
-    ClusterSpecPublished: _spec,
+    ClusterSpecPublished: _causes_of_spec,
     GenerationPrepared: _causes_of_prepared,
-    HandOverOrdered: _handover,
+    HandOverOrdered: _causes_of_hand_over,
     GenerationAbandoned: _causes_of_abandoned,
     TaskUpdated: _causes_of_update,
     CheckpointSaved: _causes_of_checkpoint,
     CheckpointFailed: _causes_of_checkpoint,
     CheckpointSkipped: _causes_of_skipped,
     TrainingResumed: _causes_of_resumed,
-    ProgressReported: _progress,
+    ProgressReported: _causes_of_progress,
     JobFinished: _causes_of_finish,
 }

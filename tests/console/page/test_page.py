@@ -140,7 +140,7 @@ async def test_the_page_shows_the_board_and_every_axis_has_a_unit(look: Look) ->
         )
         assert (
             await row.locator("td").nth(8).inner_text()
-            == f"{watch.board.jobs['default.digits'].holding.memory_gib:g}"
+            == f"{watch.board.jobs['default.digits'].held_resources.memory_gib:g}"
         )
         node = watch.board.nodes["node-4"]
         memory = await tab.locator('.node[data-name="node-4"] .memory').inner_text()

@@ -113,8 +113,9 @@ def key_of(entry: Entry) -> str:
 
 
 class Before(NamedTuple):
-    """An entry whose causes are looked for, and everything that was read."""
+    """An entry, and everything that was read: its causes are among the entries before it."""
 
+    entry: Entry
     known: Known
 
     def last(self, kind: type[Message], holds: Holds = lambda _: True) -> Entry | None:

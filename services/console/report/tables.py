@@ -49,30 +49,21 @@ def cell(said: str, narrow: bool = False, label: str = "") -> str:
 
 
 def parts(spent: Account) -> str:
-    """Each part of what was held, and the whole."""
-    rows = [
-        row(
-            cell(f'<i class="swatch {style}"></i>{said}'),
-            *_amount(getattr(spent.parts, name), spent.parts.held_total),
-        )
-        for name, style, said in PARTS
-    ]
-    rows.append(row(cell("<b>held</b>"), *_amount(spent.parts.held_total, spent.parts.held_total)))
-    rows.append(
-        row(
-            cell("of training: done again"),
-            *_amount(spent.done_again_core_s, spent.parts.held_total),
-        )
-    )
-    rows.append(row(cell("used"), *_amount(spent.used_core_s, spent.parts.held_total)))
-    return html_table(
-        ("cores were held for", "CPU-hours", "core-seconds", "share of what was held"),
-        rows,
-        "amounts",
-    )
+    """Return the table of the held core-seconds: each part, the total, and the used share."""
+    held = spent.parts.held_total
+    rows = []
+    for name, style, label in PARTS:
+        swatch = cell(f'<i class="swatch {style}"></i>{label}')
+        rows.append(row(swatch, *_amount_cells(getattr(spent.parts, name), held)))
+    rows.append(row(cell("<b>held</b>"), *_amount_cells(held, held)))
+    repeated = _amount_cells(spent.done_again_core_s, held)
+    rows.append(row(cell("of training: done again"), *repeated))
+    rows.append(row(cell("used"), *_amount_cells(spent.used_core_s, held)))
+    heads = ("cores were held for", "CPU-hours", "core-seconds", "share of what was held")
+    return html_table(heads, rows, "amounts")
 
 
-def _amount(core_s: float, held: float) -> tuple[str, str, str]:
+def _amount_cells(core_s: float, held: float) -> tuple[str, str, str]:
     share = percent(core_s / held) if held else NOTHING
     return cell(number(core_s / HOUR_S), True), cell(whole(core_s), True), cell(share, True)
 
@@ -84,50 +75,48 @@ def decisions_table(came: Sequence[DecisionResult], from_s: float) -> str:
     before: Holding | None = None
     rows = []
     for one in came:
-        rows.append(_decision(one, before, from_s))
+        rows.append(_decision_row(one, before, from_s))
         before = one.outcome.decision.gives
     return html_table(("", "after", "decided", "foreseen", "came"), rows, "stacked")
 
 
-def _decision(one: DecisionResult, before: Holding | None, from_s: float) -> str:
+def _decision_row(one: DecisionResult, before: Holding | None, from_s: float) -> str:
     said = one.outcome.decision
-    why = f"{_change(before, said.gives)}<br><span class='soft'>{text(said.reason)}</span>{_others(said.alternatives)}"
+    reason = f"<br><span class='soft'>{text(said.reason)}</span>"
+    why = _size_change(before, said.gives) + reason + _alternatives(said.alternatives)
     return row(
         cell(f"<b>{one.number}</b>", True),
         cell(lasting(said.at_s - from_s), True, "after"),
         cell(why),
-        cell(_foreseen(one), label="foreseen"),
-        cell(_came(one), label="came"),
+        cell(_forecast(one), label="foreseen"),
+        cell(_result(one), label="came"),
         name=f"decision-{one.number}",
     )
 
 
-def _change(before: Holding | None, gives: Holding) -> str:
+def _size_change(before: Holding | None, gives: Holding) -> str:
     now = _size(gives)
-    if before is None or (before.ps, before.workers, before.batch) == (
-        gives.ps,
-        gives.workers,
-        gives.batch,
-    ):
-        return now if gives.workers or gives.ps else "no tasks"
-    return f"{_size(before)} → <b>{now}</b>"
+    if before is not None and _size(before) != now:
+        return f"{_size(before)} → <b>{now}</b>"
+    return now if gives.workers or gives.ps else "no tasks"
 
 
 def _size(gives: Holding) -> str:
     return f"{format_size(gives.ps, gives.workers)}, batch {gives.batch}"
 
 
-def _others(alternatives: Sequence[Alternative]) -> str:
+def _alternatives(alternatives: Sequence[Alternative]) -> str:
     if not alternatives:
         return ""
-    told = "".join(
-        f"<li>{format_size(a.ps, a.workers)}, batch {a.batch}: {text(a.why)}</li>"
-        for a in alternatives
-    )
-    return f"<details><summary>alternatives that lost ({len(alternatives)})</summary><ul>{told}</ul></details>"
+    items = []
+    for other in alternatives:
+        size = format_size(other.ps, other.workers)
+        items.append(f"<li>{size}, batch {other.batch}: {text(other.why)}</li>")
+    summary = f"alternatives that lost ({len(items)})"
+    return f"<details><summary>{summary}</summary><ul>{''.join(items)}</ul></details>"
 
 
-def _foreseen(one: DecisionResult) -> str:
+def _forecast(one: DecisionResult) -> str:
     said = one.outcome.decision
     if not said.gain_s:
         return "<span class='soft'>nothing: it was a start, or had to be</span>"
@@ -137,23 +126,23 @@ def _foreseen(one: DecisionResult) -> str:
     return f"{saving}{at}{pause_preposition(said.gain_s)}<br>a pause of {pause}"
 
 
-def _came(one: DecisionResult) -> str:
+def _result(one: DecisionResult) -> str:
     found = one.outcome
     if found.decision.abandoned:
         return f"did not come to be: {text(found.decision.abandoned)}"
     if found.resumed_s is None:
         return f"<span class='soft'>{NOTHING}</span>"
     lines = [
-        *_speed(one),
-        f"{_cost(found)}; trained {lasting(found.reaction_s)} after the decision",
+        *_speed_gain(one),
+        f"{_hand_over_cost(found)}; trained {lasting(found.reaction_s)} after the decision",
     ]
     if one.in_all_s is not None:
         lines.append(f"<b>in all {format_saving(one.in_all_s, fine=True)}</b>")
     return "<br>".join(lines)
 
 
-def _speed(one: DecisionResult) -> list[str]:
-    """What it is worth that it is as fast as it is now."""
+def _speed_gain(one: DecisionResult) -> list[str]:
+    """Return the seconds saved by the new speed alone; the speed alone if they are unknown."""
     after = one.outcome.after
     if one.saved_s is not None:
         saving = format_saving(one.saved_s, fine=True)
@@ -161,44 +150,39 @@ def _speed(one: DecisionResult) -> list[str]:
     return [f"{number(after)} examples/s"] if after else []
 
 
-def _cost(found: Outcome) -> str:
+def _hand_over_cost(found: Outcome) -> str:
     paused = f"paused {lasting(found.pause_s)}" if found.pause_s is not None else "no pause"
-    return (
-        f"slowed {lasting(found.slowed_s)} while it was prepared, {paused}"
-        if found.slowed_s
-        else paused
-    )
+    if not found.slowed_s:
+        return paused
+    return f"slowed {lasting(found.slowed_s)} while it was prepared, {paused}"
 
 
 # ---------------------------------------------------------------- what went wrong
 
 
 def incidents_table(told: Sequence[LogEntry], from_s: float) -> str:
-    rows = [
-        row(cell(lasting(one[0].at_s - from_s), True), cell(_event(one)))
-        for one in group_stops(told)
-    ]
+    rows = []
+    for stop in group_stops(told):
+        rows.append(row(cell(lasting(stop[0].at_s - from_s), True), cell(_incident(stop))))
     return html_table(("after", "what"), rows)
 
 
-def _event(stop: Stop) -> str:
+def _incident(stop: Stop) -> str:
     if len(stop) == 1:
-        return _wrong(stop[0].message)
-    names = format_some_names([said.task() for said in end_sentence(stop)], "task", NAMES_MOST)
-    each = "".join(f"<li>{_wrong(one.message)}</li>" for one in stop)
+        return _describe_incident(stop[0].message)
+    names = format_some_names([said.task() for said in shut_down_exits(stop)], "task", NAMES_MOST)
+    each = "".join(f"<li>{_describe_incident(one.message)}</li>" for one in stop)
     return f"was stopped with its cluster or its nodes: {names}<details><summary>each</summary><ul>{each}</ul></details>"
 
 
-def _wrong(said: Message) -> str:
+def _describe_incident(said: Message) -> str:
     if isinstance(said, TaskExited):
         why = text(said.reason or "without a reason")
-        return f"{said.task()} ended on {text(said.node)}: {why}{_behind(said.message)}"
+        return f"{said.task()} ended on {text(said.node)}: {why}{_message_text(said.message)}"
     if isinstance(said, TaskLeaving):
-        return (
-            f"{said.task()} has to leave {text(said.node)}: {text(said.why)}{_behind(said.message)}"
-        )
+        return f"{said.task()} has to leave {text(said.node)}: {text(said.why)}{_message_text(said.message)}"
     if isinstance(said, GenerationAbandoned):
-        return f"generation {said.generation} was given up{_behind(said.reason)}"
+        return f"generation {said.generation} was given up{_message_text(said.reason)}"
     if isinstance(said, CheckpointFailed):
         return f"no checkpoint at update {said.step:,}: {text(said.cause)}; {text(said.remedy)}"
     if isinstance(said, CheckpointSkipped):
@@ -206,42 +190,41 @@ def _wrong(said: Message) -> str:
     return text(type(said).__name__)
 
 
-def _behind(message: str) -> str:
-    """The first line can be read alone; the rest can be opened."""
+def _message_text(message: str) -> str:
+    """Return the first line; the rest unfolds on a click."""
     first, _, rest = message.strip().partition("\n")
-    more = (
-        f"<details><summary>all of it</summary><pre>{lines(rest)}</pre></details>"
-        if rest.strip()
-        else ""
-    )
-    return (f": {text(first)}" if first else "") + more
+    shown = f": {text(first)}" if first else ""
+    if not rest.strip():
+        return shown
+    return f"{shown}<details><summary>all of it</summary><pre>{lines(rest)}</pre></details>"
 
 
-APART_S = 120.0
+STOP_GAP_S = 120.0
 """Longer than a stop gives pods to end."""
 Stop = tuple[LogEntry, ...]
 
 
 def group_stops(marks: Sequence[LogEntry]) -> list[Stop]:
-    """In order; what is of no stop stands by itself."""
-    shut = {said.pod_uid for said in end_sentence(marks)}
-    found: list[Stop] = []
-    last: int | None = None  # where the newest stop stands
-    for one in marks:
-        if not _is_of_stop(one.message, shut):
-            found.append((one,))
-        elif last is not None and one.at_s - found[last][-1].at_s <= APART_S:
-            found[last] = (*found[last], one)
+    """Return the marks in order; those of one stop are one group, all others stand alone."""
+    shut = {said.pod_uid for said in shut_down_exits(marks)}
+    groups: list[Stop] = []
+    last_stop: int | None = None
+    for mark in marks:
+        if not _is_of_stop(mark.message, shut):
+            groups.append((mark,))
+        elif last_stop is not None and mark.at_s - groups[last_stop][-1].at_s <= STOP_GAP_S:
+            groups[last_stop] = (*groups[last_stop], mark)
         else:
-            last = len(found)
-            found.append((one,))
-    return found
+            last_stop = len(groups)
+            groups.append((mark,))
+    return groups
 
 
-def end_sentence(told: Sequence[LogEntry]) -> Iterator[TaskExited]:
-    """Of those that were shut down."""
-    messages = (one.message for one in told)
-    return (said for said in messages if isinstance(said, TaskExited) and said.reason in SHUT_DOWN)
+def shut_down_exits(told: Sequence[LogEntry]) -> Iterator[TaskExited]:
+    """Yield the ends of tasks whose node or cluster was shut down in order."""
+    for entry in told:
+        if isinstance(entry.message, TaskExited) and entry.message.reason in SHUT_DOWN:
+            yield entry.message
 
 
 def _is_of_stop(said: Message, shut: set[str]) -> bool:

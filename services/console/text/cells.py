@@ -30,9 +30,9 @@ def gib(amount: float) -> str:
 
 
 def speed(per_second: float) -> str:
-    return (
-        f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}" if per_second else UNKNOWN
-    )
+    if per_second >= 10:
+        return f"{per_second:,.0f}"
+    return f"{per_second:.1f}" if per_second else UNKNOWN
 
 
 def percent(share: float | None) -> str:
@@ -40,16 +40,14 @@ def percent(share: float | None) -> str:
 
 
 def time_left(seconds: float | None) -> str:
-    """As exact as a guess is worth: no seconds above ten minutes, no minutes above ten hours."""
+    """Return an estimate: no seconds above ten minutes, no minutes above ten hours."""
     if seconds is None:
         return UNKNOWN
     if seconds < TEN_MINUTES_S:
         return format_duration(seconds)
-    return (
-        format_duration(round(seconds / 60) * 60).removesuffix(" 0 s")
-        if seconds < TEN_HOURS_S
-        else f"{seconds / 3600:,.0f} h"
-    )
+    if seconds < TEN_HOURS_S:
+        return format_duration(round(seconds / 60) * 60).removesuffix(" 0 s")
+    return f"{seconds / 3600:,.0f} h"
 
 
 def loss(value: float | None) -> str:
@@ -73,34 +71,37 @@ class Part(NamedTuple):
 
 
 def bar(parts: Sequence[Part], width: int) -> Text:
-    """Parts side by side, each as wide as its share; to a character, so that together they are
-    `width`.
+    """Draw parts side by side, each as wide as its share, `width` characters together.
 
-    Where each ends is rounded, not how wide it is: so no error adds up.
+    The ends are rounded, not the widths, so that errors do not add up.
     """
-    whole = sum(part.amount for part in parts)
+    total = sum(part.amount for part in parts)
     drawn = Text()
+    if total <= 0:
+        return drawn
     before = 0.0
-    for part in parts if whole > 0 else ():
-        begin, end = (round(at / whole * width) for at in (before, before + part.amount))
+    for part in parts:
+        begin = round(before / total * width)
+        end = round((before + part.amount) / total * width)
         drawn.append(part.character * (end - begin), part.style)
         before += part.amount
     return drawn
 
 
 def curve(values: Sequence[float], width: int) -> str:
-    """The last `width` of them, between the least and the most of those."""
+    """Draw the last `width` values between their least and their greatest."""
     shown = values[-width:]
     if not shown:
         return ""
     least, span = min(shown), max(shown) - min(shown)
-    return "".join(
-        LEVELS[round((value - least) / span * (len(LEVELS) - 1)) if span else 0] for value in shown
-    )
+    if not span:
+        return LEVELS[0] * len(shown)
+    top = len(LEVELS) - 1
+    return "".join(LEVELS[round((value - least) / span * top)] for value in shown)
 
 
 def progress(share: float | None, width: int) -> str:
-    """0 to 1; nothing, where it is not known."""
+    """Draw a share of 0 to 1; empty if it is unknown."""
     if share is None:
         return ""
     done = round(min(max(share, 0.0), 1.0) * width)
@@ -127,7 +128,7 @@ Letters = Mapping[str, str]
 
 
 def letters(before: Letters, jobs: Iterable[str]) -> dict[str, str]:
-    """Who had a letter keeps it; others get the first that is free; where there is none, `MANY`."""
+    """Return the letter of each job: its letter of before, otherwise the first free one or `MANY`."""
     wanted = list(jobs)
     kept = {job: before[job] for job in wanted if job in before}
     free = iter(sorted(set(ascii_uppercase) - set(kept.values())))
@@ -148,36 +149,33 @@ ENDLESS = 1 << 16
 
 
 def cap_columns(most: int, width: int) -> int:
-    """So many columns of `width` at most; without a limit where that has no end."""
+    """Return at most `most` columns; no limit if the width has none."""
     return most if width < ENDLESS else ENDLESS
 
 
 def longest(cells: Iterable[Text | str]) -> int:
-    """Columns that the widest of them takes."""
-    return max(
-        (cell.cell_len if isinstance(cell, Text) else cell_len(cell) for cell in cells), default=0
-    )
+    """Return the width of the widest cell."""
+    widths = (cell.cell_len if isinstance(cell, Text) else cell_len(cell) for cell in cells)
+    return max(widths, default=0)
 
 
 def fitting(
     wide: Mapping[str, int], yielding: Sequence[str], width: int, gap: int
 ) -> dict[str, int]:
-    """Those that stand side by side in `width`, `gap` apart: of the `yielding` as many as there is
-    room for, the last ones first. `wide`: what each needs. What does not yield stays, even where
-    that is too wide.
+    """Return the columns that fit into `width`, with `gap` between two.
+
+    `wide`: the width of each. `yielding`: those that may be dropped, the first ones first. All
+    others stay, even if they are too wide.
     """
-    kept = {heading for heading in wide if heading not in yielding}
+    kept = {heading: needed for heading, needed in wide.items() if heading not in yielding}
     for heading in reversed(yielding):
-        if (
-            heading in wide
-            and total_width({each: wide[each] for each in {*kept, heading}}, gap) <= width
-        ):
-            kept.add(heading)
+        if heading in wide and total_width(kept | {heading: wide[heading]}, gap) <= width:
+            kept[heading] = wide[heading]
     return {heading: needed for heading, needed in wide.items() if heading in kept}
 
 
 def total_width(wide: Mapping[str, int], gap: int) -> int:
-    """By all of them, side by side."""
+    """Return the width of all columns side by side."""
     return sum(wide.values()) + gap * (len(wide) - 1)
 
 
@@ -190,8 +188,8 @@ def plain_table(
     least: Sequence[int] = (),
     width: int | None = None,
 ) -> Table:
-    """`least`: widths below which columns are not cut; without one that of the heading. `width`: of
-    the whole; what is left of it is the last column's.
+    """Return a table without lines. `least`: widths below which columns are not cut; otherwise that
+    of the heading. `width`: of the whole table; the last column takes the rest.
     """
     drawn = Table(
         box=None,
@@ -200,13 +198,13 @@ def plain_table(
         header_style="dim",
         padding=(0, GAP, 0, 0),
     )
-    known = [*least, *([0] * (len(headings) - len(least)))]
-    wide = [max(each, len(heading)) for heading, each in zip(headings, known, strict=True)]
-    for heading, each in zip(headings, wide, strict=True):
+    widths = []
+    for number, heading in enumerate(headings):
+        needed = max(least[number] if number < len(least) else 0, len(heading))
         side: Literal["left", "right"] = "right" if heading in right else "left"
-        drawn.add_column(heading, justify=side, no_wrap=True, overflow="ellipsis", min_width=each)
+        drawn.add_column(heading, justify=side, no_wrap=True, overflow="ellipsis", min_width=needed)
+        widths.append(needed)
     if width is not None:
-        drawn.columns[-1].max_width = max(
-            width - sum(wide[:-1]) - GAP * (len(wide) - 1), wide[-1], 1
-        )
+        rest = width - sum(widths[:-1]) - GAP * (len(widths) - 1)
+        drawn.columns[-1].max_width = max(rest, widths[-1], 1)
     return drawn

@@ -50,9 +50,11 @@ EVENTS_KEPT = 200
 
 
 class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`at_s`: when the newest message was stored. `recent`: the newest messages of all kinds;
-    `events`: those of them that a person wants to read one by one. `whys`: by job, why it is, or is
-    not, growing: the allocator's last word.
+    """Everything that is shown.
+
+    `at_s`: the time at which the newest message was stored. `recent`: the newest messages of all
+    kinds; `events`: those without the kinds of `HIGH_VOLUME`. `whys`: by job, the allocator's last
+    reason why it does or does not grow.
     """
 
     state: State = State()
@@ -75,130 +77,134 @@ class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def initial_board(state: State | None = None, since_s: float = 0.0) -> Board:
-    """Before any message was heard.
+    """Return the board before the first message.
 
-    `state`: what the allocator has stored, where the log does not tell it from its beginning any
-    more, but since `since_s`; what was before is then taken to be as it is in that state.
+    `state`: the allocator's stored state, if the log begins at `since_s` only. Everything before is
+    taken from it.
     """
     known = state or State()
-    jobs = {key: _begun(one.job, closed_view(one)) for key, one in known.closed.items()}
-    jobs |= {key: _begun(job, job_view(job)) for key, job in known.jobs.items()}
+    jobs = {}
+    for key, closed in known.closed.items():
+        jobs[key] = _history_from_state(closed.job, closed_view(closed))
+    for key, job in known.jobs.items():
+        jobs[key] = _history_from_state(job, job_view(job))
     board = Board(state=known, jobs=jobs)
     for fact in known.nodes.values():
-        board = _capacity(board, fact, since_s)
+        board = _fold_capacity(board, fact, since_s)
     return replace(board, cluster=())
 
 
-def _begun(job: Job, view: JobView) -> JobHistory:
+def _history_from_state(job: Job, view: JobView) -> JobHistory:
     return JobHistory(
         uid=job.uid, request=job.request, asked_s=job.asked_s, view=view, beginning=None
     )
 
 
 def apply(board: Board, told: LogEntry) -> Board:
-    """The board after one more message; the same board, if it has heard that one."""
+    """Return the board after one more message; the same board if the message is an old one."""
+    message = told.message
     if told.sequence <= board.sequences.get(told.stream, 0):
         return board
-    state = folded(board.state, told.message, told.stream, told.sequence, told.at_s)
-    event = _event(board, told.message)
+    event = _cause_event(board, message)
+    events = board.events
+    if not isinstance(message, HIGH_VOLUME):
+        events = cluster_module.append_newest(events, told, EVENTS_KEPT)
     board = replace(
         board,
-        state=state,
+        state=folded(board.state, message, told.stream, told.sequence, told.at_s),
         at_s=max(board.at_s, told.at_s),
         sequences=board.sequences | {told.stream: told.sequence},
         recent=cluster_module.append_newest(board.recent, told, RECENT_KEPT),
-        events=board.events
-        if isinstance(told.message, HIGH_VOLUME)
-        else _newest(board.events, told),
+        events=events,
     )
-    if isinstance(told.message, CapacityChanged):
-        return _capacity(board, told.message, told.at_s)
-    return _of_job(board, told, event) if isinstance(told.message, JobMessage) else board
+    if isinstance(message, CapacityChanged):
+        return _fold_capacity(board, message, told.at_s)
+    return _fold_job_message(board, told, event) if isinstance(message, JobMessage) else board
 
 
 def with_last_fact(board: Board, fact: CapacityFact, at_s: float) -> Board:
-    """The board with the last fact of a node or namespace that the log does not tell any more."""
+    """Return the board with the last fact of a node or namespace that is no longer in the log."""
     board = replace(board, state=folded_last_fact(board.state, fact, at_s))
-    return _capacity(board, fact, at_s) if isinstance(fact, CapacityChanged) else board
+    return _fold_capacity(board, fact, at_s) if isinstance(fact, CapacityChanged) else board
 
 
 HIGH_VOLUME = (CapacityChanged, ClaimsChanged, ProgressReported, QuotaChanged)
-"""Too many to be read one by one: they are seen as load and as curves."""
+"""Too many to be read one by one: screens show them as load and as curves."""
 
 
-def _newest(events: tuple[LogEntry, ...], told: LogEntry) -> tuple[LogEntry, ...]:
-    return cluster_module.append_newest(events, told, EVENTS_KEPT)
-
-
-def _event(board: Board, said: Message) -> LogEntry | None:
-    """What led to a decision."""
+def _cause_event(board: Board, said: Message) -> LogEntry | None:
+    """Return the recent message that a decision names as its cause."""
     if not isinstance(said, AllocationDecided) or said.cause == "-":
         return None
-    return next(
-        (told for told in reversed(board.recent) if is_cause(told.message, said.cause)), None
-    )
+    for told in reversed(board.recent):
+        if is_cause(told.message, said.cause):
+            return told
+    return None
 
 
 def with_reason(board: Board, key: str, said: str, silent: bool = False) -> Board:
-    """The board with the allocator's word of why a job is, or is not, growing, and whether it is
-    silent.
+    """Return the board with the allocator's reason why a job does or does not grow. `silent`: the
+    job reports nothing though it should train.
     """
     known = board.jobs.get(key)
-    others = board.silent - {key}
-    board = replace(
-        board, whys=board.whys | {key: said}, silent=others | {key} if silent else others
-    )
+    silent_jobs = board.silent | {key} if silent else board.silent - {key}
+    board = replace(board, whys=board.whys | {key: said}, silent=silent_jobs)
     if known is None or known.finished:
         return board
-    view = _view(board, replace(known, view=replace(known.view, why=said, silent=silent)))
-    return (
-        board
-        if view == known.view
-        else replace(board, jobs=board.jobs | {key: replace(known, view=view)})
-    )
+    view = _shown_view(board, replace(known, view=replace(known.view, why=said, silent=silent)))
+    if view == known.view:
+        return board
+    return replace(board, jobs=board.jobs | {key: replace(known, view=view)})
 
 
 # ---------------------------------------------------------------- nodes
 
 
-def _capacity(board: Board, fact: CapacityChanged, at_s: float) -> Board:
-    gone, come = board.nodes.get(fact.node), None if fact.gone else node_of(fact, at_s)
-    left = (
-        {name: node for name, node in board.nodes.items() if name != fact.node}
-        if fact.gone
-        else board.nodes
-    )
-    totals = sum_nodes(board.totals, gone, come, at_s)
+def _fold_capacity(board: Board, fact: CapacityChanged, at_s: float) -> Board:
+    before = board.nodes.get(fact.node)
+    after = None if fact.gone else node_of(fact, at_s)
+    nodes = board.nodes
+    if after:
+        nodes = nodes | {after.name: after}
+    elif before:
+        nodes = {name: node for name, node in nodes.items() if name != fact.node}
+    totals = sum_nodes(board.totals, before, after, at_s)
     return replace(
         board,
-        nodes=left | {come.name: come} if come else left,
+        nodes=nodes,
         totals=totals,
         cluster=cluster_module.append_point(board.cluster, totals),
-        jobs=_with_held_cores(board, gone, come, at_s),
+        jobs=_with_held_cores(board, before, after, at_s),
     )
 
 
 def _with_held_cores(
-    board: Board, gone: Node | None, come: Node | None, at_s: float
+    board: Board, before: Node | None, after: Node | None, at_s: float
 ) -> dict[str, JobHistory]:
-    """The jobs, with what their pods hold now; the very same ones where nothing changed."""
+    """Return the jobs with the resources that their pods hold now; unchanged jobs are the same
+    objects.
+    """
     jobs = board.jobs
-    for key in (gone.load if gone else {}).keys() | (come.load if come else {}).keys():
-        had, has = _load(gone, key), _load(come, key)
-        if had != has and (known := jobs.get(key)):
+    keys = set[str]()
+    for node in (before, after):
+        keys.update(node.load if node else ())
+    for key in keys:
+        had, has = _load_on(before, key), _load_on(after, key)
+        known = jobs.get(key)
+        if had != has and known:
             held = round_resources(subtract(add(known.held_resources, has), had))
             jobs = jobs | {key: job_history.with_held_resources(known, held, at_s)}
     return jobs
 
 
-def _load(node: Node | None, key: str) -> Resources:
+def _load_on(node: Node | None, key: str) -> Resources:
     return node.load.get(key, NO_MORE) if node else NO_MORE
 
 
 # ---------------------------------------------------------------- jobs
 
 
-def _of_job(board: Board, told: LogEntry, event: LogEntry | None) -> Board:
+def _fold_job_message(board: Board, told: LogEntry, event: LogEntry | None) -> Board:
     said = told.message
     assert isinstance(said, JobMessage)
     key = said.key()
@@ -207,84 +213,76 @@ def _of_job(board: Board, told: LogEntry, event: LogEntry | None) -> Board:
     if known is None:
         return replace(board, early=add_early_fact(board.early, told, lambda each: each.message))
     if before is None or before.uid != known.uid:
-        known, board = _what_came_early(known, board)
+        known, board = _with_early_facts(known, board)
     after = job_history.fold_history(known, told, event)
-    after = replace(after, view=_view(board, after))
+    after = replace(after, view=_shown_view(board, after))
     board = replace(board, jobs=board.jobs | {key: after})
-    return BOARD_FOLDS.get(type(said), _as_it_is)(board, before, after)
+    return BOARD_FOLDS.get(type(said), _unchanged_board)(board, before, after)
 
 
 def _job_of_message(board: Board, said: JobMessage, at_s: float) -> JobHistory | None:
-    """The story that a message belongs to, begun with it if need be; None: of a job that is no
-    more, or of which we do not know what was asked.
+    """Return the history that a message belongs to; a new one for a new job. None if the job is
+    gone, or its request is unknown.
     """
     key = said.key()
     known, job = board.jobs.get(key), board.state.jobs.get(key)
     if known and known.uid >= said.uid:
         return known if known.uid == said.uid else None
-    request = getattr(said, "request", None) or (
-        job.request if job and job.uid == said.uid else None
-    )
+    same_job = job if job and job.uid == said.uid else None
+    request = getattr(said, "request", None) or (same_job.request if same_job else None)
     if not isinstance(request, JobRequested):
         return None
-    asked_s = job.asked_s if job and job.uid == said.uid else at_s
+    asked_s = same_job.asked_s if same_job else at_s
     view = JobView(
         job=said.job, namespace=said.namespace, uid=said.uid, phase="Pending", submitted_s=asked_s
     )
-    begins = JobHistory(uid=said.uid, request=request, asked_s=asked_s, view=view)
-    return job_history.with_held_resources(
-        begins, round_resources(total_of(_load(node, key) for node in board.nodes.values())), at_s
-    )
+    history = JobHistory(uid=said.uid, request=request, asked_s=asked_s, view=view)
+    held = round_resources(total_of(_load_on(node, key) for node in board.nodes.values()))
+    return job_history.with_held_resources(history, held, at_s)
 
 
-def _what_came_early(begins: JobHistory, board: Board) -> tuple[JobHistory, Board]:
-    """The story with all that was said of it before it began, and a board that waits for it no
-    more.
-    """
-    facts = [(told, told.message) for told in board.early if isinstance(told.message, JobMessage)]
-    own = [told for told, fact in facts if fact.uid == begins.uid and fact.key() == begins.key]
+def _with_early_facts(begins: JobHistory, board: Board) -> tuple[JobHistory, Board]:
+    """Fold the facts of a job that came before its first order, and drop them from the board."""
     state = board.state
-    for told in own:
-        begins, state = (
-            job_history.fold_history(begins, told),
-            apply_late(state, told.message, told.at_s),
-        )
-    left = tuple(told for told in board.early if told not in own)
-    return begins, replace(board, state=state, early=left) if own else board
+    left = []
+    for told in board.early:
+        fact = told.message
+        if not isinstance(fact, JobMessage) or (fact.uid, fact.key()) != (begins.uid, begins.key):
+            left.append(told)
+            continue
+        begins = job_history.fold_history(begins, told)
+        state = apply_late(state, fact, told.at_s)
+    if len(left) == len(board.early):
+        return begins, board
+    return begins, replace(board, state=state, early=tuple(left))
 
 
-def _view(board: Board, told: JobHistory) -> JobView:
-    """As `weir jobs` would show it."""
+def _shown_view(board: Board, told: JobHistory) -> JobView:
+    """Return the view of a job as `weir jobs` shows it."""
     key = told.key
     job, closed = board.state.jobs.get(key), board.state.closed.get(key)
     if job and job.uid == told.uid:
-        return view_while_starting(
-            job_view(job, board.whys.get(key, ""), key in board.silent), told.beginning
-        )
+        view = job_view(job, board.whys.get(key, ""), key in board.silent)
+        return view_while_starting(view, told.beginning)
     if closed and closed.job.uid == told.uid:
         return closed_view(closed)
     if told.finished:
-        return replace(
-            told.view, phase=ENDED[told.finished.outcome], finished_s=told.finished.finished_s
-        )
+        phase, finished_s = ENDED[told.finished.outcome], told.finished.finished_s
+        return replace(told.view, phase=phase, finished_s=finished_s)
     return told.view
 
 
 def _fold_decision(board: Board, before: JobHistory | None, after: JobHistory) -> Board:
-    if not after.decisions or (
-        before and before.uid == after.uid and before.decisions == after.decisions
-    ):
+    if not after.decisions:
         return board
-    return replace(
-        board,
-        decisions=cluster_module.append_newest(
-            board.decisions, after.decisions[-1], DECISIONS_KEPT
-        ),
-    )
+    if before and before.uid == after.uid and before.decisions == after.decisions:
+        return board
+    newest = cluster_module.append_newest(board.decisions, after.decisions[-1], DECISIONS_KEPT)
+    return replace(board, decisions=newest)
 
 
 def _fold_report(board: Board, before: JobHistory | None, after: JobHistory) -> Board:
-    """What is used is summed over all jobs."""
+    """Sum the used resources of all jobs."""
     used = round_resources(total_of(job.used_resources for job in board.jobs.values()))
     if (used.cpu, used.memory_gib) == (board.totals.used, board.totals.used_gib):
         return board
@@ -293,18 +291,18 @@ def _fold_report(board: Board, before: JobHistory | None, after: JobHistory) -> 
 
 
 def _fold_end(board: Board, before: JobHistory | None, after: JobHistory) -> Board:
-    """Those that the allocator has forgotten are forgotten here."""
+    """Forget the jobs that the allocator has forgotten."""
     board = _fold_report(board, before, after)
     known = board.state.jobs.keys() | board.state.closed.keys() | {after.key}
     return replace(board, jobs={key: job for key, job in board.jobs.items() if key in known})
 
 
-def _as_it_is(board: Board, before: JobHistory | None, after: JobHistory) -> Board:
+def _unchanged_board(board: Board, before: JobHistory | None, after: JobHistory) -> Board:
     return board
 
 
 def _fold_abandoned(board: Board, before: JobHistory | None, after: JobHistory) -> Board:
-    """What will not be is marked among the newest decisions of all jobs, too."""
+    """Mark an abandoned decision among the newest decisions of all jobs too."""
     own = {decision.revision: decision for decision in after.decisions}
     marked = tuple(own.get(d.revision, d) if d.uid == after.uid else d for d in board.decisions)
     return replace(board, decisions=marked)

@@ -55,8 +55,10 @@ Names = frozenset[str]
 
 
 class StartProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Names of pods; `chief` is among `wanted`. `prepared`, `published` and `ordered` are of the
-    newest generation that said so.
+    """The steps of a start that are done.
+
+    `wanted`: the names of all pods, the chief's included. `prepared`, `published` and `ordered` have
+    the newest generation for which that step was reported.
     """
 
     generation: int = 0
@@ -70,8 +72,9 @@ class StartProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def fold_start(known: StartProgress, said: Message) -> StartProgress:
-    """After one more message of the job."""
-    return START_FOLDS[type(said)](known, said) if type(said) in START_FOLDS else known
+    """Return the progress after one more message of the job."""
+    fold = START_FOLDS.get(type(said))
+    return fold(known, said) if fold else known
 
 
 def _decided_start(known: StartProgress, said: AllocationDecided) -> StartProgress:
@@ -86,7 +89,7 @@ def _started_task(known: StartProgress, said: TaskStarted) -> StartProgress:
     return replace(known, running=known.running | {said.pod})
 
 
-def _ready(known: StartProgress, said: TaskReady) -> StartProgress:
+def _ready_task(known: StartProgress, said: TaskReady) -> StartProgress:
     return replace(known, running=known.running | {said.pod}, ready=known.ready | {said.pod})
 
 
@@ -102,10 +105,9 @@ def _prepared_task(known: StartProgress, said: GenerationPrepared) -> StartProgr
     newest, pods = known.prepared
     if said.error is not None or said.generation < newest:
         return known
-    return replace(
-        known,
-        prepared=(said.generation, {*pods, said.pod} if said.generation == newest else {said.pod}),
-    )
+    if said.generation > newest:
+        pods = frozenset()
+    return replace(known, prepared=(said.generation, pods | {said.pod}))
 
 
 def _ordered_hand_over(known: StartProgress, said: HandOverOrdered) -> StartProgress:
@@ -115,7 +117,7 @@ def _ordered_hand_over(known: StartProgress, said: HandOverOrdered) -> StartProg
 START_FOLDS: dict[type[Message], Callable[[StartProgress, Any], StartProgress]] = {
     AllocationDecided: _decided_start,
     TaskStarted: _started_task,
-    TaskReady: _ready,
+    TaskReady: _ready_task,
     TaskExited: _exited_task,
     ClusterSpecPublished: _published_spec,
     GenerationPrepared: _prepared_task,
@@ -127,26 +129,24 @@ START_FOLDS: dict[type[Message], Callable[[StartProgress, Any], StartProgress]] 
 
 
 def view_while_starting(view: JobView, known: StartProgress | None) -> JobView:
-    """While it starts, what it waits for is why it has nothing yet; None: its first messages are
-    not known.
+    """Return the view with the awaited step as its reason while the job starts. None: the first
+    messages of the job are unknown.
     """
-    return (
-        replace(view, why=awaited_step(known))
-        if view.phase == "Starting" and known and known.wanted
-        else view
-    )
+    if view.phase != "Starting" or not known or not known.wanted:
+        return view
+    return replace(view, why=awaited_step(known))
 
 
 def awaited_step(known: StartProgress) -> str:
-    """The first of these steps that is not done."""
+    """Return the first step that is not done."""
     number, pods = len(known.wanted), format_count(len(known.wanted), "pod")
     if known.wanted - known.ready:
-        running, ready = (len(known.wanted & there) for there in (known.running, known.ready))
+        running, ready = len(known.wanted & known.running), len(known.wanted & known.ready)
         return f"waits for {pods}: {running} of {number} run, {ready} ready"
     if known.published < known.generation:
         return f"all {pods} are ready; waits for its cluster spec"
     if known.ordered >= known.generation:
-        return "all is prepared; waits for its first update"
+        return "all tasks are prepared; waits for the first update"
     newest, prepared = known.prepared
     done = known.wanted & prepared if newest == known.generation else frozenset()
     if known.chief in done:
@@ -160,9 +160,10 @@ MARKS_KEPT = 128
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What was decided and why; `gain_s` and `cost_s` are what it foresaw, seconds saved and
-    seconds paused. `event`: the fact that led to it, where it was still at hand; `cause` is its id.
-    `abandoned`: why it did not come to be.
+    """A decision, its reason and its forecast: `gain_s` seconds saved, `cost_s` seconds paused.
+
+    `event`: the fact that led to it, if it was recent; `cause`: its id. `abandoned`: the reason for
+    which its generation was given up.
     """
 
     at_s: float
@@ -185,8 +186,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A `ProgressReported`, as it was stored. `cpu`: cores that its tasks used, mean since the
-    report before; `memory_gib`: what they have resident; None: not measured.
+    """A stored `ProgressReported`. `cpu`: cores that the tasks used, mean since the report before;
+    `memory_gib`: their resident memory. None: not measured.
     """
 
     at_s: float
@@ -201,10 +202,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GenerationSpan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A generation that trained: since `resumed_s`, up to `ended_s` (None: still). `pause_s`: of
-    how long a stand-still it is the end; `off_s`: for how long the whole cluster was off beside.
-    `lost`: examples that had been applied and were not in the checkpoint that it went on from.
-    `gives`: what was decided; None where that was too long ago.
+    """A generation that trained from `resumed_s` to `ended_s` (None: it still trains).
+
+    `pause_s`: the pause before it; `off_s`: the time for which the whole cluster was off besides.
+    `lost`: examples that had been applied and were not in its checkpoint. `gives`: the decided
+    tasks; None if the decision is unknown.
     """
 
     generation: int
@@ -222,8 +224,8 @@ class GenerationSpan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """From then on the job's pods held so many cores and GiB: requests, as the nodes' facts have
-    them.
+    """The cores and GiB that the job's pods hold from a time on: requests, as in the facts of the
+    nodes.
     """
 
     at_s: float
@@ -232,10 +234,11 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 
 
 class JobHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`applied`: the newest word on how many examples are. `core_s`: core-seconds held up to the
-    last change of what is held; `used_core_s`: core-seconds used, of which reports tell. `marks`:
-    what went wrong or was given up, as it was said. `beginning`: None where the log does not tell
-    it any more.
+    """The history of one job.
+
+    `applied`: the newest number of applied examples. `core_s`: core-seconds held up to the last
+    change of the held cores; `used_core_s`: core-seconds used, from reports. `marks`: failures and
+    abandoned generations. `beginning`: None if the start is no longer in the log.
     """
 
     uid: int
@@ -264,26 +267,23 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def last_generation(self) -> GenerationSpan | None:
-        """The generation that trains, or was the last to."""
+        """The generation that trains, or trained last."""
         return self.stretches[-1] if self.stretches else None
 
     @property
     def used_resources(self) -> Resources:
-        """As last reported; nothing while it does not train."""
+        """The last reported use; zero while the job does not train."""
         if not self.reports or self.finished is not None or self.view.phase not in TRAINS:
             return Resources()
-        return Resources(
-            cpu=self.reports[-1].cpu or 0.0, memory_gib=self.reports[-1].memory_gib or 0.0
-        )
+        last = self.reports[-1]
+        return Resources(cpu=last.cpu or 0.0, memory_gib=last.memory_gib or 0.0)
 
     @property
     def held_resources(self) -> Resources:
-        """What its pods hold now."""
-        return (
-            Resources(cpu=self.held[-1].cpu, memory_gib=self.held[-1].memory_gib)
-            if self.held
-            else Resources()
-        )
+        """The requests of the job's pods now."""
+        if not self.held:
+            return Resources()
+        return Resources(cpu=self.held[-1].cpu, memory_gib=self.held[-1].memory_gib)
 
     @property
     def held_cpu(self) -> float:
@@ -292,37 +292,34 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def fold_history(story: JobHistory, told: LogEntry, event: LogEntry | None = None) -> JobHistory:
-    """The story after one more message of its job; the same, where that is an old one. `event`: a
-    decision's cause.
+    """Return the history after one more message of its job; the same object if the message is old.
+    `event`: the cause of a decision.
     """
     said = told.message
     if not isinstance(said, JobMessage) or said.uid != story.uid:
         return story
-    if story.beginning and (begins := fold_start(story.beginning, said)) is not story.beginning:
-        story = replace(story, beginning=begins)
+    if story.beginning:
+        beginning = fold_start(story.beginning, said)
+        if beginning is not story.beginning:
+            story = replace(story, beginning=beginning)
     if type(said) not in HISTORY_FOLDS:
         return story
     if isinstance(said, AllocationDecided):
         return _fold_decision(story, said, told.at_s, event)
     story = HISTORY_FOLDS[type(said)](story, said, told.at_s)
-    return (
-        replace(story, marks=cluster.append_newest(story.marks, told, MARKS_KEPT))
-        if isinstance(said, MARKS)
-        else story
-    )
+    if isinstance(said, MARKS):
+        story = replace(story, marks=cluster.append_newest(story.marks, told, MARKS_KEPT))
+    return story
 
 
 def with_held_resources(story: JobHistory, held: Resources, at_s: float) -> JobHistory:
-    """Its pods hold so much from now on."""
+    """Return the history of a job with pods that hold so much from now on."""
     if (held.cpu, held.memory_gib) == (story.held_resources.cpu, story.held_resources.memory_gib):
         return story
     since_s = story.held[-1].at_s if story.held else at_s
     core_s = story.core_s + story.held_cpu * max(at_s - since_s, 0.0)
-    return replace(
-        story,
-        core_s=core_s,
-        held=cluster.append_point(story.held, Held(at_s, held.cpu, held.memory_gib)),
-    )
+    points = cluster.append_point(story.held, Held(at_s, held.cpu, held.memory_gib))
+    return replace(story, core_s=core_s, held=points)
 
 
 # ---------------------------------------------------------------- decided, and what came of it
@@ -352,24 +349,26 @@ def _fold_decision(
 
 
 def _with_size(stretches: tuple[GenerationSpan, ...], made: Decision) -> tuple[GenerationSpan, ...]:
-    """Facts and orders come in separate streams: a generation may resume before its decision is
-    heard.
+    """Add the decided tasks to a generation that resumed before its decision was read: facts and
+    orders come in separate streams.
     """
-    if (
-        not stretches
-        or stretches[-1].gives is not None
-        or stretches[-1].generation != made.generation
-    ):
+    if not stretches:
         return stretches
-    return (*stretches[:-1], replace(stretches[-1], gives=made.gives))
+    last = stretches[-1]
+    if last.gives is not None or last.generation != made.generation:
+        return stretches
+    return (*stretches[:-1], replace(last, gives=made.gives))
 
 
 def _fold_abandoned(story: JobHistory, said: GenerationAbandoned, at_s: float) -> JobHistory:
-    gone = [d for d in story.decisions if d.generation == said.generation and not d.abandoned]
     if story.last_generation and story.last_generation.generation >= said.generation:
         return story
-    marked = {d.revision: replace(d, abandoned=said.reason) for d in gone}
-    return replace(story, decisions=tuple(marked.get(d.revision, d) for d in story.decisions))
+    decisions = []
+    for decision in story.decisions:
+        if decision.generation == said.generation and not decision.abandoned:
+            decision = replace(decision, abandoned=said.reason)
+        decisions.append(decision)
+    return replace(story, decisions=tuple(decisions))
 
 
 def _fold_resumed(story: JobHistory, said: TrainingResumed, at_s: float) -> JobHistory:
@@ -402,31 +401,30 @@ def _fold_resumed(story: JobHistory, said: TrainingResumed, at_s: float) -> JobH
 
 
 def _close_generation(story: JobHistory, at_s: float) -> JobHistory:
-    """The generation that trained does no more."""
-    runs = story.last_generation
-    if runs is None or runs.ended_s is not None:
+    """End the generation that trained."""
+    last = story.last_generation
+    if last is None or last.ended_s is not None:
         return story
-    return replace(
-        story, stretches=(*story.stretches[:-1], replace(runs, ended_s=max(at_s, runs.resumed_s)))
-    )
+    ended = replace(last, ended_s=max(at_s, last.resumed_s))
+    return replace(story, stretches=(*story.stretches[:-1], ended))
 
 
 # ---------------------------------------------------------------- how far
 
 
-def _progress(story: JobHistory, said: ProgressReported, at_s: float) -> JobHistory:
-    runs, last = story.last_generation, story.reports[-1] if story.reports else None
-    stale = runs is not None and said.generation < runs.generation
-    if stale or (last and (said.generation, said.step) <= (last.generation, last.step)):
+def _fold_progress(story: JobHistory, said: ProgressReported, at_s: float) -> JobHistory:
+    generation = story.last_generation
+    last = story.reports[-1] if story.reports else None
+    if generation and said.generation < generation.generation:
         return story
-    report = _report(said, at_s)
-    since_s = (
-        last.at_s
-        if last and last.generation == said.generation
-        else runs.resumed_s
-        if runs
-        else at_s
-    )
+    if last and (said.generation, said.step) <= (last.generation, last.step):
+        return story
+    report = _report_of(said, at_s)
+    since_s = at_s
+    if last and last.generation == said.generation:
+        since_s = last.at_s
+    elif generation:
+        since_s = generation.resumed_s
     return replace(
         story,
         reports=cluster.append_point(story.reports, report),
@@ -436,7 +434,7 @@ def _progress(story: JobHistory, said: ProgressReported, at_s: float) -> JobHist
     )
 
 
-def _report(said: ProgressReported, at_s: float) -> Report:
+def _report_of(said: ProgressReported, at_s: float) -> Report:
     return Report(
         at_s=at_s,
         generation=said.generation,
@@ -478,7 +476,7 @@ def _add_note(story: JobHistory, said: Message, at_s: float) -> JobHistory:
 HISTORY_FOLDS: dict[type[Message], Callable[[JobHistory, Any, float], JobHistory]] = {
     GenerationAbandoned: _fold_abandoned,
     TrainingResumed: _fold_resumed,
-    ProgressReported: _progress,
+    ProgressReported: _fold_progress,
     CheckpointSaved: _fold_saved,
     CheckpointFailed: _add_note,
     CheckpointSkipped: _add_note,

@@ -167,7 +167,7 @@ STEPS: list[tuple[str, list[Message]]] = [
         [SPEC, prepared(PS)],
     ),
     ("waits for tasks: 2 of 3 prepared", [prepared(CHIEF)]),
-    ("all is prepared; waits for its first update", [prepared(WORKER), BEGINS]),
+    ("all tasks are prepared; waits for the first update", [prepared(WORKER), BEGINS]),
 ]
 
 

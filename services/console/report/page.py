@@ -82,7 +82,7 @@ def _sections(told: Contents) -> Iterable[str]:
     yield _section("What it cost", _cost(told), held, tables.parts(told.account))
     if told.came:
         yield _section(
-            "Decisions: foreseen, and what came",
+            "Decisions: forecast and result",
             FORESEEN,
             tables.decisions_table(told.came, told.account.from_s),
         )

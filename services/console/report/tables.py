@@ -119,7 +119,7 @@ def _alternatives(alternatives: Sequence[Alternative]) -> str:
 def _forecast(one: DecisionResult) -> str:
     said = one.outcome.decision
     if not said.gain_s:
-        return "<span class='soft'>nothing: it was a start, or had to be</span>"
+        return "<span class='soft'>no forecast: it was a start, or the change was forced</span>"
     at = f", at {number(one.foreseen_speed)} examples/s" if one.foreseen_speed else ""
     saving = format_saving(said.gain_s, fine=True)
     pause = lasting(said.cost_s)
@@ -129,7 +129,7 @@ def _forecast(one: DecisionResult) -> str:
 def _result(one: DecisionResult) -> str:
     found = one.outcome
     if found.decision.abandoned:
-        return f"did not come to be: {text(found.decision.abandoned)}"
+        return f"abandoned: {text(found.decision.abandoned)}"
     if found.resumed_s is None:
         return f"<span class='soft'>{NOTHING}</span>"
     lines = [

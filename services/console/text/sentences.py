@@ -74,44 +74,40 @@ def sentence(said: Message | DeadLetter) -> str:
 
 
 def _describe_request(m: JobRequested) -> str:
-    size = (
-        f"{_span(m.ps)} ps, {_span(m.workers)} {_noun(m.workers, 'worker')}, batch {_span(m.batch)}"
-    )
+    workers = f"{_format_span(m.workers)} {_plural_of_span(m.workers, 'worker')}"
+    size = f"{_format_span(m.ps)} ps, {workers}, batch {_format_span(m.batch)}"
     return f"asks to train {m.program.name} for {format_count(m.epochs, 'epoch')} with {size}"
 
 
-def _cancel(m: CancelRequested) -> str:
+def _describe_cancel(m: CancelRequested) -> str:
     return "is to stop and leave nothing behind"
 
 
-def _change(m: ChangeRequested) -> str:
-    priority = [] if m.priority is None else [f"priority {m.priority}"]
-    bounds = [
-        f"{each.min} to {each.max} {role}"
-        for role, each in (("ps", m.ps), ("workers", m.workers))
-        if each
-    ]
-    return f"is to have {' and '.join([*priority, *bounds]) or 'no change'}"
+def _describe_change_request(m: ChangeRequested) -> str:
+    parts = [] if m.priority is None else [f"priority {m.priority}"]
+    for role, span in (("ps", m.ps), ("workers", m.workers)):
+        if span:
+            parts.append(f"{span.min} to {span.max} {role}")
+    return f"is to have {' and '.join(parts) or 'no change'}"
 
 
-def _suspend(m: SuspendRequested) -> str:
-    return "is to save, and to give back what it has"
+def _describe_suspend(m: SuspendRequested) -> str:
+    return "is to save and release its resources"
 
 
-def _resume(m: ResumeRequested) -> str:
-    return "is to go on"
+def _describe_resume(m: ResumeRequested) -> str:
+    return "is to resume"
 
 
-def _forget(m: ForgetRequested) -> str:
+def _describe_forget(m: ForgetRequested) -> str:
     return "is to be forgotten"
 
 
 def _describe_change(m: JobChanged) -> str:
-    how = "is suspended" if m.suspended else "may run"
-    bounds = (
-        f"{m.ps.min} to {m.ps.max} ps, {m.workers.min} to {format_count(m.workers.max, 'worker')}"
-    )
-    return f"{how}, priority {m.priority}, {bounds}"
+    state = "is suspended" if m.suspended else "may run"
+    workers = format_count(m.workers.max, "worker")
+    bounds = f"{m.ps.min} to {m.ps.max} ps, {m.workers.min} to {workers}"
+    return f"{state}, priority {m.priority}, {bounds}"
 
 
 def _describe_refused_change(m: ChangeRejected) -> str:
@@ -129,76 +125,78 @@ def _describe_rejection(m: JobRejected) -> str:
 # ---------------------------------------------------------------- what is free, what should run
 
 
-def _capacity(m: CapacityChanged) -> str:
+def _describe_capacity(m: CapacityChanged) -> str:
     if m.gone:
         return "is gone"
-    closed = [
-        said
-        for said, so in (("is not ready", not m.ready), ("is cordoned", not m.schedulable))
-        if so
-    ]
-    ours = f", {format_count(len(m.own), 'pod')} of ours" if m.own else ""
-    return f"has {amount(m.free)} free of {amount(m.allocatable)}{ours}{''.join(f', {said}' for said in closed)}"
+    parts = [f"has {amount(m.free)} free of {amount(m.allocatable)}"]
+    if m.own:
+        parts.append(f"{format_count(len(m.own), 'pod')} of ours")
+    if not m.ready:
+        parts.append("is not ready")
+    if not m.schedulable:
+        parts.append("is cordoned")
+    return ", ".join(parts)
 
 
-def _quota(m: QuotaChanged) -> str:
-    told = [
-        f"{bound.quota} allows {bound.hard:.6g} {bound.resource}, {bound.used:.6g} used"
-        for bound in m.bounds
-    ]
-    told += [f"{bounds.limit_range} bounds each task" for bounds in m.task_bounds]
-    return "; ".join(told) or "has no quota"
+def _describe_quota(m: QuotaChanged) -> str:
+    parts = []
+    for bound in m.bounds:
+        limit = f"{bound.quota} allows {bound.hard:.6g} {bound.resource}"
+        parts.append(f"{limit}, {bound.used:.6g} used")
+    for bounds in m.task_bounds:
+        parts.append(f"{bounds.limit_range} bounds each task")
+    return "; ".join(parts) or "has no quota"
 
 
-def _claims(m: ClaimsChanged) -> str:
-    claims = [claim for placement in m.placements for claim in placement.claims]
-    return (
-        f"has {format_count(len(claims), 'claim')} bound to some nodes only"
-        if claims
-        else "has no claim bound to nodes"
-    )
+def _describe_claims(m: ClaimsChanged) -> str:
+    claims = sum(len(placement.claims) for placement in m.placements)
+    if not claims:
+        return "has no claim bound to nodes"
+    return f"has {format_count(claims, 'claim')} bound to some nodes only"
 
 
 def _describe_decision(m: AllocationDecided) -> str:
     if not m.tasks:
         return f"is to have no tasks: {m.reason}"
     nodes = len({task.node for task in m.tasks})
-    has = f"{_roles(t.role for t in m.tasks)} on {format_count(nodes, 'node')}, batch {m.batch}"
-    return f"is to have {has}: {m.reason}{_rate(m)}"
+    has = (
+        f"{_count_roles(t.role for t in m.tasks)} on {format_count(nodes, 'node')}, batch {m.batch}"
+    )
+    return f"is to have {has}: {m.reason}{_describe_rate(m)}"
 
 
-def _rate(m: AllocationDecided) -> str:
-    """Where it becomes another than the program's, and by which rules."""
+def _describe_rate(m: AllocationDecided) -> str:
+    """Return the learning rate and its rules, if it differs from the program's."""
     asked, workers = m.request, sum(task.role == "worker" for task in m.tasks)
     by_batch = scaling.rate_for_batch(asked.learning_rate, m.batch, asked.batch.start)
     by_workers = scaling.rate_for_workers(asked.rate_with_workers, workers, asked.workers.start)
-    parts = (
-        (by_batch, f"{asked.learning_rate}: batch {asked.batch.start} -> {m.batch}"),
-        (
-            by_workers,
-            f"{asked.rate_with_workers}: {asked.workers.start} -> {format_count(workers, 'worker')}",
-        ),
-    )
-    rules = ", ".join(rule for changes, rule in parts if changes != 1.0)
+    rules = []
+    if by_batch != 1.0:
+        rules.append(f"{asked.learning_rate}: batch {asked.batch.start} -> {m.batch}")
+    if by_workers != 1.0:
+        now = format_count(workers, "worker")
+        rules.append(f"{asked.rate_with_workers}: {asked.workers.start} -> {now}")
+    if not rules:
+        return ""
     share = by_batch * by_workers
-    return f"; learning rate 1 -> {share:.3g} of the program's ({rules})" if rules else ""
+    return f"; learning rate 1 -> {share:.3g} of the program's ({', '.join(rules)})"
 
 
 # ---------------------------------------------------------------- making it so
 
 
-def _ready(m: TaskReady) -> str:
-    return f"{m.task()} stands ready at {m.host}, ports {m.ports[0]} and {m.ports[1]}"
+def _describe_ready(m: TaskReady) -> str:
+    return f"{m.task()} is ready at {m.host}, ports {m.ports[0]} and {m.ports[1]}"
 
 
 def _describe_task_start(m: TaskStarted) -> str:
     return f"{m.task()} runs on {m.node}"
 
 
-def _leaving(m: TaskLeaving) -> str:
+def _describe_leaving(m: TaskLeaving) -> str:
     cause, by = LEAVES.get(m.why, (m.why, MOVES))
     told = f" ({headline(m.message)})" if m.message else ""
-    until = f", by {_clock(m.leaves_s)} at the latest" if m.leaves_s else ""
+    until = f", by {_format_clock(m.leaves_s)} at the latest" if m.leaves_s else ""
     return f"{m.task()} has to leave {m.node}{until}: {cause}{told}; {by}"
 
 
@@ -219,13 +217,12 @@ LEAVES = {
 
 def _describe_exit(m: TaskExited) -> str:
     code = "without an exit code" if m.exit_code is None else f"with code {m.exit_code}"
-    return (
-        f"{m.task()} ended on {m.node} {code}{_because(m.reason)}{_because(last_line(m.message))}"
-    )
+    return f"{m.task()} ended on {m.node} {code}{_comma_before(m.reason)}{_comma_before(last_line(m.message))}"
 
 
-def _spec(m: ClusterSpecPublished) -> str:
-    return f"generation {m.generation} is {_roles(t.role for t in m.tasks)}, batch {m.batch}{_after(m.previous)}"
+def _describe_spec(m: ClusterSpecPublished) -> str:
+    tasks = _count_roles(task.role for task in m.tasks)
+    return f"generation {m.generation} is {tasks}, batch {m.batch}{_after_generation(m.previous)}"
 
 
 def _describe_prepared(m: GenerationPrepared) -> str:
@@ -237,7 +234,7 @@ def _describe_prepared(m: GenerationPrepared) -> str:
     return f"{m.task()} is prepared for generation {m.generation}{took}"
 
 
-def _handover(m: HandOverOrdered) -> str:
+def _describe_hand_over(m: HandOverOrdered) -> str:
     if m.previous is None:
         return f"generation {m.generation} is to begin"
     return f"generation {m.previous} is to drain and generation {m.generation} to take over"
@@ -245,7 +242,7 @@ def _handover(m: HandOverOrdered) -> str:
 
 def _describe_abandoned(m: GenerationAbandoned) -> str:
     meanwhile = "" if m.goes_on is None else f"; generation {m.goes_on} goes on"
-    return f"generation {m.generation} will not be: {headline(m.reason)}{meanwhile}"
+    return f"generation {m.generation} was abandoned: {headline(m.reason)}{meanwhile}"
 
 
 def _describe_update(m: TaskUpdated) -> str:
@@ -297,7 +294,7 @@ def _describe_resumed(m: TrainingResumed) -> str:
     return f"generation {m.generation} trains on from step {m.step} {pause}{at}"
 
 
-def _progress(m: ProgressReported) -> str:
+def _describe_progress(m: ProgressReported) -> str:
     share = 100 * m.samples / m.total_samples if m.total_samples else 0.0
     loss = "" if m.loss is None else f", loss {m.loss:.4f}"
     return f"{share:.1f} % done, {format_count(m.epoch, 'epoch')} complete, {m.samples_per_second:.0f} examples/s{loss}"
@@ -324,7 +321,7 @@ TROUBLES = {
 """By what it is."""
 
 
-def _dead(m: DeadLetter) -> str:
+def _describe_dead_letter(m: DeadLetter) -> str:
     where = f"{m.subject} (sequence {m.sequence}, said by {m.said_by})"
     return f"{where} could not be read: {m.error}; `weir dead-letters` shows it whole"
 
@@ -332,65 +329,64 @@ def _dead(m: DeadLetter) -> str:
 # ---------------------------------------------------------------- words
 
 
-def _span(span: Span) -> str:
+def _format_span(span: Span) -> str:
     return str(span.start) if span.min == span.max else f"{span.start} ({span.min} to {span.max})"
 
 
-def _noun(span: Span, noun: str) -> str:
+def _plural_of_span(span: Span, noun: str) -> str:
     return noun if span.max == 1 else plural_form(noun)
 
 
-def _roles(roles: Iterable[Role]) -> str:
+def _count_roles(roles: Iterable[Role]) -> str:
     counts = Counter[str](roles)
-    return " + ".join(
-        format_count(counts[role], role) for role in ("chief", "ps", "worker") if counts[role]
-    )
+    present = [role for role in ("chief", "ps", "worker") if counts[role]]
+    return " + ".join(format_count(counts[role], role) for role in present)
 
 
-def _clock(point_s: float) -> str:
+def _format_clock(point_s: float) -> str:
     return datetime.fromtimestamp(point_s, UTC).strftime("%H:%M:%S UTC")
 
 
-def _because(text: str) -> str:
+def _comma_before(text: str) -> str:
     return f", {text}" if text else ""
 
 
-def _after(previous: int | None) -> str:
+def _after_generation(previous: int | None) -> str:
     return "" if previous is None else f", after generation {previous}"
 
 
 SENTENCES: dict[type[Message] | type[DeadLetter], Callable[[Any], str]] = {
     JobRequested: _describe_request,
-    CancelRequested: _cancel,
-    ChangeRequested: _change,
-    SuspendRequested: _suspend,
-    ResumeRequested: _resume,
-    ForgetRequested: _forget,
+    CancelRequested: _describe_cancel,
+    ChangeRequested: _describe_change_request,
+    SuspendRequested: _describe_suspend,
+    ResumeRequested: _describe_resume,
+    ForgetRequested: _describe_forget,
     JobAccepted: _describe_acceptance,
     JobRejected: _describe_rejection,
     JobChanged: _describe_change,
     ChangeRejected: _describe_refused_change,
-    CapacityChanged: _capacity,
-    QuotaChanged: _quota,
-    ClaimsChanged: _claims,
+    CapacityChanged: _describe_capacity,
+    QuotaChanged: _describe_quota,
+    ClaimsChanged: _describe_claims,
     AllocationDecided: _describe_decision,
-    TaskReady: _ready,
+    TaskReady: _describe_ready,
     TaskStarted: _describe_task_start,
-    TaskLeaving: _leaving,
+    TaskLeaving: _describe_leaving,
     TaskExited: _describe_exit,
-    ClusterSpecPublished: _spec,
+    ClusterSpecPublished: _describe_spec,
     GenerationPrepared: _describe_prepared,
-    HandOverOrdered: _handover,
+    HandOverOrdered: _describe_hand_over,
     GenerationAbandoned: _describe_abandoned,
     TaskUpdated: _describe_update,
     CheckpointSaved: _describe_checkpoint,
     CheckpointFailed: _describe_failed_checkpoint,
     CheckpointSkipped: _describe_skipped_checkpoint,
     TrainingResumed: _describe_resumed,
-    ProgressReported: _progress,
+    ProgressReported: _describe_progress,
     JobFinished: _describe_finish,
     ServiceTroubled: _describe_incident,
-    DeadLetter: _dead,
+    DeadLetter: _describe_dead_letter,
 }
 
 ASK = "`weir submit FILE` asks for one"
@@ -399,28 +395,28 @@ LISTED = 10
 
 
 def describe_missing_log(key: str, views: Mapping[str, JobView]) -> str:
-    """What to tell of the job `<namespace>.<job>`, from the views of all jobs."""
+    """Return the reason why the job `<namespace>.<job>` has no log. `views`: of all jobs."""
     name, view = key.replace(".", "/"), views.get(key)
     if view is None:
-        return f"there is no job {name}; {_join_words(views)}"
+        return f"there is no job {name}; {_describe_known_jobs(views)}"
     if view.phase in ENDED.values():
-        more = f"`weir events -n {view.namespace} --job {view.job}` tells what happened, with --json its whole cause"
+        events = f"`weir events -n {view.namespace} --job {view.job}`"
+        more = f"{events} tells what happened, with --json its whole cause"
         return f"job {name} is over ({view.phase.lower()}), and its logs went with its pods; {more}"
     return f"job {name} has no pods yet: {view.why or view.reason or 'it is about to start'}"
 
 
-def _join_words(views: Mapping[str, JobView]) -> str:
+def _describe_known_jobs(views: Mapping[str, JobView]) -> str:
     names = [key.replace(".", "/") for key in sorted(views)]
     if not names:
         return f"there are none; {ASK}"
-    return (
-        f"there are {format_names(names, LISTED)}{' (`weir jobs`)' if len(names) > LISTED else ''}"
-    )
+    more = " (`weir jobs`)" if len(names) > LISTED else ""
+    return f"there are {format_names(names, LISTED)}{more}"
 
 
 def describe_metrics(metrics: Mapping[str, float]) -> list[str]:
-    """What a program's `evaluation()` said at the end, named as such: the loss of training is
+    """Return the final metrics of the program's `evaluation()`, labelled so: the training loss is
     another number.
     """
-    told = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-    return [f"evaluation: {told}"] if told else []
+    values = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    return [f"evaluation: {values}"] if values else []

@@ -131,8 +131,8 @@ def test_a_decision_is_shown_beside_its_outcome(written: str) -> None:
         "costs 3.25 s by its speed, 251 → 217 examples/s paused 7.60 s" in text
         and "in all costs 10.8 s" in text
     )
-    assert "did not come to be: digits-worker-7 is unschedulable" in text
-    assert "nothing: it was a start, or had to be" in text
+    assert "abandoned: digits-worker-7 is unschedulable" in text
+    assert "no forecast: it was a start, or the change was forced" in text
 
 
 def test_text_of_users_is_escaped(written: str) -> None:

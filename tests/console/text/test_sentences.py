@@ -241,9 +241,9 @@ def test_an_abandoned_generation_names_the_one_that_continues() -> None:
 
     assert (
         sentence(abandoned(goes_on=1))
-        == "generation 2 will not be: unschedulable; generation 1 goes on"
+        == "generation 2 was abandoned: unschedulable; generation 1 goes on"
     )
-    assert sentence(stopped) == f"generation 2 will not be: {stopped.reason}"
+    assert sentence(stopped) == f"generation 2 was abandoned: {stopped.reason}"
 
 
 def views(*jobs: str, **fields: Any) -> dict[str, JobView]:

@@ -1,1 +1,3 @@
-"""What people look at: the read model (`board/`), `weir top`, the page, the report, `weir why`."""
+"""The screens for people: the read model (`board/`), `weir top`, the page, the report, `weir
+why`.
+"""

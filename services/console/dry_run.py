@@ -1,8 +1,8 @@
-"""`weir submit --dry-run`: what would happen now, and why; nothing is said on the bus, nothing is
-kept.
+"""`weir submit --dry-run`: the decision for a job as of now, with its reason. Nothing is published
+or stored.
 
-The allocator's own state is what it last stored, and the log since then; its own rules are read
-from the environment, as it reads them. What `weir up` lets jobs have, it wrote beside where it is.
+The state is the allocator's stored state plus the log since then. Its rules are read from the
+environment, as the allocator reads them; the limits of `weir up` from the file of its connection.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from shared.text import format_size
 UNNAMED = "it names none; another may be the cluster's: WEIR_ALLOCATOR_POLICY says so here"
 OWN = ("WEIR_ALLOCATOR_", "WEIR_JOB_NAMESPACES")
 LIMITS = ("WEIR_ALLOCATOR_QUOTAS", "WEIR_JOB_NAMESPACES")
-"""What is believed of a file in some folder: nothing that could have code imported."""
+"""The settings that a file in a folder may give: none that could import code."""
 
 
 async def dry_run(bus: Bus, body: bytes, file: str, rules: Rules) -> list[str]:
-    """What to tell a person of a request; raises `Trouble` with every reason against it."""
+    """Return the lines of the outlook. Raises `Trouble` with every reason against the request."""
     request = check_request(body, rules)
     if isinstance(request, InvalidRequest):
         raise _refusal(f"the request in {file}", request.reasons)
@@ -58,9 +58,9 @@ def _refusal(whose: str, reasons: tuple[str, ...]) -> Trouble:
 
 
 def rules_from_environment(limits: Mapping[str, str] | None = None) -> Rules:
-    """As the allocator reads them, policies of one's own included. Which images and folders of its
-    nodes a cluster gives to jobs, only the allocator may know. `limits`: what `weir up` wrote; the
-    environment says otherwise.
+    """Return the rules as the allocator reads them, policies of one's own included. The allowed
+    images and folders of nodes are known to the allocator alone. `limits`: written by `weir up`;
+    the environment overrides them.
     """
     unknown = {"WEIR_ALLOCATOR_HOST_PATHS": "/", "WEIR_ALLOCATOR_IMAGES": ""}
     known = unknown | {name: said for name, said in (limits or {}).items() if name in LIMITS}
@@ -74,7 +74,7 @@ def rules_from_environment(limits: Mapping[str, str] | None = None) -> Rules:
 
 
 async def _state(bus: Bus) -> State:
-    """As the allocator's is, or will be once it has heard what is stored."""
+    """Return the allocator's state after all stored messages."""
     state = await snapshot.load_snapshot(bus)
     node_facts = LastNodeFacts(await read_last_node_facts(bus), state.sequences.get(FACTS, 0))
     wanted = [
@@ -96,7 +96,9 @@ async def _state(bus: Bus) -> State:
 
 
 def describe_outlook(job: str, found: Outlook, unnamed: str = UNNAMED) -> list[str]:
-    """`unnamed`: what to say of the policy of a job that names none."""
+    """Return the outlook as lines. `unnamed`: the note beside the policy of a job that names
+    none.
+    """
     if not found.tasks:
         return [
             f"job {job} {_would(found.why)}",
@@ -120,7 +122,7 @@ def describe_outlook(job: str, found: Outlook, unnamed: str = UNNAMED) -> list[s
 
 
 def _would(why: str) -> str:
-    """What the allocator says of one that waits, of one that would."""
+    """Return the allocator's reason for a waiting job in the conditional."""
     return (
         f"would wait{why.removeprefix('waits')}"
         if why.startswith("waits")
@@ -129,7 +131,7 @@ def _would(why: str) -> str:
 
 
 def _room(found: Outlook) -> list[str]:
-    """What its tasks want beside what there is, so that who asks sees what to make smaller."""
+    """Return the wanted and the free resources, so that it is clear what has to be smaller."""
     if not found.free:
         return ["  free now: nothing, no node takes tasks"]
     wants = "; ".join(f"{role} {amount(getattr(found.sizes, role))}" for role in ROLES)
@@ -142,7 +144,7 @@ def _room(found: Outlook) -> list[str]:
 
 
 def _by(found: Outlook, unnamed: str) -> list[str]:
-    """Which policy was asked; and whose could not be."""
+    """Return the policy, and the jobs with a policy that is unknown here."""
     named = "" if found.named else f" ({unnamed})"
     return [
         f"  policy: {found.policy}{named}",

@@ -1,12 +1,11 @@
 """A job's YAML file as the body of a request: pure.
 
-The file has the fields of `JobRequested`, with two kindnesses: `ps: 2` stands for `{start: 2, min:
-2, max: 2}` (so do `workers` and `batch`), and `program` is a path beside the file. What is wrong,
-unknown or missing is told by the allocator's own check, as far as it holds in every cluster;
-whether a job may be, each cluster's allocator says.
+The file has the fields of `JobRequested`, with two short forms: `ps: 2` stands for `{start: 2, min:
+2, max: 2}` (so do `workers` and `batch`), and `program` is a path beside the file. The allocator's
+own check finds wrong, unknown and missing fields, as far as it holds in every cluster; the rest is
+checked by the cluster's allocator.
 
-The text of a file that somebody named; who names one that cannot be read is told why, and what
-to do. Edge.
+A file that cannot be read raises `Trouble` with the cause and the remedy. Edge.
 
 The folder of the example jobs: `deploy/jobs` of a checkout; in an installed package a folder
 beside this module.
@@ -32,7 +31,7 @@ Fields = dict[str, Any]
 
 
 def text_in(file: Path, hint: str) -> str:
-    """`hint`: what else could be given, where there is no reading it."""
+    """Return the text of a file. `hint`: the remedy if it cannot be read."""
     try:
         return file.read_text("utf-8")
     except OSError as error:
@@ -68,7 +67,7 @@ NO_NAME = "-"  # stands in a subject for a name that cannot; no job can be calle
 
 
 def parse(text: str, name: str) -> Fields:
-    """The fields as they are written; raises `Trouble` for what is no YAML mapping, or has a field
+    """Return the fields as written. Raises `Trouble` if the text is no YAML mapping, or has a field
     twice.
     """
     try:
@@ -112,7 +111,7 @@ def _where(error: Exception) -> str:
 
 
 def complete_fields(fields: Fields, program: Fields | None, request_id: str) -> Fields:
-    """What is sent: plain numbers as spans, and the program by its digest."""
+    """Return the fields of the request: plain numbers as spans, the program by its digest."""
     spans = {name: _span(fields[name]) for name in SPANS if name in fields}
     uploaded = {} if program is None else {"program": program}
     return fields | spans | uploaded | {"request_id": request_id}
@@ -129,8 +128,8 @@ A_PATH = "program: is a path, relative to this file, not "
 
 
 def reasons_against(fields: Fields) -> list[str]:
-    """Of a completed request: what no cluster would take, each with its field's path. A policy of
-    somebody's own (`module:function`) may be known there.
+    """Return the reasons for which every cluster refuses a completed request, each with the path of
+    its field. A policy of one's own (`module:function`) may be known there.
     """
     policy = fields.get("policy")
     own = isinstance(policy, str) and ":" in policy
@@ -147,7 +146,7 @@ def reasons_against(fields: Fields) -> list[str]:
 
 
 def _once(reasons: Iterable[str], fields: Fields) -> list[str]:
-    """What is wrong with a plain number, which goes as a span, is told once: so it was typed."""
+    """Report a wrong plain number once, though it is sent as a span of three."""
     typed_once = tuple(f"{name}." for name in SPANS if _is_of_a_number(fields.get(name)))
     parted = [(reason, *reason.partition(": ")) for reason in reasons]
     short = (

@@ -1,7 +1,7 @@
 """The views of jobs that the allocator keeps in the bucket `weir-jobs`, read and followed. Edge.
 
 The allocator does not fold the facts of a start; for a job that starts, these facts are read here,
-and its view says what the start waits for.
+and its view has the step that the start waits for.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Views = dict[str, JobView]
 
 
 async def stored_views(bus: Bus, namespace: str | None, watch: bool) -> AsyncGenerator[Views, None]:
-    """As the allocator keeps them: once, or again after each change."""
+    """Yield the views as stored: once, or again after each change."""
     async with aclosing(follow_views(bus, namespace)) as changes:
         async for views in changes:
             yield views
@@ -47,7 +47,7 @@ async def stored_views(bus: Bus, namespace: str | None, watch: bool) -> AsyncGen
 async def views_with_starts(
     bus: Bus, namespace: str | None, watch: bool
 ) -> AsyncGenerator[Views, None]:
-    """With what those that start wait for, which the allocator does not hear."""
+    """Yield the views; for jobs that start, with the step that they wait for."""
     starts = StartReader(bus, namespace)
     async with aclosing(follow_views(bus, namespace)) as changes:
         views = await anext(changes)
@@ -66,7 +66,7 @@ async def views_with_starts(
 async def follow_views(
     bus: Bus, namespace: str | None, job: str = "*"
 ) -> AsyncGenerator[Views, None]:
-    """All jobs, by key; then all of them again after each change. What is no job's view is left
+    """Yield all views by key, and all of them again after each change. Unreadable ones are left
     out.
     """
     while True:
@@ -96,7 +96,7 @@ def _consumer(namespace: str | None, job: str) -> ConsumerConfig:
 
 
 def _apply(views: Views, raw: Msg) -> None:
-    """What was deleted has no body."""
+    """Fold one message of the bucket. A deleted view has no body."""
     key, view = (
         raw.subject.removeprefix(bucket_subject(JOBS, "")),
         _view(raw.data) if raw.data else None,
@@ -126,7 +126,7 @@ class StartReader:
         self._known = dict[tuple[str, int], StartProgress]()
 
     async def catch_up(self, views: Mapping[str, JobView]) -> None:
-        """Read what is stored, where a job starts."""
+        """Read the stored messages if a job starts."""
         if any(view.phase == "Starting" for view in views.values()):
             async with aclosing(self.follow_starts(views, follow=False)) as entries:
                 async for _ in entries:
@@ -135,7 +135,7 @@ class StartReader:
     async def follow_starts(
         self, views: Mapping[str, JobView], follow: bool
     ) -> AsyncGenerator[Entry, None]:
-        """Each message that tells more, once it is known here."""
+        """Yield each message about a start, after it was folded."""
         submitted_s = (view.submitted_s for view in views.values() if view.phase == "Starting")
         since_s = min(submitted_s, default=time.time() - OUR_CLOCK_S)
         streams = {

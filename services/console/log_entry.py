@@ -25,7 +25,7 @@ class Entry:
 
     @property
     def as_log_entry(self) -> LogEntry | None:
-        """As folds hear it; None: a dead letter, which nobody could read."""
+        """The entry for folds; None for a dead letter, which is unreadable."""
         said = self.said
         return (
             None
@@ -66,11 +66,9 @@ REQUESTS = ("job.requested", "job.cancel", "job.change", "job.suspend", "job.res
 def entry_filters(
     stream: str, job: str | None = None, namespace: str | None = None, kinds: Sequence[str] = ()
 ) -> list[str]:
-    """A consumer's filters on one stream: all of it, or what is about one job, or about a
-    namespace's jobs.
-
-    `kinds`: tags of messages; none: every kind. Of a stream that holds nothing of these kinds there
-    are no filters.
+    """Return a consumer's filters on one stream: for all messages, one job, or the jobs of a
+    namespace. `kinds`: tags of messages; empty: every kind. Empty if the stream has none of these
+    kinds.
     """
     if job is None and namespace is None:
         heads = (

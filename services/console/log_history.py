@@ -31,14 +31,14 @@ MANY = 200_000
 are far fewer.
 """
 RECENT_S = 600.0
-"""So much is read of them, besides the time for which a wish is held back."""
+"""The time span of recent facts, in addition to the stabilisation window."""
 STORED = "earlier facts are known by the allocator's own stored state alone"
 
 
 async def read_past(
     bus: Bus, key: str, at_s: float, rules: Rules
 ) -> tuple[Moment, tuple[str, ...]]:
-    """All that the log tells up to then, and what it does not tell any more."""
+    """Return the moment as the log has it, and notes on the parts that are no longer in the log."""
     history, since_s = History(key, rules), None
     notes = tuple([said for stream in (ORDERS, FACTS) if (said := await beginning(bus, stream))])
     many = (await bus.js.stream_info(FACTS)).state.messages > MANY
@@ -58,8 +58,8 @@ async def read_past(
 
 
 async def _with_unread_nodes(bus: Bus, state: State, since_s: float, until_s: float) -> State:
-    """Return the state with the nodes and quotas whose last fact is older than what is read of the
-    log.
+    """Return the state with the nodes and quotas of facts older than the part of the log that is
+    read.
     """
     first = (await bus.js.stream_info(FACTS)).state.first_seq
     for fact in await read_last_node_facts(bus):
@@ -102,8 +102,8 @@ async def beginning(bus: Bus, stream: str) -> str:
 
 
 async def _stored_state(bus: Bus, at_s: float) -> State | None:
-    """The allocator's stored state; None where there is none, or where it knows of what came after
-    the moment.
+    """Return the allocator's stored state; None if there is none, or if it is newer than the
+    moment.
     """
     state = await snapshot.load_snapshot(bus)
     for stream, sequence in state.sequences.items():

@@ -1,4 +1,6 @@
-"""The log as commands and the page read it: stored messages as entries (`shared/bus/log_reader.py`)."""
+"""The log as commands and the page read it: stored messages as entries
+(`shared/bus/log_reader.py`).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ B = TypeVar("B")
 def read_entries(
     bus: Bus, queries: Sequence[StreamQuery], follow: bool
 ) -> AsyncGenerator[Entry, None]:
-    """Yield the stored entries, then new ones if `follow`. Close it (`aclosing`) when leaving early.
+    """Yield the stored entries, then new ones if `follow`. Close it (`aclosing`) when leaving
+    early.
 
     A query without filters yields nothing: its stream has no message of the kinds that were named.
     """
@@ -57,7 +60,7 @@ def _decode(raw: Msg, stream: str) -> Message | DeadLetter | None:
 async def merge_sources(
     one: AsyncIterator[A], other: AsyncIterator[B]
 ) -> AsyncGenerator[A | B, None]:
-    """Yield what comes from two endless sources, as it comes. Raise what one of them raises."""
+    """Yield the items of two endless sources as they come. An error of one of them is raised."""
     coming: dict[asyncio.Future[Any], AsyncIterator[Any]] = {
         _next(source): source for source in (one, other)
     }

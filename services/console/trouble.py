@@ -1,4 +1,4 @@
-"""What stops a command, in the words that a person can act on; and how a command ends."""
+"""The errors that stop a command, with a text that a user can act on; the exit codes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The board: everything that is shown, as one frozen value, and the fold of one more message into it.
+"""The board: everything that is shown, as one frozen value, and the fold of one more message into
+it.
 
-The allocator's own code folds what the allocator knows (`state`). Beside it the board has what
-people ask for and a decision does not need: what happened, and when. The history of a job is kept
-as long as the allocator keeps the job, after its end too.
+The allocator's own code folds what the allocator knows (`state`). Beside it the board has the
+events of the past and their times, which people want to see and decisions do not need. The history
+of a job is kept as long as the allocator keeps the job, after its end too.
 
     board = begun()            or begun(state, since_s), if the beginning of the log is gone
     board = apply(board, LogEntry(stored_s, stream, sequence, message))
@@ -67,8 +68,8 @@ class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     events: tuple[LogEntry, ...] = ()
     recent: tuple[LogEntry, ...] = ()
     early: tuple[LogEntry, ...] = ()
-    """What was said of jobs that we have not heard of, or not any more: facts and orders come in
-    separate streams.
+    """Messages about jobs that are not known yet, or no longer: facts and orders come in separate
+    streams.
     """
     whys: dict[str, str] = {}
     silent: frozenset[str] = frozenset()

@@ -20,7 +20,7 @@ from shared.kube import eviction
 from shared.messages import CapacityChanged, OwnPod, Resources
 
 DIGITS = 6
-"""Behind the point; sums that are told again and again would drift otherwise."""
+"""Decimals; without rounding, sums that are updated again and again would drift."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -137,7 +137,9 @@ T = TypeVar("T")
 
 
 def append_point(points: tuple[P, ...], point: P, most: int = MAX_POINTS) -> tuple[P, ...]:
-    """With one more at its end; where that is too many, thinned to at most `most / 2 + 2`."""
+    """Return the points with one more at the end; if there are too many, thinned to `most / 2 +
+    2`.
+    """
     longer = (*points, point)
     return longer if len(longer) <= most else thin_points(longer, most)
 
@@ -155,13 +157,13 @@ def thin_points(points: tuple[P, ...], most: int) -> tuple[P, ...]:
 
 
 def append_newest(things: tuple[T, ...], thing: T, most: int) -> tuple[T, ...]:
-    """With one more, the newest of them."""
+    """Return the newest items with one more at the end."""
     return (*things[-most + 1 :], thing) if len(things) >= most else (*things, thing)
 
 
 def appended_points(before: Sequence[T], after: Sequence[T]) -> Sequence[T] | None:
-    """What came at the end since then; None where it was thinned meanwhile, or is another
-    series.
+    """Return the points that were appended since; None if the series was thinned, or is another
+    one.
     """
     if not before:
         return after
@@ -172,5 +174,5 @@ def appended_points(before: Sequence[T], after: Sequence[T]) -> Sequence[T] | No
 
 
 def point_at(points: Sequence[P], at_s: float) -> P | None:
-    """The last point up to a time: what a series of steps was then."""
+    """Return the last point up to a time: the value of a series of steps."""
     return next((point for point in reversed(points) if point.at_s <= at_s), None)

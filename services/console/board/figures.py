@@ -1,4 +1,4 @@
-"""What follows from a board by formula, what is new between two boards, and the use of cores over time.
+"""Figures of a board by formula, the changes between two boards, and the use of cores over time.
 
 share done       = examples applied / examples to apply
 time left        = (examples to apply - applied) / examples a second, a mean of its reports (the newest counts most)
@@ -8,10 +8,10 @@ speed            = examples between the first and the last report of a generatio
 speed before     = the same, up to the last report before a decision: its preparation slows what trains
 slowed by it     = (t2 - t1) - (n2 - n1) / speed before      [s], from that report to the last before the hand-over
 CPU-hours        = sum of cores held x hours, pauses and waiting for images included
-wasted           = examples that had been applied and were lost with what was not saved
+wasted           = examples that had been applied and were lost because they were not saved
 
-Two boards are compared by identity: the parts of a board are frozen, and a part that has not changed
-is the same object.
+Two boards are compared by identity: the parts of a board are frozen, and a part that has not
+changed is the same object.
 
 The use of cores is read at even times from the series of the cluster and of the jobs. Between two
 points of a series the earlier one counts. allocatable = jobs + others + free.
@@ -162,7 +162,9 @@ def decision_outcomes(story: JobHistory) -> Iterable[Outcome]:
 def _with_generation_before(
     known: Outcome, before: GenerationSpan, report: Report | None
 ) -> Outcome:
-    """Add the speed and the delay of the generation before. `report`: its last before the decision."""
+    """Add the speed and the delay of the generation before. `report`: its last before the
+    decision.
+    """
     last = before.last
     speed = _speed_until(before, report)
     if last is None or report is None or not speed:
@@ -172,7 +174,9 @@ def _with_generation_before(
 
 
 def _speed_until(stretch: GenerationSpan, report: Report | None) -> float | None:
-    """Return the examples a second up to a report; the report's own figure if it is the only one."""
+    """Return the examples a second up to a report; the report's own figure if it is the only
+    one.
+    """
     if report is None:
         return None
     speed = generation_speed(replace(stretch, last=report))
@@ -243,7 +247,9 @@ def _new_items(before: Sequence[T], after: Sequence[T]) -> tuple[T, ...]:
 
 
 COLUMNS, NAMED = 120, 7
-"""The number of times that are sampled; the number of jobs with a band and a colour of their own."""
+"""The number of times that are sampled; the number of jobs with a band and a colour of their
+own.
+"""
 
 
 class Band(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -268,7 +274,9 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def stack_cores(board: Board, from_s: float, to_s: float) -> Stack:
-    """Sample the use of cores evenly over a time span; it starts no earlier than the first node fact."""
+    """Sample the use of cores evenly over a time span; it starts no earlier than the first node
+    fact.
+    """
     if not board.cluster:
         return Stack()
     begins = max(from_s, board.cluster[0].at_s)
@@ -293,7 +301,9 @@ def stack_cores(board: Board, from_s: float, to_s: float) -> Stack:
 
 
 def sample_at(points: Sequence[P], times: Sequence[float]) -> list[P | None]:
-    """Return the last point up to each time; None before the first point. Both are in order of time."""
+    """Return the last point up to each time; None before the first point. Both are in order of
+    time.
+    """
     samples: list[P | None] = []
     reached = 0
     for at_s in times:

@@ -1,6 +1,7 @@
-"""One job, from its acceptance to its end: what happened, and what it waits for while it starts.
+"""One job from its acceptance to its end: its events, and the step that it waits for while it
+starts.
 
-Beside the view that `weir jobs` shows, a history has what happened over time: every decision with
+Beside the view that `weir jobs` shows, a history has the events over time: every decision with
 its reason, its alternatives and its forecast (`gain_s`, `cost_s`); every generation that trained,
 with the phases of its pause and its first and last report; reports and held cores as thinned
 series; and exact sums (core-seconds, pauses, examples applied and lost).
@@ -57,8 +58,8 @@ Names = frozenset[str]
 class StartProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The steps of a start that are done.
 
-    `wanted`: the names of all pods, the chief's included. `prepared`, `published` and `ordered` have
-    the newest generation for which that step was reported.
+    `wanted`: the names of all pods, the chief's included. `prepared`, `published` and `ordered`
+    have the newest generation for which that step was reported.
     """
 
     generation: int = 0

@@ -1,4 +1,5 @@
-"""The rows that a browser gets: the board and its changes, and the history of one job on a time axis.
+"""The rows that a browser gets: the board and its changes, and the history of one job on a time
+axis.
 
 Times are seconds since 1970; amounts are cores and GiB (`*_gib`); speeds are examples a second.
 Nothing is computed here that `services/console/board` has not computed. A browser gets only what it
@@ -22,12 +23,12 @@ from shared.messages import Alternative, Phases
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One part; what is empty is left out."""
+    """A part of an update; empty fields are left out."""
 
 
 class NodeRow(Row, frozen=True, kw_only=True):
-    """`load`: cores by job; `others`: cores of somebody else's pods; `ours_gib`: what all jobs
-    hold.
+    """A node. `load`: cores by job; `others`: cores of pods of others; `ours_gib`: held by all
+    jobs.
     """
 
     name: str
@@ -45,10 +46,9 @@ class NodeRow(Row, frozen=True, kw_only=True):
 
 
 class JobRow(Row, frozen=True, kw_only=True):
-    """As `weir jobs` has it; besides cores and memory held and used, the last losses, and how long
-    it takes still. `pauses`: how many, `paused_s`: all together, and `pause_s`: the last; table and
-    timeline show these. `metrics`: what its evaluation said at the end; `loss` is that of
-    training.
+    """A job as in `weir jobs`, with cores and memory held and used, the last losses and the time
+    left. `pauses`: their number; `paused_s`: their sum; `pause_s`: the last one. `metrics`: of the
+    final evaluation; `loss`: of training.
     """
 
     key: str
@@ -225,7 +225,7 @@ T = TypeVar("T")
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Points of a series; `fresh`: all of it, else what came at its end."""
+    """Points of a series. `fresh`: all of them; otherwise those appended since the last update."""
 
     fresh: bool = False
     rows: list[tuple[Any, ...]] = []
@@ -249,7 +249,9 @@ class StretchRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What came of a decision: see `services/console/board/figures.py`. Speeds in examples a second."""
+    """The result of a decision, see `services/console/board/figures.py`. Speeds in examples a
+    second.
+    """
 
     revision: int
     reaction_s: float | None = None
@@ -261,7 +263,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """`reports`: (time, examples a second, loss, cores used, generation, examples applied); `held`:
-    (time, cores); `marks`: (time, sentence). What is None has not changed since it was sent.
+    (time, cores); `marks`: (time, sentence). A field that is None has not changed since it was
+    sent.
     """
 
     key: str
@@ -281,7 +284,7 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
 
 
 def job_detail(before: JobHistory | None, after: JobHistory, now_s: float) -> Detail:
-    """`before`: what this browser has of it already."""
+    """Return the update of one job. `before`: the history that this browser has."""
     old = before if before and before.uid == after.uid else None
     decided = old is None or old.decisions is not after.decisions
     moved = decided or old is None or old.stretches is not after.stretches
@@ -355,9 +358,9 @@ def _marks(story: JobHistory) -> list[tuple[float, str]]:
 
 
 class News(Row, frozen=True, kw_only=True):
-    """What a browser has not been told yet. `whole`: forget what was told before. `cut_s`: since
-    when we hear nothing of the bus; `at_s`: when the newest message was stored; `number`: of this
-    news, for one browser.
+    """An update for one browser. `whole`: drop all earlier updates. `cut_s`: the time at which the
+    bus was lost; `at_s`: the time of the newest stored message; `number`: counts the updates of a
+    browser.
     """
 
     now_s: float
@@ -377,7 +380,7 @@ class News(Row, frozen=True, kw_only=True):
 
 
 def parts(before: Board | None, after: Board) -> dict[str, object]:
-    """The fields of `News` that tell what changed; with nothing before, everything."""
+    """Return the changed fields of `News`; all of them without a board before."""
     new = board_changes(before or Board(), after)
     found: dict[str, object] = {
         "nodes": [*map(node_row, new.nodes)],
@@ -392,9 +395,7 @@ def parts(before: Board | None, after: Board) -> dict[str, object]:
 
 
 def anew(before: Board | None, after: Board) -> bool:
-    """Whether a browser has to forget what it was told: nothing, or of streams that were made anew
-    since.
-    """
+    """Return True if a browser has to start again: it is new, or a stream was created again."""
     return before is None or any(
         after.sequences.get(name, 0) < heard for name, heard in before.sequences.items()
     )

@@ -47,7 +47,7 @@ SAFE = {
 
 
 def guard(host: str) -> Middleware:
-    """`host`: on which we listen."""
+    """`host`: the address of the server."""
     local = host in LOOPBACK
 
     @web.middleware
@@ -92,7 +92,7 @@ def _file(path: Path) -> Handler:
 
 
 BEAT_S = 1.0
-"""So often at least something is said, so that who hears nothing knows that he does."""
+"""The longest time between two events, so that a browser notices a lost connection."""
 STACK_S = 1.0
 """Between two pictures of the whole cluster."""
 AGAIN_MS = 1000
@@ -107,8 +107,8 @@ HEADERS = {
 
 @dataclass
 class Browser:
-    """What it looks at (`job`: `<namespace>.<job>`, `span_s`: of the cluster's picture), and what
-    it has been told.
+    """The view of one browser (`job`: `<namespace>.<job>`; `span_s`: time span of the cluster) and
+    the data that it has.
     """
 
     job: str

@@ -35,8 +35,8 @@ LARGEST_PROPOSAL = 64 << 10  # bytes
 
 class Settings(config.Common, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
-    """Where browsers are answered; beyond this machine only behind something that knows who may
-    look.
+    """The address for browsers. Open it beyond this machine only behind a proxy that authenticates
+    users.
     """
     port: Port = 8002
     """0: any that is free."""
@@ -106,7 +106,9 @@ class Page:
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
     async def open(self) -> web.AppRunner:
-        """`cleanup` of what is returned ends it. Raises `OSError` where the port is taken."""
+        """Start the server; `cleanup` of the result stops it. Raises `OSError` if the port is
+        taken.
+        """
         runner = web.AppRunner(self.app(), access_log=None, shutdown_timeout=0.2)
         await runner.setup()
         family = socket.AF_INET6 if ":" in self.settings.host else socket.AF_INET

@@ -34,11 +34,11 @@ log = structlog.get_logger()
 
 PROBE_S, RETRY_S = 1.0, 0.5
 RECENT_S = 6 * 3600.0
-"""So much is read of a log that is longer than `MANY` facts; what was before comes from the
-allocator's stored state.
+"""The part of a log with more than `MANY` facts that is read; the allocator's stored state has the
+rest.
 """
 AT_ONCE = 100
-"""Messages, after which others get their turn while much is read."""
+"""Messages that are read before other tasks get a turn."""
 
 
 class Watch:
@@ -94,7 +94,7 @@ class Watch:
             await asyncio.sleep(RETRY_S)
 
     async def _follow(self) -> None:
-        """What is stored, then what comes."""
+        """Read the stored messages, then follow new ones."""
         if not self.board.sequences:
             await self._begin()
         await self._read_node_facts()
@@ -152,7 +152,7 @@ class Watch:
                 self.board = with_last_fact(self.board, fact.message, fact.stored_s)
 
     async def _hear_why(self) -> None:
-        """The allocator's word on each job, which is no message but an entry of a bucket."""
+        """Follow the allocator's reason for each job; it is an entry of a bucket, not a message."""
         while True:
             with suppress(NatsError, OSError):
                 async with aclosing(follow_views(self.bus, None)) as changes:
@@ -167,8 +167,8 @@ class Watch:
     # ------------------------------------------------------------ whether we hear
 
     async def _probe(self) -> None:
-        """A connection alone delivers nothing: the server is asked, and what it says is held
-        against what we know.
+        """Ask the server for its newest messages and compare them with ours: an open connection
+        alone proves nothing.
         """
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The outcome of a proposed job, for a browser: what `weir submit --dry-run` prints.
+"""The outcome of a proposed job for a browser, as `weir submit --dry-run` prints it.
 
 Nothing is requested or stored. Only the size of the job matters; its program is not examined. The
 rules are read from the environment, as the allocator reads them.
@@ -23,7 +23,7 @@ from shared.text import single_line
 
 NAME = "the proposal"
 UNNAMED = "it names none, and the cluster's own may be another; to be sure, add a line such as `policy: static`"
-"""Who looks at a page sets no settings; a line of the proposal they can write."""
+"""A user of the page cannot change settings, but can add a line to the proposal."""
 NO_PROGRAM = {"name": "program.py", "digest": f"sha256-{'0' * 64}"}
 EXAMPLE = """\
 job: proposal
@@ -47,7 +47,7 @@ TASKS = tuple(
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """`refused`: every reason against it; else `says`, line by line, what would happen."""
+    """`refused`: every reason against the job; otherwise `says` has the lines of the outlook."""
 
     says: list[str] = []
     refused: list[str] = []

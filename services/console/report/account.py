@@ -23,11 +23,12 @@ examples as it and the epochs before it have were applied; between two reports, 
 
     before_s + (epochs x size - before) / (samples - before) x (at_s - before_s)
 
-with the times and examples of the two reports, and `size` the examples of an epoch: the time between
-two reports is shared evenly, a pause is not. An epoch that was rolled back ends when it is complete
-again; the first begins with the first update.
+with the times and examples of the two reports, and `size` the examples of an epoch: the time
+between two reports is shared evenly, a pause is not. An epoch that was rolled back ends when it is
+complete again; the first begins with the first update.
 
-A decision's forecast and its outcome, by the formula of the allocator (`steps/resize_conditions.py`):
+A decision's forecast and its outcome, by the formula of the allocator
+(`steps/resize_conditions.py`):
 
 foreseen   saved = remaining / v - remaining / v',  for a pause of so many seconds
 came       saved = left / v - left / v'';  in all: saved - slowed - pause
@@ -35,8 +36,8 @@ came       saved = left / v - left / v'';  in all: saved - slowed - pause
 remaining  examples that were left when it was decided                                      [examples]
 left       examples that were left when the next generation took over                       [examples]
 v, v''     measured: examples a second before the decision, and of the generation that came [examples/s]
-v'         what was foreseen; from `saved`, `remaining` and `v` by the first formula        [examples/s]
-slowed     by how much what trained got behind while the next was prepared beside it        [s]
+v' the forecast; from `saved`, `remaining` and `v` by the first formula        [examples/s]
+slowed     by how much the running generation got behind while the next was prepared beside it        [s]
 """
 
 from __future__ import annotations
@@ -201,7 +202,9 @@ def _cores_by_part(story: JobHistory, held: float, at_s: float, end_s: float) ->
 def _generation_cores(
     story: JobHistory, stretch: GenerationSpan, at_s: float, unknown: float
 ) -> float:
-    """Return the cores of a generation's tasks at a time; a later decision may change them in place."""
+    """Return the cores of a generation's tasks at a time; a later decision may change them in
+    place.
+    """
     for decision in reversed(story.decisions):
         if decision.generation == stretch.generation and decision.at_s <= at_s:
             return decision.gives.cpu

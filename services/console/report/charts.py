@@ -24,7 +24,7 @@ RIGHT = 90.0
 ROW = 24.0
 EDGE = 14.0
 ROOMY = 600.0
-"""Units of width from which a pause's name stands beside its bar, and not above it."""
+"""The width from which the name of a pause is beside its bar, not above it."""
 PHASES = (
     ("drain_s", "sky", "drain"),
     ("save_s", "blue hatched", "save"),
@@ -209,7 +209,9 @@ class Sheet:
         self.top = y + UNDER
 
     def panel(self, height: float, high: float, low: float = 0.0, whole: bool = False) -> Panel:
-        """Draw the next panel with its grid and the pauses. `whole`: grid lines at whole numbers."""
+        """Draw the next panel with its grid and the pauses. `whole`: grid lines at whole
+        numbers.
+        """
         top = self.top
         high = high if high > low else low + 1.0
         panel = Panel(self.x, Scale(low, low + (high - low) * ROOM, top + height, top))
@@ -374,7 +376,9 @@ def _steps(sheet: Sheet, shown: Sequence[Totals], values: Sequence[float]) -> li
 
 
 def _draw_decisions(sheet: Sheet, results: Sequence[DecisionResult]) -> None:
-    """Draw a number for each decision in the first row with room; the rest are in the table only."""
+    """Draw a number for each decision in the first row with room; the rest are in the table
+    only.
+    """
     sheet.drawn.append(drawing.words(0, sheet.top + 12, "Decisions", "name"))
     sheet.top += 20
     occupied = [TIMELINE_LEFT - MARK] * ROWS

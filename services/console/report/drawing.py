@@ -1,8 +1,9 @@
 """SVG drawing, style and number formats of the report.
 
 A panel is a box with two scales; everything in it is given in its own units. Colours are named in
-the style, so that a drawing is right in light and dark. They are the colours of Okabe and Ito, which
-people with any kind of colour vision can tell apart; dashes and patterns repeat what they say.
+the style, so that a drawing is right in light and dark. They are the colours of Okabe and Ito,
+which people with any kind of colour vision can tell apart; dashes and patterns repeat what they
+say.
 """
 
 from __future__ import annotations
@@ -177,8 +178,8 @@ def key(
     filled: bool = False,
     left: float = 0.0,
 ) -> tuple[str, float]:
-    """What each line or area is, beside each other from `x` on, in further lines from `left` on;
-    and the last line.
+    """Draw a legend from `x` on, further lines from `left` on. Return it with the y of its last
+    line.
     """
     drawn = []
     for style, said in entries:
@@ -194,7 +195,7 @@ def key(
 
 
 def svg(width: float, height: float, title: str, drawn: Iterable[str]) -> str:
-    """`title` is what a screen reader says of it."""
+    """`title`: the text for screen readers."""
     return f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(title)}">{"".join(drawn)}</svg>'
 
 
@@ -287,12 +288,12 @@ def percent(share: float | None) -> str:
 
 
 def clock(at_s: float) -> str:
-    """In UTC, because who reads it may sit elsewhere than where it was written."""
+    """Return a time in UTC: the reader may be in another time zone."""
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def text(said: object) -> str:
-    """Foreign text as part of a page: one line, without what a browser would obey."""
+    """Return foreign text as part of a page: one line, escaped."""
     return escape(single_line(str(said)))
 
 

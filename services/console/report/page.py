@@ -27,7 +27,7 @@ from shared.text import MINUS, format_count
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the page tells, before it is words. `notes`: what the log does not tell any more."""
+    """The contents of the page. `notes`: the parts that are no longer in the log."""
 
     board: Board
     story: JobHistory
@@ -179,7 +179,7 @@ def _throughput(told: Contents) -> str:
 
 
 def _accuracy(told: Contents) -> list[str]:
-    """What the program's own metrics say at the end; else the last loss."""
+    """Return the final metrics of the program; otherwise the last loss."""
     finished, view = told.story.finished, told.story.view
     if finished and finished.metrics:
         first, *others = sorted(finished.metrics.items(), key=lambda metric: metric[0] == "loss")
@@ -236,7 +236,7 @@ def _pause_section(told: Contents) -> str:
 
 
 def _saves(story: JobHistory) -> str:
-    """What else held training up, where nothing paused: the save of a hand-over is a part of its
+    """Return the cost of saves for a job without pauses; the save of a hand-over is part of its
     pause.
     """
     if not story.save_cost_s:
@@ -260,8 +260,8 @@ def _section(name: str, said: str, *parts: str) -> str:
 
 
 def _drawings(drawn: Callable[[float], str]) -> str:
-    """Twice, of which one is shown: labels of a wide drawing cannot be read on a phone, and it
-    would have to scroll.
+    """Return a drawing in two widths, one of them shown: the labels of the wide one are unreadable
+    on a phone.
     """
     sizes = (("wide", drawing.WIDE), ("narrow", drawing.NARROW))
     return "".join(f'<div class="drawing {name}">{drawn(width)}</div>\n' for name, width in sizes)

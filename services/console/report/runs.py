@@ -1,8 +1,8 @@
 """Figures and pictures of runs: measured ones (elastic against static) and simulated ones.
 
 The figures are those of the published systems: total time, epoch time, utilisation. Of simulated
-runs also: the allocation of each job over time, the spread of completion times, and a table with one
-row for each policy. Times are seconds since 1970 unless said otherwise; speeds are examples a
+runs also: the allocation of each job over time, the spread of completion times, and a table with
+one row for each policy. Times are seconds since 1970 unless said otherwise; speeds are examples a
 second.
 """
 
@@ -103,12 +103,12 @@ def mean_speed(reports: Sequence[ProgressReported], from_s: float, to_s: float) 
 
 
 def ideal_cut(busy_share: float, leave_at: float) -> float:
-    """How much of the static time a job could save that scales linearly over all cores at once.
+    """Return the share of the static time that a job saves if it scales linearly over all cores at
+    once.
 
     `busy_share` of the cores are somebody else's until `leave_at` (as a share of the static time
-    T); the job has the rest. Work = (1 - busy) T; before: leave_at T at (1 - busy); after: what is
-    left at 1. Elastic time over T is leave_at + (1 - leave_at) (1 - busy), and the cut is one less
-    that.
+    T); the job has the rest. Work = (1 - busy) T; before: leave_at T at (1 - busy); after: the rest
+    at 1. Elastic time over T is leave_at + (1 - leave_at) (1 - busy), and the cut is one less that.
     """
     return 1.0 - (leave_at + (1.0 - leave_at) * (1.0 - busy_share))
 
@@ -318,11 +318,15 @@ SHOWN = {
 YIELDING = ("DECIDES ms", "PAUSED s", "RESIZES")
 """Left out in this order where a policy's name has too little room."""
 GAP, LEAST_NAME = 2, 12
-"""Columns between two cells; the width down to which names are folded before a column is dropped."""
+"""Columns between two cells; the width down to which names are folded before a column is
+dropped.
+"""
 
 
 def runs_table(runs: Sequence[SimulatedRun], width: int) -> Table:
-    """Return a row for each run. Names too long for `width` are folded; headings and numbers never."""
+    """Return a row for each run. Names too long for `width` are folded; headings and numbers
+    never.
+    """
     figures = [run_figures(run) for run in runs]
     cells = {}
     widths = {}

@@ -1,8 +1,8 @@
-"""Tables of the report: where cores went, decisions with their outcome, and what went wrong.
+"""Tables of the report: the use of cores, decisions with their outcome, and failures.
 
-Everything that belongs to one requested stop is one row: the ends of pods whose nodes or cluster are
-shut down in order, and the notices of their tasks before (SIGTERM). A new stop begins if nothing of
-the one before was reported for some time.
+Everything that belongs to one requested stop is one row: the ends of pods whose nodes or cluster
+are shut down in order, and the notices of their tasks before (SIGTERM). A new stop begins if
+nothing of the one before was reported for some time.
 """
 
 from __future__ import annotations

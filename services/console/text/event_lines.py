@@ -1,8 +1,8 @@
 """A stored message as one line: time, name, kind, subject, the usual numbers, and a sentence.
 
-For people the line has columns, with colours where the terminal has them; at a terminal it has fewer
-columns, and a long sentence continues below its own beginning. For programs it is one JSON object
-with the whole message. A dead letter is one line of a list, or all of its fields.
+For people the line has columns, with colours where the terminal has them; at a terminal it has
+fewer columns, and a long sentence continues below its own beginning. For programs it is one JSON
+object with the whole message. A dead letter is one line of a list, or all of its fields.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def line(entry: Entry, zone: tzinfo | None) -> Text:
 
 
 def brief(entry: Entry, zone: tzinfo | None, width: int) -> Text:
-    """For a terminal of so many columns, on which the day stands above."""
+    """Return the line for a terminal of so many columns; the day is in a line above."""
     return beside(
         [(when(entry.stored_s, zone)[1], CLOCK, "dim"), *cells(entry)], format_event(entry), width
     )
 
 
 def cells(entry: Entry) -> list[Cell]:
-    """Its name, what it is, and whose."""
+    """Return the name, the kind and the job of a message."""
     name = (event_name(entry), WIDTHS[1], "dim")
     return [
         name,
@@ -126,8 +126,8 @@ def whose(said: Message | DeadLetter) -> str:
 
 
 def numbers(entry: Entry) -> str:
-    """What one greps for: the uid at both ends of a job's life; revision, generation and step in
-    between.
+    """Return the numbers to search for: the uid at both ends of a job's life; revision, generation
+    and step in between.
     """
     if isinstance(entry.said, JobRequested):
         return f"uid={entry.sequence}"
@@ -150,7 +150,7 @@ def style(said: Message | DeadLetter) -> str:
 
 
 def bad(said: Message | DeadLetter) -> bool:
-    """What somebody should look at."""
+    """Return True for a message that needs attention."""
     if isinstance(said, JobFinished):
         return said.outcome == "failed"
     if isinstance(said, ServiceTroubled):
@@ -167,7 +167,7 @@ def bad(said: Message | DeadLetter) -> bool:
 
 
 Cell = tuple[str, int, str]
-"""Text, width in columns, style. What is wider pushes what follows to the right."""
+"""Text, width in columns, style. A wider text moves the rest of the line to the right."""
 LEAST, INDENT = 24, 6
 """With fewer columns than these beside its cells a sentence stands below them, so far from the
 left.
@@ -208,7 +208,7 @@ DEAD_LETTER_FIELDS = ("stream", "sequence", "said_by", "subject", "error", "body
 def format_dead_letter(
     number: int, letter: DeadLetter, stored_s: float, zone: tzinfo | None
 ) -> Text:
-    """`number`: by which it is asked for. `zone` None: that of this machine."""
+    """`number`: the name of the dead letter in commands. `zone` None: the zone of this machine."""
     return Text.assemble(
         (f"{number:>6} ", "bold"),
         (f"{' '.join(when(stored_s, zone))} ", "dim"),

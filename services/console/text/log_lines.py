@@ -38,8 +38,8 @@ itself.
 """
 IN_FRONT = ("timestamp", "level", "event")
 KNOWN = ("service", "job", "settings", "exception")
-"""Besides: who asks knows the job, settings are many (`--json` has them), and an exception has
-lines of its own.
+"""Fields left out too: the job is known, settings are many (`--json` has them), an exception has
+its own lines.
 """
 LEVEL_WIDE = 7
 TASK_WIDE = 10
@@ -48,8 +48,8 @@ VALUE_MOST = 400
 
 
 def routine(raw: bytes) -> bool:
-    """What Weir tells of its own work, and what TensorFlow says at every start: nobody asks for it
-    who asks what a program printed. Warnings and errors of Weir are none of it.
+    """Return True for a routine line of Weir or of the start of TensorFlow, which is not output of
+    the program. Warnings and errors of Weir are not routine.
     """
     said = _parse_record(raw)
     return said.get("level") in ROUTINE if said else bool(STARTS.match(raw))
@@ -74,7 +74,7 @@ def lines(raw: bytes, task: str, zone: tzinfo | None) -> Iterator[Text]:
 
 
 def _parse_record(raw: bytes) -> dict[str, Any] | None:
-    """None for what no service has said."""
+    """Return None if no service wrote the line."""
     try:
         found = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -83,9 +83,7 @@ def _parse_record(raw: bytes) -> dict[str, Any] | None:
 
 
 def _fields(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The generation first, for that is what one looks for; a field that is not known says
-    nothing.
-    """
+    """Return the fields, the generation first; unknown fields are left out."""
     for name in sorted(said, key=lambda name: (name != "generation", name)):
         value = said[name]
         if name not in (*IN_FRONT, *KNOWN) and value is not None:
@@ -131,11 +129,11 @@ LAST = re.compile(rb":UNKNOWN:Error received from peer .*grpc_status:")
 MORE = re.compile(
     rb"\t \[\[.*\]\]|Additional GRPC error information | +\(\d+\) [A-Z_]+: |0 (successful op|derived err)"
 )
-"""Behind that: what else had waited for what failed, and from whom that was heard."""
+"""The text behind it: the operations that waited for the failed one."""
 
 
 def once(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Each line, or what is left of it without the marks; and whether it is to be shown."""
+    """Return a line without the marks, and True if it is shown."""
     told: set[bytes] = set()
     echoes = shows = ended = False
     for line in lines:

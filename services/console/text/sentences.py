@@ -318,7 +318,7 @@ TROUBLES = {
     "kubernetes away": "Kubernetes cannot be read",
     "began again": "began again",
 }
-"""By what it is."""
+"""The incident by its kind."""
 
 
 def _describe_dead_letter(m: DeadLetter) -> str:

@@ -1,8 +1,7 @@
 """The screen of `weir demo`: tasks by node, generation, step, speed, loss, utilisation.
 
-Progress lines keep it from being silent for long: an event is told when it comes; between two events
-the progress of the job, if it is new; otherwise what the job waits for, and for how long. Times are
-seconds of a monotonic clock.
+Progress lines fill the time between events: the progress of the job if it is new; otherwise the
+step that the job waits for, and for how long. Times are seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ REPORT_S, STILL_S = 5.0, 15.0
 
 
 class Turns:
-    """Remembers what was said, and when."""
+    """The last line and its time."""
 
     def __init__(self, report_s: float = REPORT_S, still_s: float = STILL_S) -> None:
         self.report_s, self.still_s = report_s, still_s
@@ -135,7 +134,7 @@ class Turns:
         self._report: ProgressReported | None = None
 
     def line(self, saying: str, report: ProgressReported | None, now_s: float) -> str:
-        """What to say now; empty: nothing. `report`: the newest."""
+        """Return the next line; empty if there is none. `report`: the newest."""
         line = self._line(saying, report, now_s)
         self._said_s = now_s if line else self._said_s
         return line
@@ -154,12 +153,12 @@ class Turns:
         return f"{format_duration(now_s - self._turned_s)} so far: {saying}" if late else ""
 
     def heading(self, saying: str, now_s: float) -> str:
-        """What happens, and for how long it has."""
+        """Return the current event and its duration."""
         self._turns(saying, now_s)
         return f"{saying} ({format_duration(now_s - self._turned_s)})" if saying else ""
 
     def _turns(self, saying: str, now_s: float) -> bool:
-        """Whether this is another turn."""
+        """Return True if the event is new."""
         if saying == self._saying:
             return False
         self._saying, self._turned_s = saying, now_s

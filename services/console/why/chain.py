@@ -46,7 +46,7 @@ Name = tuple[str, int]
 
 
 class Step(NamedTuple):
-    """A message, and what led to it directly."""
+    """A message and its direct causes."""
 
     entry: Entry
     because: tuple[Entry, ...]
@@ -96,7 +96,7 @@ def _effects(event: Entry, known: Known) -> tuple[Step, ...]:
 
 
 def _follows(event: Entry, known: Known) -> dict[Name, list[Step]]:
-    """By each message: what it directly led to, of what was stored after the event."""
+    """Return the direct effects of each message among the entries after the event."""
     follows: dict[Name, list[Step]] = defaultdict(list)
     for entry in known.entries:
         if entry.order > event.order:
@@ -129,7 +129,7 @@ class Lack(msgspec.Struct, frozen=True):
 
 
 def lacks(entries: Iterable[Entry], known: Known) -> set[Lack]:
-    """`entries`: those whose causes one wants to know."""
+    """`entries`: the messages to explain."""
     return {lack for entry in entries for lack in _of(entry, known)}
 
 
@@ -198,7 +198,7 @@ def chain_table(
 
 
 def _parts(chain: Chain, zone: tzinfo | None) -> Iterator[tuple[str, Sequence[Step], bool]]:
-    """Heading, rows, and whether of many the last count."""
+    """Heading, rows, and True if the last rows of many are kept."""
     at = " ".join(when(chain.event.entry.stored_s, zone))
     if chain.before:
         yield "what led to it", chain.before, True
@@ -224,7 +224,7 @@ def offset(entry: Entry, zero_s: float) -> str:
 
 
 def reasons(step: Step) -> str:
-    """The names of what led to it; of a root what it is."""
+    """Return the names of its causes; for a root its kind."""
     return " ".join(map(event_name, step.because)) or ROOTS.get(type(step.entry.said), UNKNOWN)
 
 

@@ -1,4 +1,4 @@
-"""An explanation in words: one line for each fact, what would give the job more, or why there is none."""
+"""An explanation as text: one line for each fact, then the changes that would give the job more."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from shared.text import (
 )
 
 WIDTH = 11
-"""Of what stands in front."""
+"""The heading of a line."""
 SILENT_S = 10.0
 """A report that is no older is of now."""
 UNSEEN = " and what its preparation slows, which nobody foresees"
@@ -125,7 +125,7 @@ class _Words:
         return [f"{_holding(e.runs)}, for {since}{speed}{done}", *_places(e.runs)]
 
     def silent(self) -> str:
-        """Who trains reports again and again: one who does not may be stuck."""
+        """A job that trains reports again and again; without reports it may be stuck."""
         if self.e.reported_s is None or (silent_s := self.e.at_s - self.e.reported_s) < SILENT_S:
             return ""
         return f" {format_duration(silent_s)} ago"
@@ -217,7 +217,7 @@ BY_ITSELF = (Waits, Settles, Trains, Reports)
 
 
 def otherwise(changes: Sequence[AnyChange], e: Explanation, when: When) -> str:
-    """First what comes by itself, then what somebody would have to do."""
+    """Return the events to wait for first, then the actions of a user."""
     if changes == (Waits(until_s=e.at_s),):
         return "nothing more, it is being decided"
     once, by_hand = (

@@ -1,4 +1,4 @@
-"""The causes of a message: one rule for each kind, over what was stored before it.
+"""The causes of a message: one rule for each kind, over the messages before it.
 
 A rule names the messages without which this one would not exist. A kind without a rule is a root: a
 request of a person, or an observation. A change of a node is ours if pods of ours came or went.
@@ -69,7 +69,9 @@ class Known:
             self.uids[said.key()].append(uid)
 
     def of(self, kind: type[Message], whose: str | int) -> list[Entry]:
-        """Return every message of a kind about a job (`<namespace>.<name>`, or its uid) or a node."""
+        """Return every message of a kind about a job (`<namespace>.<name>`, or its uid) or a
+        node.
+        """
         return self._told.get((kind, str(whose)), [])
 
     def newest(
@@ -106,7 +108,9 @@ def uid_of(entry: Entry) -> int:
 
 
 def key_of(entry: Entry) -> str:
-    """Return `<namespace>.<job>`; empty for a message about a node or a service, and a dead letter."""
+    """Return `<namespace>.<job>`; empty for a message about a node or a service, and a dead
+    letter.
+    """
     if isinstance(entry.said, JobNameMessage | JobRejected | ChangeRejected):
         return entry.said.key()
     return ""

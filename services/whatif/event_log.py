@@ -38,7 +38,7 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """A message, with the place and the time (seconds since 1970) at which the server stored it."""
+    """A message, with its stream and sequence, and its time of storing (seconds since 1970)."""
 
     at_s: float
     stream: str
@@ -119,7 +119,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class History:
-    """Of one job, `<namespace>.<job>`. Messages come in the order in which they were stored.
+    """The history of one job, `<namespace>.<job>`. Messages come in the order of storing.
 
     `before`: a stored state, where the log's beginning is gone; messages that it has already change
     nothing.

@@ -42,12 +42,12 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """Refused for `reasons`; else the tasks with which the job would start, and its effects.
+    """Refused for `reasons`; else the tasks of the job at its start, and its effects.
 
     Without `tasks` it would wait. `why` is the reason for both. `free` are the nodes that take
     tasks, as they were without the job; `sizes` are the resources of its tasks. `policy` was asked
-    for it, and `named` says that the request names it. `unsure` says which policies could not be
-    asked.
+    for it, and `named` says that the request names it. `unsure` names the policies that could not
+    be asked.
     """
 
     reasons: tuple[str, ...] = ()

@@ -87,7 +87,7 @@ class ObservationRows(NamedTuple):
 
 
 def observation_rows(observed: Sequence[Observed], batch: int) -> ObservationRows:
-    """Return the observations that are `believable`. `batch`: the usual one if none is."""
+    """Return the believable observations. `batch`: the usual one if none is."""
     seen = [point for point in observed if is_believable(point)]
     ps_cpu, worker_cpu = _last_cores(seen)
     rows = np.empty((len(seen), 6))
@@ -171,7 +171,7 @@ Known = tuple[ObservationRows, Prior]
 def fit_model(observed: Sequence[Observed], prior: Prior | None = None) -> Fit:
     """Return the model of one job, from any number of observations.
 
-    An observation that is not `believable` is left out.
+    An observation that is not believable (`is_believable`) is left out.
     """
     return fit_models([(observed, prior or Prior())])[0]
 

@@ -120,7 +120,7 @@ class DocumentSession:
         return tuple(found)
 
     def _check(self, said: Document) -> None:
-        """Raise `Wrong` with every reason against the document.
+        """Raise `InvalidDocument` with every reason against the document.
 
         A request that is the same as in the last document was checked there.
         """

@@ -131,7 +131,9 @@ _decoder = msgspec.json.Decoder(Document)
 
 
 def read_document(line: bytes) -> Document:
-    """Return the document of a line, or raise `Wrong`. `read_request` reads the requests in it."""
+    """Return the document of a line, or raise `InvalidDocument`. `read_request` reads the requests
+    in it.
+    """
     try:
         return _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -141,7 +143,7 @@ def read_document(line: bytes) -> Document:
 def _document_of_python(line: bytes) -> Document:
     """Read a line the slow way: with Python's numbers, without unknown fields.
 
-    Raise `Wrong` with every reason if that fails, too.
+    Raise `InvalidDocument` with every reason if that fails, too.
     """
     raw = _json_object(line)
     reasons = []
@@ -165,7 +167,7 @@ def _document_of_python(line: bytes) -> Document:
 
 
 def _json_object(line: bytes) -> dict[str, Any]:
-    """Return the JSON object of a line, or raise `Wrong`."""
+    """Return the JSON object of a line, or raise `InvalidDocument`."""
     try:
         raw = json.loads(line)
     except (ValueError, RecursionError) as error:

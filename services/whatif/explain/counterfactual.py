@@ -1,4 +1,4 @@
-"""Facts that could be different, and a state in which they are.
+"""Changes of facts, and the state after them.
 
 `Waits`, `Settles`, `Trains` and `Reports` come by themselves (`waiting.py` tries them); somebody
 has to do the others.
@@ -13,7 +13,7 @@ for true, and decides again.
     find_outcome              both, after each decision, with timers of 0, until the job is given
                               more or nothing moves
 
-So a counterfactual need not wait: what holds a job for a time only does not hold it here.
+So a counterfactual does not wait: timers and pauses are left out.
 """
 
 from __future__ import annotations

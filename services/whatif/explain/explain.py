@@ -131,7 +131,7 @@ def _is_finished(found: Decisions, key: str) -> bool:
 
 
 def _until_s(found: Decisions, job: Job, now: float, rules: Rules) -> float | None:
-    """Return the end of the timer of the allocator's for which the job waits, if there is one."""
+    """Return the end of the allocator's timer that the job waits for, if there is one."""
     due = 0.0
     wish = found.pending_changes.get(job.key)
     if wish:

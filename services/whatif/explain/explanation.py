@@ -190,7 +190,7 @@ def speed_prospect(state: State, key: str, rules: Rules) -> Prospect | None:
 
 
 def _sizes_seen(job: Job) -> set[tuple[int, int, int]]:
-    """Return ps, workers and batch of each size at which the job has shown a speed."""
+    """Return ps, workers and batch of each size with an observed speed."""
     return {(one.ps, one.workers, one.batch) for one in job.observed if is_believable(one)}
 
 

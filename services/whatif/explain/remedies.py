@@ -317,7 +317,8 @@ class JobTrial(Protocol):
 
 
 def least_freed_room(bench: JobTrial) -> Frees | None:
-    """Return the least room on one node that helps, of that which pods of others have there now.
+    """Return the least capacity on one node that helps, out of the part that pods of others have
+    there now.
 
     Return None if not even all of it is enough.
     """
@@ -374,7 +375,7 @@ def _cores_in_all(change: Adds) -> tuple[float, int, str]:
 
 
 def _candidate_nodes(bench: JobTrial) -> list[CapacityChanged]:
-    """Return the nodes on which others have something, those with most free first.
+    """Return the nodes with pods of others, those with most free first.
 
     Of nodes that are alike there is one.
     """

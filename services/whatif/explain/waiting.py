@@ -1,6 +1,6 @@
-"""The time and the event by which the job gets more if everybody just waits.
+"""The time and the event that give the job more without any action.
 
-    1  time alone: stabilisation, cooldown, the times for which a policy itself waits
+    1  time alone: stabilisation, cooldown, the policy's own delays
     2  the generation in flight: the job's own, then everybody's
     3  a report of the speed that it has now, alone or after 2
     4  all that is wanted of all jobs now, one after the other: others give way first
@@ -40,7 +40,7 @@ from services.whatif.explain.explanation import Means, expected_speed, tasks_hel
 from shared.messages import AllocationDecided, ProgressReported
 
 WAKES = 32
-"""So often the clock is set forward to the time at which the allocator would look again."""
+"""The most times that the clock is set forward to the allocator's next wake time."""
 LONGEST_S = 1800
 """A policy's own times are searched up to here. Later a job that never reports may be changed again
 all the same.
@@ -90,7 +90,7 @@ def _by_settling(state: State, key: str, now: float, rules: Rules) -> Means | No
 
 
 def _others_decided(key: str, before: State, after: State) -> tuple[str, ...]:
-    """Return the other jobs about which something was decided meanwhile."""
+    """Return the other jobs with a decision meanwhile."""
     others = []
     for name, job in after.jobs.items():
         if name == key:
@@ -156,7 +156,7 @@ def _own_pending_generation(state: State, key: str) -> tuple[Trains, ...]:
 def _in_time(
     state: State, key: str, now: float, rules: Rules, wishes: Mapping[str, PendingChange]
 ) -> tuple[float, AllocationDecided] | None:
-    """Return the time at which the job gets more if nothing else happens, and the decision.
+    """Return the time when the job gets more if nothing else happens, and the decision.
 
     The allocator looks by its timers; else once the policy itself, whose own times have none, wants
     more.
@@ -208,7 +208,7 @@ def _next_look_s(wake_s: float | None, look_s: float, now: float) -> float | Non
 
 
 def _wants_more_at_s(state: State, key: str, now: float, rules: Rules) -> float | None:
-    """Return the time, to the second, at which a decision without timers gives the job more.
+    """Return the time, to the second, when a decision without timers gives the job more.
 
     It need not be given that then: the timers of the allocator count, too.
     """

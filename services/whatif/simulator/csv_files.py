@@ -295,7 +295,7 @@ def _measured_row(cells: Cells) -> Measured:
 
 
 def _mixed_mode_errors(read: Table) -> Iterator[FileError]:
-    """Yield a reason for each row whose model is there in another mode, too."""
+    """Yield a reason for each row with a model that has another mode in an earlier row."""
     modes: dict[str, str | None] = {}
     for row in read.rows:
         model = row.cells["model"]
@@ -421,7 +421,7 @@ def _model_errors(read: Table, row: Row, work: Work, measured: Speeds) -> Iterat
 
 
 def _duplicate_name_errors(read: Table) -> Iterator[FileError]:
-    """Yield a reason for each row of a job whose name is there in another row, too."""
+    """Yield a reason for each row with a job name that occurs in another row."""
     rows_of = Counter(row.cells["job"] for row in read.rows)
     for row in read.rows:
         job = row.cells["job"]
@@ -431,7 +431,7 @@ def _duplicate_name_errors(read: Table) -> Iterator[FileError]:
 
 
 def _raise_errors(read: Table, more: Iterable[FileError]) -> None:
-    """Raise `Bad` if there is any reason against the file."""
+    """Raise `InvalidFile` if there is any reason against the file."""
     reasons = [*read.reasons, *more]
     if reasons:
         raise InvalidFile(reasons)

@@ -7,8 +7,8 @@ decide_json has both the nodes and their free room from its documents.
 
 `SimulatedCluster` holds tenants, our pods, and the free room of each node.
 
-Law: no node ever holds more than it has; otherwise a decision was wrong, and `capacity_facts` raises
-`Overcommitted`. A tenant comes first: our newest pods on its node are evicted.
+Law: no node ever holds more than it has; otherwise a decision was wrong, and `capacity_facts`
+raises `Overcommitted`. A tenant comes first: our newest pods on its node are evicted.
 
 `RecordedCluster` derives the machines from a log, and the part of them that others took:
 
@@ -90,7 +90,7 @@ class SimulatedCluster:
         self.tenants = dict.fromkeys(nodes, 0.0)
         """The cores of each node that tenants want."""
         self.pods: dict[str, Pods] = {name: {} for name in nodes}
-        """The pods of each node, in the order in which they came."""
+        """The pods of each node, in the order of arrival."""
         self.touched = set(nodes)
         """The nodes that the monitor has to tell of."""
         self.looks = 0
@@ -266,7 +266,7 @@ class RecordedCluster:
         return max(0.0, seen.allocatable.cpu - left - ours)
 
     def _held_amount(self) -> Amount:
-        """Return what our pods hold."""
+        """Return the cores and devices of our pods."""
         held = _sum(self.ours.values())
         return Amount(held.cpu, held.gpu)
 
@@ -291,7 +291,7 @@ class RecordedCluster:
         return Cluster(nodes=tuple(nodes), tenants=tuple(self._tenants()))
 
     def _tenants(self) -> Iterator[Tenant]:
-        """Yield a tenant for each time in which others held the same."""
+        """Yield a tenant for each period with the same cores of others."""
         for node, levels in self.levels.items():
             changes = [*_level_changes(levels), (inf, 0.0)]
             for (from_s, cpu), (until_s, _) in pairwise(changes):

@@ -1,7 +1,7 @@
 """The loop: hear the facts, ask the shipping decision, enact it; as the live service, without
 waiting.
 
-    1  go to the next event, or to the time for which the last decision asked
+    1  go to the next event, or to the wake time of the last decision
     2  hear its facts
     3  answer requests
     4  decide
@@ -10,12 +10,12 @@ waiting.
 Decisions are timed with the `clock` that is handed in (seconds); nothing else depends on it.
 
 `World` holds the events of a run, their effects, and the facts of each: the launcher's part. A
-decision's new pods are there at once, beside those that run. Training stands still from the
-decision on for `restart_s`; then the new generation trains, and the pods that it has no use for are
-gone. (So one number stands for make-before-break or for a restart.) A decision that overtakes
-another starts its own `restart_s`. A change of nothing but resources is made in place, without a
-pause. A decision without tasks takes the job's pods away at once; what it has trained is saved, and
-when it starts again, that is a start and no hand-over.
+decision's new pods are there at once, beside those that run. Training pauses from the decision on
+for `restart_s`; then the new generation trains, and the pods that it does not use are gone. (So one
+number stands for make-before-break or for a restart.) A decision that overtakes another starts its
+own `restart_s`. A change of nothing but resources is made in place, without a pause. A decision
+without tasks takes the job's pods away at once; what it has trained is saved, and when it starts
+again, that is a start and no hand-over.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ Happens = Callable[[float], Facts]
 
 
 Event = tuple[float, bool, int, Happens]
-"""Its time, whether it is behind the others of that time, its ordinal, and its effect."""
+"""Its time, True if it comes after the others of that time, its ordinal, and its effect."""
 
 
 class World:

@@ -7,7 +7,7 @@
 
 A job's candidates are the plans that no other beats in both RC and TG (`front`). All jobs'
 candidates then compete for the free capacity: the largest weight x TG / RC first, while capacity
-lasts (`greedy`).
+lasts (`weighted_greedy`).
 
 From the paper's public material: the two objectives. Recalled and not checked: the weighted greedy.
 The paper searches the plan space with NSGA-II, by chance; here the whole space in reach, some

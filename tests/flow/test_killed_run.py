@@ -33,7 +33,7 @@ ONE_OF_EACH = (
 )
 ONE_OF_EACH += ("services.local.tenant", "orphan")
 NEED_SIGINT = (
-    "tests/architecture/test_makefile.py::test_who_stops_it_stops_the_telling_too",
+    "tests/architecture/test_makefile.py::test_stopping_the_command_stops_the_progress_wrapper",
     "tests/cli/test_top.py::test_at_a_terminal_it_stays_says_when_it_is_cut_off_and_heals",
     "tests/cli/test_page.py::test_it_says_where_it_is_answers_there_and_ends_on_ctrl_c",
 )

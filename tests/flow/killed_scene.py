@@ -24,7 +24,7 @@ async def test_start_one_of_everything(bus: Bus, nats_url: str, tmp_path: Path) 
     """TensorFlow, because it is trainers that were found running hours after their test."""
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     await begun(tmp_path, "--cluster", "cluster.yaml")
-    async with Fleet(bus, nats_url, tmp_path / "fleet", "counting.py") as fleet:
+    async with Fleet(bus, nats_url, tmp_path / "fleet", "counting.py", warm=False) as fleet:
         await fleet.generation(1, ps=1, workers=1)
         while not any(TENANT in command_of(process) for process in below()):
             await asyncio.sleep(0.1)

@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import psutil
+from nats.js.api import DeliverPolicy
 
 from shared.bus.bus import Bus
 from shared.messages import (
@@ -44,6 +45,8 @@ from shared.messages import (
     TaskReady,
     TrainingResumed,
 )
+from tests.trainer import warm_pods
+from tests.trainer.warm_pods import WarmPod
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -67,7 +70,7 @@ class Fleet:
     names them.
 
     `settings` are the trainers', besides those that a fleet needs; other fields are the job
-    request's.
+    request's. `warm`: pods are forked from a process that has imported TensorFlow (`warm_pods`).
     """
 
     def __init__(
@@ -77,13 +80,15 @@ class Fleet:
         folder: Path,
         program: str,
         settings: Mapping[str, float | str] = MappingProxyType({}),
+        warm: bool = True,
         **fields: Any,
     ) -> None:
+        self.warm = warm
         self.bus, self.nats_url, self.folder, self.settings = bus, nats_url, folder, settings
         self.program = PROGRAMS / program
         self.fields = {"epochs": 40, "batch": Span(start=16, min=16, max=16), **fields}
         self.said: list[Any] = []
-        self.pods: dict[str, asyncio.subprocess.Process] = {}
+        self.pods: dict[str, asyncio.subprocess.Process | WarmPod] = {}
         self.expected: set[str] = set()
         self.used: dict[str, int] = {}
         self.specs: dict[int, ClusterSpecPublished] = {}
@@ -95,6 +100,8 @@ class Fleet:
 
     async def __aenter__(self) -> Fleet:
         self.folder.mkdir(parents=True)
+        if self.warm:
+            await warm_pods.start_warm_process(environ())
         self.pace(PACE_S)
         self.request = await self._submit()
         for filters in (["weir.task.>", "weir.training.>"], ["weir.job.finished.>"]):
@@ -205,7 +212,7 @@ class Fleet:
         fork_server = next(
             p
             for p in psutil.Process(self.pods[name].pid).children()
-            if "fork_server" in " ".join(p.cmdline())
+            if "fork_server" in " ".join((p.name(), *p.cmdline()))
         )
         max(fork_server.children(), key=lambda p: p.create_time()).kill()
 
@@ -301,7 +308,7 @@ class Fleet:
             raise Stuck(f"pods died: {dead}\n{self.logs()}")
 
     async def _listen(self, filters: list[str]) -> None:
-        async for heard in self.bus.tail(filters):
+        async for heard in self.bus.tail(filters, deliver=DeliverPolicy.ALL):
             async with self._news:
                 self.said.append(heard.message)
                 self._news.notify_all()
@@ -341,15 +348,12 @@ class Fleet:
             **{f"trainer_{name}": str(value) for name, value in self.settings.items()},
         }
         settings = {f"WEIR_{k.upper()}": v for k, v in mine.items()}
-        with (self.folder / f"{name}.log").open("w") as log:
-            self.pods[name] = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "services.trainer"),
-                env={**environ(), **settings, "COUNTING_PACE": str(self.folder / "pace")},
-                stdout=log,
-                stderr=log,
-                cwd=ROOT,
-                start_new_session=True,
-            )
+        log = self.folder / f"{name}.log"
+        environment = {**environ(), **settings, "COUNTING_PACE": str(self.folder / "pace")}
+        if self.warm:
+            self.pods[name] = warm_pods.start_pod(environment, log)
+        else:
+            self.pods[name] = await _start_anew(environment, log)
         self._groups.add(self.pods[name].pid)
 
     def _addresses(self, ready: list[TaskReady]) -> Iterable[TaskAddress]:
@@ -361,6 +365,18 @@ class Fleet:
                 role=task.role, index=index[task.role], pod=task.pod, host=task.host, port=port
             )
             index[task.role] += 1
+
+
+async def _start_anew(environment: dict[str, str], log: Path) -> asyncio.subprocess.Process:
+    with log.open("w") as output:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "services.trainer"),
+            env=environment,
+            stdout=output,
+            stderr=output,
+            cwd=ROOT,
+            start_new_session=True,
+        )
 
 
 def _names(role: Role, tasks: Tasks) -> list[str]:

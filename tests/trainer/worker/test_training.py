@@ -51,7 +51,7 @@ async def test_every_example_counts_once_per_epoch_across_resizes(
     start: Start,
 ) -> None:
     chance = random.Random(20)
-    async with start(epochs=16) as fleet:
+    async with start(epochs=16, warm=False) as fleet:
         sizes = [(1, 1), (2, 2), (1, 2), (2, 1)]
         for number, (ps, workers) in enumerate(sizes, start=1):
             fact = await fleet.generation(
@@ -226,7 +226,7 @@ async def test_without_memory_for_two_generations_the_pod_reports_it_and_trains(
     start: Start,
 ) -> None:
     async with start(
-        epochs=16, settings={"memory_gib": 0.3}
+        epochs=16, settings={"memory_gib": 0.3}, warm=False
     ) as fleet:  # one chief has more than that already
         await fleet.generation(1, ps=1, workers=1)
         await fleet.propose(2, ps=1, workers=2, previous=1)

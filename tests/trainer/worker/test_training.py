@@ -27,6 +27,7 @@ from shared.messages import (
 from tests.trainer.fleet import Fleet
 
 EXAMPLES, BATCH = 250, 16
+SELDOM = CheckpointRule(every_s=1000.0)  # none is due, however slow the machine is
 Start = Callable[..., Fleet]
 
 
@@ -85,7 +86,7 @@ async def test_a_restarted_job_counts_every_example_once(
 async def test_a_generation_continues_when_the_next_is_abandoned(
     start: Start,
 ) -> None:
-    async with start(epochs=16) as fleet:
+    async with start(epochs=16, checkpoint=SELDOM) as fleet:
         await fleet.generation(1, ps=1, workers=1)
 
         await fleet.propose(2, ps=2, workers=2, previous=1)
@@ -151,7 +152,7 @@ async def test_the_only_worker_can_be_killed_and_replaced_without_losing_updates
 async def test_a_killed_prepared_child_costs_its_generation_and_no_update(
     start: Start,
 ) -> None:
-    async with start(epochs=16) as fleet:
+    async with start(epochs=16, checkpoint=SELDOM) as fleet:
         await fleet.generation(1, ps=1, workers=1)
         for number, name in enumerate(("chief-0", "ps-0", "worker-0"), start=2):
             await fleet.propose(number, ps=1, workers=1, previous=1)
@@ -226,7 +227,7 @@ async def test_without_memory_for_two_generations_the_pod_reports_it_and_trains(
     start: Start,
 ) -> None:
     async with start(
-        epochs=16, settings={"memory_gib": 0.3}, warm=False
+        epochs=16, settings={"memory_gib": 0.3}, warm=False, checkpoint=SELDOM
     ) as fleet:  # one chief has more than that already
         await fleet.generation(1, ps=1, workers=1)
         await fleet.propose(2, ps=1, workers=2, previous=1)

@@ -33,7 +33,7 @@ kills it.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -50,6 +50,7 @@ from shared.messages import (
     TrainingResumed,
 )
 
+T = TypeVar("T")
 Phase = Literal["preparing", "prepared", "running", "draining", "broken"]
 ChildExit = Literal[
     "ignored",
@@ -196,10 +197,10 @@ def on_spec(pod: Pod, spec: ClusterSpecPublished) -> tuple[Pod, Actions]:
     """Start a child for a newer generation, or drain the running one first."""
     if spec.generation <= pod.newest:
         return pod, ()
-    pod, ended = _end_children(pod, [g for g in pod.children if _is_superseded(pod, g, spec)])
-    pod = msgspec.structs.replace(
-        pod, newest=spec.generation, specs={**pod.specs, spec.generation: spec}
-    )
+    superseded = [g for g in pod.children if _is_superseded(pod, g, spec)]
+    pod, ended = _end_children(pod, superseded)
+    specs = {**pod.specs, spec.generation: spec}
+    pod = replace(pod, newest=spec.generation, specs=specs)
     if _waits_for_final(pod, spec):
         pod, actions = _drain_child(pod, spec.previous)
     else:
@@ -261,7 +262,7 @@ def on_hand_over(pod: Pod, order: HandOverOrdered) -> tuple[Pod, Actions]:
     """Drain the previous generation, and begin the next when its checkpoint is committed."""
     if order.generation != pod.newest:
         return pod, ()
-    pod = msgspec.structs.replace(pod, ordered={**pod.ordered, order.generation: order.previous})
+    pod = replace(pod, ordered={**pod.ordered, order.generation: order.previous})
     saved = pod.final_for(order.generation, order.previous) is not None
     pod, drained = (pod, ()) if saved else _drain_child(pod, order.previous)
     pod, begun = _begin_if_due(pod, order.generation)
@@ -280,7 +281,7 @@ def on_final(pod: Pod, saved: CheckpointSaved) -> tuple[Pod, Actions]:
         and saved.successor not in pod.ordered
     ):
         return pod, ()
-    pod = msgspec.structs.replace(pod, finals={**pod.finals, saved.generation: saved})
+    pod = replace(pod, finals={**pod.finals, saved.generation: saved})
     spec = pod.specs.get(pod.newest)
     if (
         spec is None
@@ -289,7 +290,7 @@ def on_final(pod: Pod, saved: CheckpointSaved) -> tuple[Pod, Actions]:
     ):
         return pod, ()
     if spec.request.handover == "restart" and pod.newest not in pod.children:
-        pod, ended = _end_children(pod, [g for g in pod.children if g < pod.newest])
+        pod, ended = _end_older_children(pod, pod.newest)
         pod, started = _start_child(pod, spec)
         return pod, ended + started
     return _begin_if_due(pod, pod.newest)
@@ -300,9 +301,7 @@ def on_saved(pod: Pod, saved: CheckpointSaved) -> Pod:
     final = pod.finals.get(saved.generation)
     if final is None or saved.step <= final.step:
         return pod
-    return msgspec.structs.replace(
-        pod, finals={g: f for g, f in pod.finals.items() if g != saved.generation}
-    )
+    return replace(pod, finals=_without(pod.finals, saved.generation))
 
 
 def on_unsaved(pod: Pod, generation: int, final: bool) -> Pod:
@@ -334,8 +333,8 @@ def _begin_child(pod: Pod, generation: int, path: str | None) -> tuple[Pod, Acti
 
 def on_resumed(pod: Pod, fact: TrainingResumed) -> tuple[Pod, Actions]:
     """End everything older than the generation that trains. A pod without a child of it leaves."""
-    pod, ended = _end_children(pod, [g for g in pod.children if g < fact.generation])
-    pod = msgspec.structs.replace(pod, restarts={}, trains=max(pod.trains, fact.generation))
+    pod, ended = _end_older_children(pod, fact.generation)
+    pod = replace(pod, restarts={}, trains=max(pod.trains, fact.generation))
     missed = (
         fact.generation == pod.newest
         and pod.is_member(fact.generation)
@@ -351,13 +350,14 @@ def on_abandoned(pod: Pod, fact: GenerationAbandoned) -> tuple[Pod, Actions]:
     """
     if fact.generation <= pod.trains:
         return pod, ()
-    pod = msgspec.structs.replace(
+    pod = replace(
         pod,
         abandoned=max(pod.abandoned, fact.generation),
-        ordered={g: previous for g, previous in pod.ordered.items() if g != fact.generation},
+        ordered=_without(pod.ordered, fact.generation),
     )
     spec = pod.specs.get(fact.generation)
-    pod, ended = _end_children(pod, [g for g in pod.children if g == fact.generation])
+    abandoned = [fact.generation] if fact.generation in pod.children else []
+    pod, ended = _end_children(pod, abandoned)
     if spec is None or spec.previous is None or spec.previous < pod.trains:
         return pod, ended
     pod, resumed = _resume_previous(pod, spec.previous)
@@ -367,9 +367,7 @@ def on_abandoned(pod: Pod, fact: GenerationAbandoned) -> tuple[Pod, Actions]:
 def _resume_previous(pod: Pod, generation: int) -> tuple[Pod, Actions]:
     """Let the previous generation continue. Its final checkpoint is no longer final."""
     final, phase = pod.finals.get(generation), pod.children.get(generation)
-    pod = msgspec.structs.replace(
-        pod, finals={g: f for g, f in pod.finals.items() if g != generation}
-    )
+    pod = replace(pod, finals=_without(pod.finals, generation))
     if phase == "draining":
         return _with_phase(pod, generation, "running"), (GoOnChild(generation),)
     if phase == "broken":
@@ -377,7 +375,7 @@ def _resume_previous(pod: Pod, generation: int) -> tuple[Pod, Actions]:
     if final is None or phase is not None or not pod.is_member(generation):
         return pod, ()
     restarts = {**pod.restarts, generation: final.path}
-    return _start_child(msgspec.structs.replace(pod, restarts=restarts), pod.specs[generation])
+    return _start_child(replace(pod, restarts=restarts), pod.specs[generation])
 
 
 def on_child_end(pod: Pod, generation: int, *, peer: bool, explained: bool) -> ChildExit:
@@ -403,18 +401,28 @@ def on_child_gone(pod: Pod, generation: int, broken: bool) -> Pod:
     """
     if broken:
         return _with_phase(pod, generation, "broken")
-    return msgspec.structs.replace(
-        pod, children={g: p for g, p in pod.children.items() if g != generation}
-    )
+    return replace(pod, children=_without(pod.children, generation))
 
 
 def _with_phase(pod: Pod, generation: int, phase: Phase) -> Pod:
-    return msgspec.structs.replace(pod, children={**pod.children, generation: phase})
+    return replace(pod, children={**pod.children, generation: phase})
 
 
 def _end_children(pod: Pod, generations: list[int]) -> tuple[Pod, Actions]:
-    children = {g: p for g, p in pod.children.items() if g not in generations}
-    return msgspec.structs.replace(pod, children=children), tuple(EndChild(g) for g in generations)
+    children = _without(pod.children, *generations)
+    return replace(pod, children=children), tuple(map(EndChild, generations))
+
+
+def _end_older_children(pod: Pod, generation: int) -> tuple[Pod, Actions]:
+    return _end_children(pod, [older for older in pod.children if older < generation])
+
+
+def _without(by_generation: dict[int, T], *generations: int) -> dict[int, T]:
+    """Return a copy without these generations."""
+    rest = dict(by_generation)
+    for generation in generations:
+        rest.pop(generation, None)
+    return rest
 
 
 class ShutdownTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -469,17 +477,17 @@ def is_needed(pod: Pod) -> bool:
 
 
 def _merge_notice(known: Notice, fact: TaskLeaving) -> Notice:
-    said = [s for s in (known.leaves_s, fact.leaves_s) if s]
+    leaves_s = known.leaves_s or fact.leaves_s
+    if known.leaves_s and fact.leaves_s:
+        leaves_s = min(known.leaves_s, fact.leaves_s)
     certain = known.certain or fact.why in CERTAIN_REASONS
-    return Notice(min(said, default=0.0), certain, known.terminating or fact.why == SIGTERM)
+    return Notice(leaves_s, certain, known.terminating or fact.why == SIGTERM)
 
 
 def _led_generation(pod: Pod) -> int | None:
     """Return the newest generation that trains with this pod as its chief."""
-    return max(
-        (g for g, phase in pod.children.items() if phase == "running" and pod.is_chief(g)),
-        default=None,
-    )
+    running = [g for g, phase in pod.children.items() if phase == "running"]
+    return max(filter(pod.is_chief, running), default=None)
 
 
 def _indispensable_pods(spec: ClusterSpecPublished) -> list[str]:
@@ -491,9 +499,12 @@ def _last_save_due_s(pod: Pod, generation: int, times: ShutdownTimes) -> float:
     spec = pod.specs[generation]
     if _all_terminating(pod, spec):
         return -math.inf
-    notices = [pod.leaving.get(name, Notice()) for name in _indispensable_pods(spec)]
-    ends = [notice.leaves_s for notice in notices if notice.certain and notice.leaves_s]
-    return min(ends, default=math.inf) - times.leave_s - times.last_save_s
+    ends_s = math.inf
+    for name in _indispensable_pods(spec):
+        notice = pod.leaving.get(name, Notice())
+        if notice.certain and notice.leaves_s:
+            ends_s = min(ends_s, notice.leaves_s)
+    return ends_s - times.leave_s - times.last_save_s
 
 
 def _all_terminating(pod: Pod, spec: ClusterSpecPublished) -> bool:

@@ -111,19 +111,17 @@ def describe_failure(error: BaseException, program: str, longest: int = CAUSE_LE
     if marked:
         return marked[1]
     if isinstance(error, BadProgram):
-        return cut_middle(
-            f"{_location(program, error.line)}{error}" if error.line else str(error), longest
-        )
+        location = _location(program, error.line) if error.line else ""
+        return cut_middle(f"{location}{error}", longest)
     if isinstance(error, SyntaxError) and error.filename == program:
         return cut_middle(_syntax_error_cause(error, program), longest)
-    found = [
-        seen
-        for each in _exception_chain(error, program)
-        if (seen := _program_part(each, program)).frames
-    ]
-    return cut_middle(
-        _format_cause(found, program) if found else _cause_outside_program(error), longest
-    )
+    found = []
+    for each in _exception_chain(error, program):
+        part = _program_part(each, program)
+        if part.frames:
+            found.append(part)
+    cause = _format_cause(found, program) if found else _cause_outside_program(error)
+    return cut_middle(cause, longest)
 
 
 def mark_failure(error: BaseException, program: str) -> RemoteFailure:
@@ -153,19 +151,19 @@ def _location(program: str, line: int | None) -> str:
 def _headline(says: str) -> str:
     """Return the first line with content. Keras begins with the layer's name."""
     kind, _, text = says.partition(":") if TYPED.match(says) else ("", "", says)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    first = next((line for line in lines if not line.startswith(PRELUDES)), "")
-    return ": ".join(part for part in (kind, first) if part)
+    for line in map(str.strip, text.splitlines()):
+        if line and not line.startswith(PRELUDES):
+            return f"{kind}: {line}" if kind else line
+    return kind
 
 
 def _traceback(seen: ProgramError, program: str) -> str:
-    name = PurePath(program).name
-    shown = [
-        FrameSummary(
-            name if _is_program(f.filename, program) else f.filename, f.lineno, f.name, line=f.line
-        )
-        for f in seen.frames
-    ]
+    shown = []
+    for frame in seen.frames:
+        file_name = frame.filename
+        if _is_program(file_name, program):
+            file_name = PurePath(program).name
+        shown.append(FrameSummary(file_name, frame.lineno, frame.name, line=frame.line))
     stack = "".join(traceback.StackSummary.from_list(shown).format())
     return f"Traceback (most recent call last):\n{stack}{seen.says}"
 
@@ -179,11 +177,8 @@ def _syntax_error_cause(error: SyntaxError, program: str) -> str:
 def _cause_outside_program(error: BaseException) -> str:
     """Return the whole traceback after its headline: no frame is the program's."""
     text = _without_noise(error)
-    says = (
-        _message_after(error, text, max(_frames_in_text(text)))
-        if _frames_in_text(text)
-        else _message(error)
-    )
+    frames = _frames_in_text(text)
+    says = _message_after(error, text, max(frames)) if frames else _message(error)
     return f"{_headline(says)}\n{''.join(traceback.format_exception(error)).rstrip()}"
 
 
@@ -210,16 +205,16 @@ def _program_part(error: BaseException, program: str) -> ProgramError:
     inner = _program_frames_in(text, program)
     met = traceback.extract_tb(error.__traceback__)
     frames = [*met, *inner] if inner else original_frames(met)
-    entered = next(
-        (at for at, frame in enumerate(frames) if _is_program(frame.filename, program)), len(frames)
-    )
-    own = [frame for frame in frames[entered:] if not HIDDEN.search(frame.filename)]
-    return ProgramError(
-        own,
-        _message_after(error, text, _last_program_frame(text, program))
-        if inner
-        else _message(error),
-    )
+    own: list[FrameSummary] = []
+    entered = False
+    for frame in frames:
+        entered = entered or _is_program(frame.filename, program)
+        if entered and not HIDDEN.search(frame.filename):
+            own.append(frame)
+    if not inner:
+        return ProgramError(own, _message(error))
+    last = _last_program_frame(text, program)
+    return ProgramError(own, _message_after(error, text, last))
 
 
 def _message(error: BaseException) -> str:
@@ -236,26 +231,26 @@ def _program_frames_in(text: str, program: str) -> list[FrameSummary]:
     lines, found = text.splitlines(), _frames_in_text(text).items()
     if not any(_is_program(frame["path"], program) for _, frame in found):
         return []
-    made = (
-        FrameSummary(
-            f["path"], int(f["line"]), _function_name(f["name"]), line=_code_line(lines, at, f)
-        )
-        for at, f in found
-    )
-    return list({(frame.filename, frame.lineno, frame.name): frame for frame in made}.values())
+    frames = {}
+    for at, frame in found:
+        path, number, name = frame["path"], int(frame["line"]), _function_name(frame["name"])
+        code = _code_line(lines, at, frame)
+        frames[path, number, name] = FrameSummary(path, number, name, line=code)
+    return list(frames.values())
 
 
 def _frames_in_text(text: str) -> dict[int, re.Match[str]]:
     """Return the frames by line number."""
-    return {
-        at: frame for at, line in enumerate(text.splitlines()) if (frame := FRAME.fullmatch(line))
-    }
+    frames = {}
+    for at, line in enumerate(text.splitlines()):
+        if frame := FRAME.fullmatch(line):
+            frames[at] = frame
+    return frames
 
 
 def _last_program_frame(text: str, program: str) -> int:
-    return max(
-        at for at, frame in _frames_in_text(text).items() if _is_program(frame["path"], program)
-    )
+    frames = _frames_in_text(text).items()
+    return max(at for at, frame in frames if _is_program(frame["path"], program))
 
 
 def _function_name(name: str) -> str:
@@ -266,11 +261,8 @@ def _function_name(name: str) -> str:
 def _code_line(lines: list[str], at: int, frame: re.Match[str]) -> str:
     """Return the line of code below a frame, if there is one."""
     below = lines[at + 1] if at + 1 < len(lines) else ""
-    return (
-        below.strip()
-        if _indentation(below) > len(frame["indent"]) and not FRAME.fullmatch(below)
-        else ""
-    )
+    is_code = _indentation(below) > len(frame["indent"]) and not FRAME.fullmatch(below)
+    return below.strip() if is_code else ""
 
 
 def _message_after(error: BaseException, text: str, last: int) -> str:
@@ -313,15 +305,15 @@ def original_frames(frames: Iterable[FrameSummary]) -> list[FrameSummary]:
     found = list(frames)
     if not any(GENERATED_FILE in frame.filename for frame in found):
         return found
-    origins = {place: origin for each in _source_maps() for place, origin in each.items()}
+    origins: dict[Any, Any] = {}
+    for source_map in _source_maps():
+        origins.update(source_map)
     return [_original_frame(frame, origins) for frame in found]
 
 
 def _original_frame(frame: FrameSummary, origins: Mapping[Any, Any]) -> FrameSummary:
-    origin = (
-        origins.get((frame.filename, frame.lineno)) if GENERATED_FILE in frame.filename else None
-    )
-    if origin is None:
+    origin = origins.get((frame.filename, frame.lineno))
+    if origin is None or GENERATED_FILE not in frame.filename:
         return frame
     return FrameSummary(
         origin.loc.filename, origin.loc.lineno, origin.function_name, line=origin.source_code_line
@@ -332,7 +324,8 @@ def _source_maps() -> Iterator[Mapping[Any, Any]]:
     """Yield the maps of all functions that were rewritten in this process."""
     cache = getattr(getattr(sys.modules.get(AUTOGRAPH), "_TRANSPILER", None), "_cache", None)
     for made in list(getattr(cache, "_cache", {}).values()):
-        yield from (each.source_map for each in list(made.values()))
+        for function in list(made.values()):
+            yield function.source_map
 
 
 class StorageFailure(NamedTuple):

@@ -102,11 +102,15 @@ def element_spec(program: ModuleType, model: Any = None) -> Any:
     taken = [tf.TensorShape(each.shape) for each in getattr(model, "inputs", None) or []]
     if taken and len(given) == len(taken) and all(map(_has_more, given, taken)):
         raise BadProgram(
-            f"dataset(0, 1) has inputs of the shapes {_join_shapes(s[1:] for s in given)}, but the model takes "
-            f"{_join_shapes(s[1:] for s in taken)}: {SINGLE}",
+            f"dataset(0, 1) has inputs of the shapes {_join_element_shapes(given)}, "
+            f"but the model takes {_join_element_shapes(taken)}: {SINGLE}",
             program.dataset,
         )
     return spec
+
+
+def _join_element_shapes(batch_shapes: Iterable[Any]) -> str:
+    return _join_shapes(shape[1:] for shape in batch_shapes)
 
 
 def _has_more(given: Any, taken: Any) -> bool:
@@ -117,7 +121,7 @@ def _has_more(given: Any, taken: Any) -> bool:
 
 
 def _join_shapes(shapes: Iterable[Any]) -> str:
-    return ", ".join(str(shape) for shape in shapes)
+    return ", ".join(map(str, shapes))
 
 
 def _program_dataset(program: ModuleType, start: int, stop: int) -> Any:
@@ -163,12 +167,11 @@ def locate_errors(dataset: Any, maker: Callable[..., Any]) -> Iterator[None]:
 def _definition_text(dataset: Any, maker: Callable[..., Any], says: str) -> str:
     named = NODE.search(says)
     stacks = _operation_stacks(dataset, named[1]) if named else []
-    what, frames = (
-        (f"node {named[1]}", stacks[0])
-        if named and len(stacks) == 1
-        else ("an example", _function_start(maker))
-    )
-    return f"Detected at {what} defined at (most recent call last):\n{''.join(StackSummary.from_list(frames).format())}"
+    what, frames = "an example", _function_start(maker)
+    if named and len(stacks) == 1:
+        what, frames = f"node {named[1]}", stacks[0]
+    stack = "".join(StackSummary.from_list(frames).format())
+    return f"Detected at {what} defined at (most recent call last):\n{stack}"
 
 
 def _function_start(maker: Callable[..., Any]) -> list[FrameSummary]:
@@ -179,14 +182,17 @@ def _function_start(maker: Callable[..., Any]) -> list[FrameSummary]:
 
 def _operation_stacks(dataset: Any, name: str) -> list[list[FrameSummary]]:
     """Return the places where operations of this name were made, each once."""
-    same = (
-        op for graph in _dataset_graphs(dataset) for op in graph.get_operations() if op.name == name
-    )
-    made = [
-        [FrameSummary(f.filename, f.lineno, f.name, line=f.line) for f in op.traceback]
-        for op in same
-    ]
-    return list({tuple((f.filename, f.lineno) for f in stack): stack for stack in made}.values())
+    stacks = {}
+    for graph in _dataset_graphs(dataset):
+        for operation in graph.get_operations():
+            if operation.name != name:
+                continue
+            frames = operation.traceback
+            places = tuple((f.filename, f.lineno) for f in frames)
+            stacks[places] = [
+                FrameSummary(f.filename, f.lineno, f.name, line=f.line) for f in frames
+            ]
+    return list(stacks.values())
 
 
 def _dataset_graphs(dataset: Any) -> Iterator[Any]:

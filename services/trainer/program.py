@@ -81,8 +81,8 @@ def _check_functions(module: ModuleType, name: str) -> None:
 
 def missing_functions(name: str, found: Container[str]) -> str:
     """Return which required functions a program of this name lacks, as text; empty if it has all."""
-    missing = [f for f in REQUIRED if f not in found]
-    return f"{name} lacks {', '.join(f'{f}()' for f in missing)}" if missing else ""
+    missing = [f"{function}()" for function in REQUIRED if function not in found]
+    return f"{name} lacks {', '.join(missing)}" if missing else ""
 
 
 def has_function(module: ModuleType, name: str) -> bool:
@@ -94,7 +94,8 @@ def safe_file_name(name: str) -> str:
     """Return the file name for a program, whatever a request calls it: no folder, no forbidden
     character.
     """
-    clean = "".join(c if c.isprintable() else "_" for c in name.replace("\\", "/").split("/")[-1])
+    last = name.replace("\\", "/").split("/")[-1]
+    clean = "".join(c if c.isprintable() else "_" for c in last)
     return clean.encode()[-NAME_BYTES:].decode(errors="ignore").lstrip(".") or "program"
 
 

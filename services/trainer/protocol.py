@@ -243,8 +243,8 @@ def crash_failure(text: str, program: str) -> Failed:
     """
     happened, _, rest = text.strip().partition("\n")
     stacks = rest.strip().split("\n\n")
-    marks = (program.encode("ascii", "backslashreplace").decode(), GENERATED_FILE)
-    guilty = [stack for stack in stacks if any(mark in stack for mark in marks)]
+    program_file = program.encode("ascii", "backslashreplace").decode()
+    guilty = [stack for stack in stacks if program_file in stack or GENERATED_FILE in stack]
     stuck = "let no other thread run for too long" if happened.startswith("Timeout") else "crashed"
     told = "\n\n".join([f"the process {stuck} and reported only: {happened}", *(guilty or stacks)])
     return Failed(cause=told[:CAUSE_LENGTH], peer=not guilty)

@@ -300,7 +300,7 @@ def class_labels(labels: Any) -> list[float] | None:
     if values.shape[1] == 1:
         return list(values[:, 0].tolist())
     one_hot = ((values == 0) | (values == 1)).all() and (values.sum(axis=1) == 1).all()
-    return [float(place) for place in np.argmax(values, axis=1)] if one_hot else None
+    return list(np.argmax(values, axis=1).astype(float).tolist()) if one_hot else None
 
 
 def variable_bytes(variable: Any) -> int:
@@ -434,12 +434,11 @@ def variables_read_whole(traced: Any, model: Any) -> list[str]:
     """
     variables = {id(variable.value.handle): variable.path for variable in model.variables}
     inside = {inner.name: variables.get(id(outer)) for outer, inner in traced.graph.captures}
-    reads = (
-        op
-        for op in traced.graph.get_operations()
-        if op.type == "ReadVariableOp" and _feeds_a_lookup(op)
-    )
-    return [name for op in reads if (name := inside.get(op.inputs[0].name))]
+    names = []
+    for op in traced.graph.get_operations():
+        if op.type == "ReadVariableOp" and _feeds_a_lookup(op):
+            names.append(inside.get(op.inputs[0].name))
+    return list(filter(None, names))
 
 
 def _feeds_a_lookup(op: Any) -> bool:

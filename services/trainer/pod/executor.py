@@ -3,11 +3,10 @@
 It does not judge exits. Events of a child, and its own exit, go into the queue of events.
 
 The program is fetched once, by digest, and used only if its bytes have that digest and are not too
-large. The store keeps a digest of its own, but nothing has checked that the bytes under a name are
-those that the name says: a handwritten request may name something else. The size in the store is
-the sender's claim, so no more than the limit is read. The file has the name from the request,
-without folders. Each try reads the program's description again, so that a program that is stored
-again meanwhile is found.
+large. The store does not check that the bytes under a name have that digest: a handwritten request
+may name something else. The size in the store is the sender's claim, so no more than the limit is
+read. The file has the name from the request, without folders. Each try reads the program's
+description again, so that a program that is stored again meanwhile is found.
 """
 
 from __future__ import annotations
@@ -342,18 +341,16 @@ async def _try_fetch(bus: Bus, namespace: str, digest: str) -> tuple[bytes | Non
         async with asyncio.timeout(FETCH_S):
             body = await _read_stored(bus, namespace, digest)
     except programs.ProgramTooLarge:
-        return None, f"what the store has under {digest} is larger than {LARGEST_PROGRAM:,} bytes"
+        return None, f"the object {digest} in the store is larger than {LARGEST_PROGRAM:,} bytes"
     except TimeoutError:
-        return None, f"the store did not give {digest} within {FETCH_S:g} s"
+        return None, f"the store did not deliver {digest} within {FETCH_S:g} s"
     except NOT_A_PROGRAM as error:
         return None, f"the store has no {digest}: {error!r}"
     found = program_digest(body)
     if found == digest:
         return body, ""
-    return (
-        None,
-        f"what the store has under {digest} is something else, of {len(body)} bytes and the digest {found}",
-    )
+    why = f"the store has something else under {digest}: {len(body)} bytes with the digest {found}"
+    return None, why
 
 
 async def _bus_answers(bus: Bus, namespace: str, digest: str) -> bool:

@@ -165,7 +165,7 @@ class Fence:
             if self.entry.generation != self._claimed_generation:
                 # A read since then has shown the claim of another generation.
                 raise Stale(
-                    f"{self._key}: generation {self._claimed_generation} holds the fence no more"
+                    f"{self._key}: generation {self._claimed_generation} no longer holds the fence"
                 )
             paths = (path, *(p for p in self.entry.paths if p != path))[:keep]
             known = {**self.entry.digests, path: digest}
@@ -249,7 +249,7 @@ class Fence:
             if not await self._is_stored(body) and (
                 await self._read_entry() is not UNREADABLE or not await self._is_stored(body)
             ):
-                raise Stale(f"{self._key}: somebody else has saved since")
+                raise Stale(f"{self._key}: another holder has written since")
         finally:
             self.waited_s = time.monotonic() - began
         self.entry = entry

@@ -78,15 +78,16 @@ class UsageMeter:
         here = pod_processes()
         (used_s, before), (now_s, now) = self._before, (cpu_seconds(here), thread_times(here))
         self._before = now_s, now
-        since = [
-            (spent.used - old.used, spent.waited - old.waited)
-            for spent, old in _paired_times(now, before)
-        ]
+        waited_s, busiest_s = 0.0, 0.0
+        for spent, old in _paired_times(now, before):
+            thread_waited_s = spent.waited - old.waited
+            waited_s += thread_waited_s
+            busiest_s = max(busiest_s, spent.used - old.used + thread_waited_s)
         elapsed_s = max(elapsed_s, 1e-6)
         return UsageSample(
             cpu=max(now_s - used_s, 0.0) / elapsed_s,
-            waited=sum(waited for _, waited in since) / elapsed_s,
-            busy=min(1.0, max((used + waited for used, waited in since), default=0.0) / elapsed_s),
+            waited=waited_s / elapsed_s,
+            busy=min(1.0, busiest_s / elapsed_s),
             memory_gib=memory_gib(here),
         )
 
@@ -155,11 +156,9 @@ def spare_gib(limit_gib: float, child: int | None) -> float | None:
         return None
     if child is not None:
         with contextlib.suppress(psutil.Error):
-            return (
-                limit_gib
-                - memory_gib(pod_processes())
-                - float(psutil.Process(child).memory_full_info().uss) / GIB
-            )
+            used_gib = memory_gib(pod_processes())
+            child_gib = float(psutil.Process(child).memory_full_info().uss) / GIB
+            return limit_gib - used_gib - child_gib
     return 0.0
 
 

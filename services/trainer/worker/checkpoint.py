@@ -81,13 +81,12 @@ class Checkpoint:
             model=built.model, optimizer=built.optimizer, meter=built.counters
         )
         tensors, _, self._savers, _ = self._whole._saver._gather_serialized_tensors()
-        parts = [
-            CheckpointTensor(owner, key, source)
-            for owner, found in tensors.items()
-            for key, source in found.items()
-        ]
-        self._constant = [part for part in parts if part.owner is None]
-        self._parts = [part for part in parts if part.owner is not None]
+        self._constant: list[CheckpointTensor] = []
+        self._parts: list[CheckpointTensor] = []
+        for owner, found in tensors.items():
+            parts = self._constant if owner is None else self._parts
+            for key, source in found.items():
+                parts.append(CheckpointTensor(owner, key, source))
         self._copies = [_copy_variable(part.source) for part in self._parts]
         self._copy_bytes: dict[str, tuple[str, int]] = {}
         self._cut = tf.function(self._assign_copies, input_signature=[]).get_concrete_function()
@@ -308,9 +307,8 @@ def seal_checkpoint(path: str) -> CheckpointSeal:
     folder = path.rpartition("/")[0]
     counted = [name for name in _file_names(path) if checkpoints.is_in_digest(name)]
     sizes = [(name, int(gfile.stat(f"{folder}/{name}").length)) for name in counted]
-    return CheckpointSeal(
-        checkpoints.checkpoint_digest(body, sizes), len(body) + sum(size for _, size in sizes)
-    )
+    total = len(body) + sum(size for _, size in sizes)
+    return CheckpointSeal(checkpoints.checkpoint_digest(body, sizes), total)
 
 
 def checkpoint_fault(path: str, digest: str) -> str:
@@ -323,29 +321,26 @@ def checkpoint_fault(path: str, digest: str) -> str:
         return "it is missing"
     except tf.errors.OpError as error:
         return f"it cannot be read: {error.message}"
-    return (
-        "it is damaged: its files are not those that were written"
-        if digest not in ("", found.digest)
-        else ""
-    )
+    if digest in ("", found.digest):
+        return ""
+    return "it is damaged: its files are not those that were written"
 
 
 def checkpoints_in(folder: str) -> list[str]:
     """Return the paths of all checkpoints in a job's folder that have an index, the newest
     first.
     """
-    found = []
+    ages = {}
     for generation in _list_folder(folder):
-        if checkpoint_policy.generation_of_folder(generation) is not None:
-            names = _list_folder(f"{folder}/{generation}")
-            found += [
-                f"{folder}/{generation}/{name.removesuffix(INDEX)}"
-                for name in names
-                if name.endswith(INDEX)
-            ]
-    ages = {
-        path: age for path in found if (age := checkpoint_policy.checkpoint_age(path)) is not None
-    }
+        if checkpoint_policy.generation_of_folder(generation) is None:
+            continue
+        for name in _list_folder(f"{folder}/{generation}"):
+            if not name.endswith(INDEX):
+                continue
+            path = f"{folder}/{generation}/{name.removesuffix(INDEX)}"
+            age = checkpoint_policy.checkpoint_age(path)
+            if age is not None:
+                ages[path] = age
     return sorted(ages, key=lambda path: ages[path], reverse=True)
 
 

@@ -134,8 +134,11 @@ class Lanes:
         """Return the mean loss of the examples applied since the last call, and their number."""
         with self._lock:
             taken, self._losses = self._losses, []
-        count = sum(n for _, n in taken)
-        return (sum(loss * n for loss, n in taken) / count if count else None), count
+        total, count = 0.0, 0
+        for loss, examples in taken:
+            total += loss * examples
+            count += examples
+        return (total / count if count else None), count
 
     def _run_lane(self) -> None:
         try:
@@ -218,8 +221,11 @@ class StallDetector:
 
 def describe_stall(ledger: Ledger, steps: int, waited_s: float) -> str:
     """Return the facts about a step that does not return."""
-    spans = [example_range(ledger, shard) for shard in ledger.given]
-    out = ", ".join(f"{start} .. {stop - 1}" for start, stop in spans)
+    spans = []
+    for shard in ledger.given:
+        start, stop = example_range(ledger, shard)
+        spans.append(f"{start} .. {stop - 1}")
+    out = ", ".join(spans)
     return (
         f"no update was applied for {waited_s:.0f} s (since update {steps}), while {len(spans)} batches were out "
         f"(examples {out}): a step does not return. It is TensorFlow that runs the model and loss() inside of it, so "
@@ -246,10 +252,12 @@ def lost_workers(coordinator: Any) -> list[str]:
 
 def unreachable_tasks(cluster: dict[str, list[str]]) -> list[str]:
     """Return the ps and workers that accept no connection, as `role-index at address`."""
-    tasks = [
-        (f"{role}-{at}", to) for role in ("ps", "worker") for at, to in enumerate(cluster[role])
-    ]
-    return [f"{name} at {address}" for name, address in tasks if not _accepts_connection(address)]
+    unreachable = []
+    for role in ("ps", "worker"):
+        for index, address in enumerate(cluster[role]):
+            if not _accepts_connection(address):
+                unreachable.append(f"{role}-{index} at {address}")
+    return unreachable
 
 
 def _accepts_connection(address: str) -> bool:

@@ -111,11 +111,12 @@ def match_scale(optimizer: Any, gradients: Sequence[Any], scale: tf.Tensor | Non
     """
     if scale is None or not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return list(gradients)
-    computed = [
-        each.values if isinstance(each, tf.IndexedSlices) else each
-        for each in gradients
-        if each is not None
-    ]
+    computed = []
+    for gradient in gradients:
+        if isinstance(gradient, tf.IndexedSlices):
+            computed.append(gradient.values)
+        elif gradient is not None:
+            computed.append(gradient)
     with tf.control_dependencies(computed):
         ratio = optimizer.dynamic_scale.value.read_value() / scale
     return [multiply_gradient(each, ratio) for each in gradients]

@@ -39,7 +39,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def applied(self) -> int:
         """Examples applied since the job began."""
-        return self.total - sum(s.size for s in self.todo) - sum(s.size for s in self.given)
+        return self.total - sum(shard.size for shard in (*self.todo, *self.given))
 
     @property
     def epoch(self) -> int:

@@ -88,7 +88,11 @@ class Watchdog:
     def check_all(self, gap_s: float) -> Failed | None:
         """Return a failure that is found `gap_s` seconds after the last check."""
         self.clock_s += min(gap_s, 2 * self._check_interval_s)
-        return next((failed for check in self.checks if (failed := check())), None)
+        for check in self.checks:
+            failed = check()
+            if failed:
+                return failed
+        return None
 
     def failure(self, cause: str) -> Failed:
         """Return a failure of the program, or of a missing task that it may be waiting for."""
@@ -138,8 +142,8 @@ def thread_stack(thread: int, program: str) -> str:
     own = _from_program(whole, program)
     if own:
         return _format_stacks([own])
-    helping = [part for stack in stacks.values() if (part := _from_program(stack, program))]
-    return _format_stacks(helping or [whole])
+    parts = [_from_program(stack, program) for stack in stacks.values()]
+    return _format_stacks(list(filter(None, parts)) or [whole])
 
 
 def _from_program(
@@ -148,12 +152,10 @@ def _from_program(
     """Return the part of a stack that begins with the program's file, or with code that TensorFlow
     generated from it.
     """
-    entered = (
-        at
-        for at, frame in enumerate(stack)
-        if frame.filename == program or GENERATED_FILE in frame.filename
-    )
-    return stack[next(entered, len(stack)) :]
+    for at, frame in enumerate(stack):
+        if frame.filename == program or GENERATED_FILE in frame.filename:
+            return stack[at:]
+    return []
 
 
 def _format_stacks(stacks: Iterable[list[traceback.FrameSummary]]) -> str:

@@ -280,7 +280,7 @@ async def test_a_claim_waits_for_a_lagging_replica(
 
     assert (entry.generation, entry.paths) == (2, ("/c/10",))
     assert [each["why"] for each in log if each["event"] == "LedgerLags"] == [
-        f"{KEY}: somebody else has saved since"
+        f"{KEY}: another holder has written since"
     ]
 
 
@@ -292,7 +292,7 @@ async def test_the_wait_of_a_claim_is_bounded(
         await fall_behind(LaggingCopy(mine))
         await begun(bus)
 
-        with pytest.raises(Stale, match="somebody else has saved since"):
+        with pytest.raises(Stale, match="another holder has written since"):
             await result(asyncio.ensure_future(holder(mine, generation=2)))
 
 

@@ -293,7 +293,7 @@ async def test_a_program_with_another_digest_is_not_run(start: Start, bus: Bus) 
 
         finished = await fleet.finished()
 
-        told = f"counting.py cannot be fetched: what the store has under {fleet.request.program.digest} is some"
+        told = f"counting.py cannot be fetched: the store has something else under {fleet.request.program.digest}: "
         assert finished.outcome == "failed" and finished.cause.startswith(told), finished.cause
 
 

@@ -5,7 +5,7 @@ Consumes `ClusterSpecPublished`, `HandOverOrdered`, `GenerationAbandoned`, `Chec
 `TaskReady`, `GenerationPrepared`, `CheckpointSaved`, `CheckpointFailed`, `CheckpointSkipped`,
 `TrainingResumed`, `ProgressReported`, `JobFinished` and `TaskLeaving`.
 
-Read first: `pod/supervise.py` (what a pod does about each fact), then `worker/chief.py` (what the
-training process does). `pod/` runs without TensorFlow, `worker/` with it; `protocol.py` is what
-they say to each other. `doctor/` tries a program for `weir doctor`.
+Read first: `pod/state_machine.py` and `pod/supervise.py` (the actions of a pod for each event),
+then `worker/chief.py` (the training process). `pod/` runs without TensorFlow, `worker/` with it;
+`protocol.py` has their messages. `doctor/` tries a program for `weir doctor`.
 """

@@ -6,7 +6,7 @@ A child starts with an `Assignment`. A chief prepares, sends `Prepared`, and wai
 serves. A child that cannot send `Failed` any more (it crashed, or a thread holds the global lock
 for ever) leaves the output of `faulthandler`: plain text.
 
-The tags and field names stay: a child reads what its supervisor wrote.
+The tags and field names stay: a child reads the lines of its supervisor.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     `off_s`: seconds for which the whole cluster was off before; they are not part of a pause.
     `first`: nothing of the job has run yet, and the program's `evaluation()` has not been tried.
     `beside`: another generation trains meanwhile and continues if this one cannot be prepared.
-    `continue_from`: the folder of a finished job, from whose last checkpoint this job begins
+    `continue_from`: the folder of a finished job; this job begins from its last checkpoint
     (empty: from nothing).
 
     `stuck_early_s`, `stuck_s`: how long one call of the program's code may take before the first

@@ -99,7 +99,7 @@ LOSS_REMEDIES = (
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One finding. `more`: details such as a traceback. `remedy`: what to do; empty for a good
+    """One finding. `more`: details such as a traceback. `remedy`: the action to take; empty for a good
     finding.
     """
 

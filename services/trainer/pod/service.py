@@ -1,8 +1,8 @@
 """The process of one pod: the bus, children, timers and signals put events into one queue.
 
 The loop takes an event, `StateMachine` folds it into the state and returns actions, and the actions
-are performed: `Executor` performs those that concern children, `Publisher` publishes what others
-must know. Neither decides. All actions start in this file, so that a reader can follow a cluster
+are performed: `Executor` performs those that concern children, `Publisher` publishes the messages
+of the pod. Neither decides. All actions start in this file, so that a reader can follow a cluster
 spec to training here.
 
     event                     action, in this order
@@ -253,7 +253,7 @@ class Trainer:
     async def publish_child_event(
         self, action: state_machine.PublishChildEvent
     ) -> FactReceived | None:
-        """Publish what a child has reported. A `TrainingResumed` counts here at once: the previous
+        """Publish the report of a child. A `TrainingResumed` counts here at once: the previous
         generation cannot continue from here on.
         """
         spec, generation = action.spec, action.spec.generation

@@ -1,7 +1,7 @@
 """The state of a pod, and the actions for each event. Events in, actions out.
 
-`supervise.py` decides about generations and deadlines. This module adds what else a pod remembers:
-why children failed, how long saves and changes took, whether orders were lost.
+`supervise.py` decides about generations and deadlines. This module adds the rest of a pod's memory:
+the failures of children, the durations of saves and changes, and the loss of orders.
 
 A child reports why it ends, if it can. `ExitClassifier` remembers these reports for
 `supervise.on_child_end`. A child that reaches servers of a generation that is just ending is

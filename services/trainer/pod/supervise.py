@@ -1,4 +1,4 @@
-"""Decide what a pod does about each fact. Facts in, actions out.
+"""Decide the actions of a pod for each fact. Facts in, actions out.
 
 A hand-over from generation P to G, make before break:
 

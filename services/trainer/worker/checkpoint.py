@@ -95,7 +95,7 @@ class Checkpoint:
         self._write = tf.function(self._write_copies, input_signature=PATH_SIGNATURE)
         self._read = tf.function(self._restore_from_files, input_signature=PATH_SIGNATURE)
 
-    # ------------------------------------------------------------ what is traced
+    # ------------------------------------------------------------ traced functions
 
     def _assign_copies(self) -> None:
         for part, copy in zip(self._parts, self._copies, strict=True):
@@ -139,7 +139,7 @@ class Checkpoint:
         tensors, _, savers, _ = self._whole._saver._gather_serialized_tensors()
         functional_saver.MultiDeviceSaver(tensors, savers).restore(path)
 
-    # ------------------------------------------------------------ what is done
+    # ------------------------------------------------------------ operations
 
     @property
     def largest_cut_bytes(self) -> int:

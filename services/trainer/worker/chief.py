@@ -306,7 +306,7 @@ class Chief:
     # ------------------------------------------------------------ train
 
     def train(self) -> bool:
-        """Train until finished (True), or drained and ended (False). Raise what broke a lane."""
+        """Train until finished (True), or drained and ended (False). Raise the error of a lane."""
         while True:
             word = self._next_event()
             match word:
@@ -423,7 +423,7 @@ class Chief:
         )
 
     def _finalize_weights(self) -> None:
-        """Do what `Model.fit` does at its end: with `use_ema` the averages become the weights.
+        """Finish as `Model.fit` does: with `use_ema` the averages become the weights.
 
         A second call changes nothing. No earlier checkpoint has the averages in place of the
         weights, so training that continues from one is not affected.

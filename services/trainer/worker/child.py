@@ -186,7 +186,7 @@ def _tf_errors() -> Any:
 
 
 def _report_failure(error: BaseException, send: LineWriter, program: str) -> int:
-    """Report what broke: another task's end, or the program with its own traceback."""
+    """Report the fault: another task's end, or the program with its own traceback."""
     if is_peer_lost(error):
         send(Failed(cause=f"{type(error).__name__}: {str(error)[:500]}", peer=True))
         return EXIT_PEER_LOST

@@ -134,7 +134,7 @@ def plain_failure(text: str) -> RemoteFailure:
     return RemoteFailure(f"{BEGINS}{text}{ENDS}")
 
 
-# ------------------------------------------------------------ what is written
+# ------------------------------------------------------------ text of a failure
 
 
 def _format_cause(found: list[ProgramError], program: str) -> str:
@@ -182,7 +182,7 @@ def _cause_outside_program(error: BaseException) -> str:
     return f"{_headline(says)}\n{''.join(traceback.format_exception(error)).rstrip()}"
 
 
-# ------------------------------------------------------------ what is seen
+# ------------------------------------------------------------ exceptions and frames
 
 
 def _exception_chain(error: BaseException, program: str) -> Iterator[BaseException]:

@@ -1,4 +1,4 @@
-"""The program's optimizer, adapted to do on parameter servers what it does under `Model.fit`.
+"""The program's optimizer, adapted so that it works on parameter servers as under `Model.fit`.
 
 Loss scaling: a model with the policy `mixed_float16` gets a `LossScaleOptimizer`, as
 `Model.compile` does. The step scales the loss (`training_step.py`). An update whose gradients are

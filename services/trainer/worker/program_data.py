@@ -228,7 +228,7 @@ def try_evaluation(program: ModuleType, dog: Watchdog) -> None:
 
 
 def _evaluate(program: ModuleType, trained: Any, dog: Watchdog, most: int = -1) -> dict[str, float]:
-    """`trained`: the model whose weights to use; None: fresh ones. `most`: number of examples; -1:
+    """`trained`: the model with the weights; None: fresh ones. `most`: number of examples; -1:
     all.
     """
     with dog.limit("model()"):

@@ -26,12 +26,9 @@ class Entry:
     @property
     def as_log_entry(self) -> LogEntry | None:
         """The entry for folds; None for a dead letter, which is unreadable."""
-        said = self.said
-        return (
-            None
-            if isinstance(said, DeadLetter)
-            else LogEntry(self.stored_s, self.stream, self.sequence, said)
-        )
+        if isinstance(self.said, DeadLetter):
+            return None
+        return LogEntry(self.stored_s, self.stream, self.sequence, self.said)
 
     @property
     def order(self) -> tuple[float, str, int]:
@@ -48,7 +45,7 @@ def event_name(entry: Entry) -> str:
 
 
 def parse_event_name(text: str) -> tuple[str, int] | None:
-    """Stream and number; None where this is no such name."""
+    """Return stream and number; None if the text is no name of an event."""
     found = re.fullmatch(rf"([{''.join(LETTERS)}])([1-9]\d{{0,{LONGEST_NUMBER - 1}}})", text)
     return (LETTERS[found[1]], int(found[2])) if found else None
 
@@ -67,46 +64,46 @@ def entry_filters(
     stream: str, job: str | None = None, namespace: str | None = None, kinds: Sequence[str] = ()
 ) -> list[str]:
     """Return a consumer's filters on one stream: for all messages, one job, or the jobs of a
-    namespace. `kinds`: tags of messages; empty: every kind. Empty if the stream has none of these
-    kinds.
+    namespace.
+
+    `kinds`: tags of messages; empty: every kind. Empty if the stream has none of these kinds.
     """
     if job is None and namespace is None:
-        heads = (
-            _dead(kinds)
-            if stream == DEAD
-            else [f"{PREFIX}.{kind}" for kind in _kinds(stream, kinds)]
-        )
-        return [f"{head}.>" for head in heads]
+        if stream == DEAD:
+            return [f"{head}.>" for head in _dead_letter_heads(kinds)]
+        return [f"{PREFIX}.{kind}.>" for kind in _kinds_of_stream(stream, kinds)]
     tail = f"{namespace or ANY}.{job or ANY}"
     if stream == DEAD:
-        return [
-            f"{DeadLetter.PREFIX}.{PREFIX}.{kind}.{tail}" for kind in kinds or (f"{ANY}.{ANY}",)
-        ]
-    return [f"{PREFIX}.{kind}.{tail}" for kind in _of_jobs(stream, kinds)] + _short(
-        stream, job, namespace, kinds
-    )
+        head = f"{DeadLetter.PREFIX}.{PREFIX}"
+        return [f"{head}.{kind}.{tail}" for kind in kinds or (f"{ANY}.{ANY}",)]
+    own = [f"{PREFIX}.{kind}.{tail}" for kind in _job_kinds(stream, kinds)]
+    return own + _short_request_filters(stream, job, namespace, kinds)
 
 
-def _kinds(stream: str, kinds: Sequence[str]) -> Sequence[str]:
-    """Of this stream; whole areas, where no kind is named."""
-    return (
-        [kind for kind in kinds if kind.partition(".")[0] in AREAS[stream]]
-        if kinds
-        else AREAS[stream]
-    )
+def _kinds_of_stream(stream: str, kinds: Sequence[str]) -> Sequence[str]:
+    """Return the kinds that the stream has; its whole areas if no kind is named."""
+    areas = AREAS[stream]
+    if not kinds:
+        return areas
+    return [kind for kind in kinds if kind.partition(".")[0] in areas]
 
 
-def _of_jobs(stream: str, kinds: Sequence[str]) -> list[str]:
-    """As two tokens each, and none that is about nodes or services."""
-    named = [kind if "." in kind else f"{kind}.{ANY}" for kind in _kinds(stream, kinds)]
-    return [kind for kind in named if kind.partition(".")[0] not in OF_NO_JOB]
+def _job_kinds(stream: str, kinds: Sequence[str]) -> list[str]:
+    """Return the kinds about jobs as two tokens each, without those about nodes and services."""
+    found = []
+    for kind in _kinds_of_stream(stream, kinds):
+        if kind.partition(".")[0] not in OF_NO_JOB:
+            found.append(kind if "." in kind else f"{kind}.{ANY}")
+    return found
 
 
-def _dead(kinds: Sequence[str]) -> list[str]:
+def _dead_letter_heads(kinds: Sequence[str]) -> list[str]:
     return [f"{DeadLetter.PREFIX}.{PREFIX}.{kind}" for kind in kinds] or [DeadLetter.PREFIX]
 
 
-def _short(stream: str, job: str | None, namespace: str | None, kinds: Sequence[str]) -> list[str]:
+def _short_request_filters(
+    stream: str, job: str | None, namespace: str | None, kinds: Sequence[str]
+) -> list[str]:
     if stream != ORDERS or namespace not in (None, "default"):
         return []
     return [f"{PREFIX}.{tag}.{job or ANY}" for tag in REQUESTS if tag in (kinds or BY_TAG)]

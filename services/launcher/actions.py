@@ -1,8 +1,8 @@
-"""What the launcher can order: values in the imperative. `kube.py` and the bus perform them.
+"""The actions of the launcher: values in the imperative. `kube.py` and the bus perform them.
 
-Law: each has a key, the same whenever the same is wanted. While a key is under way it is not
-ordered again, and to perform one twice, too late or half does no harm: what is there is left, what
-is gone is gone.
+Law: the key of an action is the same whenever the same thing is wanted. An action whose key is
+pending is not ordered again. An action that is performed twice, late or in part does no harm:
+an object that exists already stays, and an object that is gone counts as deleted.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Publish(Action, frozen=True, kw_only=True):
     message: JobMessage
 
     def key(self) -> str:
-        return f"say {self.message.id()}"
+        return f"publish {self.message.id()}"
 
 
 class CreateService(Action, frozen=True, kw_only=True):
-    """Make the headless service of a job: the owner of everything made for it."""
+    """Create the headless service of a job, the owner of everything that is made for it."""
 
     decision: AllocationDecided
 
@@ -36,22 +36,24 @@ class CreateService(Action, frozen=True, kw_only=True):
 
 
 class CreatePolicy(Action, frozen=True, kw_only=True):
-    """Let a job's pods be reached by that job's pods alone."""
+    """Create the network policy of a job. `owner_uid`: of the job's service."""
 
     decision: AllocationDecided
-    owner_uid: str  # the service's
+    owner_uid: str
 
     def key(self) -> str:
         return f"create policy {self.decision.uid} {self.decision.generation}"
 
 
 class CreateSecret(Action, frozen=True, kw_only=True):
-    """Keep the credentials of a job's trainers for its pods. `text`: they themselves, made when it
-    is performed.
+    """Create the secret with the credentials of a job's trainers.
+
+    `owner_uid`: of the job's service. `text`: the credentials; they are made when the action is
+    performed.
     """
 
     decision: AllocationDecided
-    owner_uid: str  # the service's
+    owner_uid: str
     text: str = ""
 
     def key(self) -> str:
@@ -59,20 +61,24 @@ class CreateSecret(Action, frozen=True, kw_only=True):
 
 
 class CreatePod(Action, frozen=True, kw_only=True):
-    """Make the pod of one task. A pod of that name which is the job's own is left as it is."""
+    """Create the pod of one task. An existing pod of this name and this job is left as it is.
+
+    `owner_uid`: of the job's service. `grace_s`: the time that Kubernetes gives the pod to end,
+    unless the request asks for more.
+    """
 
     decision: AllocationDecided
     task: TaskPlan
     name: str
-    owner_uid: str  # the service's
-    grace_s: float = 0.0  # that Kubernetes gives it to end; the request's, where that is longer
+    owner_uid: str
+    grace_s: float = 0.0
 
     def key(self) -> str:
-        return f"create pod {self.decision.uid} {self.name}"
+        return create_pod_key(self.name, self.decision.uid)
 
 
 class DeletePod(Action, frozen=True, kw_only=True):
-    """Remove this very pod (`uid`), after `grace_s`; absent: as long as the pod itself asks for."""
+    """Delete the pod with this uid. `grace_s`: the time that it has to end; None: its own."""
 
     namespace: str
     name: str
@@ -80,22 +86,22 @@ class DeletePod(Action, frozen=True, kw_only=True):
     grace_s: int | None = None
 
     def key(self) -> str:
-        return f"delete pod {self.uid}"
+        return delete_pod_key(self.uid)
 
 
 class DeleteService(Action, frozen=True, kw_only=True):
-    """Remove a job's service, and by ownership everything that was made for the job."""
+    """Delete the service of a job, and with it everything that it owns."""
 
     namespace: str
     name: str
     uid: str
 
     def key(self) -> str:
-        return f"delete service {self.uid}"
+        return delete_service_key(self.uid)
 
 
 class ResizePod(Action, frozen=True, kw_only=True):
-    """Change cpu and memory in place, to what the task's new plan says."""
+    """Change cpu and memory of a running pod to those of the task's new plan."""
 
     namespace: str
     name: str
@@ -109,9 +115,16 @@ class ResizePod(Action, frozen=True, kw_only=True):
 
 
 CreateAction = CreateService | CreatePolicy | CreateSecret | CreatePod
-"""What a generation cannot be without: where it is refused, the generation is given up."""
+"""Actions that a generation depends on: if one is refused, the generation is abandoned."""
 
 
-def create_pod_key(pod_name: str, job_uid: int) -> str:
-    """The key under which a pod's making is under way."""
-    return f"create pod {job_uid} {pod_name}"
+def create_pod_key(name: str, job_uid: int) -> str:
+    return f"create pod {job_uid} {name}"
+
+
+def delete_pod_key(pod_uid: str) -> str:
+    return f"delete pod {pod_uid}"
+
+
+def delete_service_key(service_uid: str) -> str:
+    return f"delete service {service_uid}"

@@ -1,12 +1,11 @@
-"""Credentials of a job's trainers: theirs alone, for this job's subjects and its program, for a
-time. Edge.
+"""Credentials of a job's trainers, for the subjects of this job and its program only, with an end.
 
-They do not say where the program's contents are, so they stay good however often the same program
-is stored.
+They do not depend on the place of the program's contents, so they stay valid if the same program is
+stored again.
 
-They are not renewed. A pod's environment is that of its start, and a file that could be renewed
-could be read by the program, too. So they last longer than a job does (`credentials_s`), and are an
-end to what leaked, not a fence.
+They are not renewed. The environment of a pod does not change after its start, and the program
+could read a file that is renewed. So they last longer than any job (`credentials_s`). Their end
+limits a leak in time; it is no fence.
 """
 
 from __future__ import annotations
@@ -25,27 +24,28 @@ from shared.messages import AllocationDecided
 
 
 class BadKey(ValueError):
-    """The file with the launcher's key cannot be used; the text says why."""
+    """The file with the launcher's key cannot be used."""
 
 
 class Minter:
     def __init__(self, signer: Signer, lasts_s: float) -> None:
-        self.signer, self.lasts_s = signer, lasts_s
+        self.signer = signer
+        self.lasts_s = lasts_s
 
     def fill_secret(self, action: CreateSecret) -> CreateSecret:
         """Return the action with a new credential in it."""
         return msgspec.structs.replace(action, text=self._mint_credentials(action.decision))
 
     def _mint_credentials(self, decision: AllocationDecided) -> str:
-        meta = programs.meta_token(decision.request.program.digest)
-        chance = os.urandom(authority.SEED_BYTES)
         request = decision.request
+        meta = programs.meta_token(request.program.digest)
+        seed = os.urandom(authority.SEED_BYTES)
         return authority.job_credentials(
             self.signer,
             decision.namespace,
             decision.job,
             meta,
-            chance,
+            seed,
             time.time(),
             self.lasts_s,
             permissions.reader_blocks(1 + request.ps.max + request.workers.max),
@@ -53,7 +53,7 @@ class Minter:
 
 
 def load_minter(key_file: str, lasts_s: float) -> Minter | None:
-    """None where there is no key: then the bus asks for no credentials. Raises `BadKey`."""
+    """Return None without a key file: then the bus requires no credentials. Raises `BadKey`."""
     if not key_file:
         return None
     try:

@@ -1,14 +1,14 @@
 """Kubernetes Events on the service of a job, as `kubectl describe service JOB` shows them.
 
-    Decided     Normal     the allocator gave it tasks, or took them, and why
+    Decided     Normal     the allocator changed the tasks of the job; its reason
     Started, Grown, Shrunk, Moved, Resumed     Normal     a generation trains
-    Abandoned   Warning    a generation was abandoned, and why
-    Failed      Warning    the job failed, with its cause; else Succeeded or Cancelled
+    Abandoned   Warning    a generation was abandoned; the reason
+    Failed      Warning    the job failed; the cause
+    Succeeded, Cancelled   Normal     the job ended
 
-Events are for people; nothing depends on them. An event that cannot be written at once is dropped:
-the job has too many (`Budget`), too many wait, or the server refuses it. The name of an event
-follows from its message, so it is written once. The first events of a job wait until its service
-exists.
+Events are for people; nothing depends on them. An event is dropped if its job has had too many
+(`EventBudget`), if too many are waiting, or if the server refuses it. The name of an event follows
+from its message, so it is written once. The first events of a job wait until its service exists.
 """
 
 from __future__ import annotations
@@ -48,96 +48,93 @@ from shared.text import (
 COMPONENT, STAMP = "weir-launcher", "%Y-%m-%dT%H:%M:%SZ"
 LONGEST_TEXT = 1_024
 """Characters; a server takes no more."""
-ENDS = {"failed": "Failed", "succeeded": "Succeeded", "cancelled": "Cancelled"}
-Kind = Literal["Normal", "Warning"]
+OUTCOMES = {"failed": "Failed", "succeeded": "Succeeded", "cancelled": "Cancelled"}
+EventKind = Literal["Normal", "Warning"]
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be told of a job. `id`: of the message that says it."""
+    """An event about a job. `id`: of its message. `last`: the job is over; this event is written
+    even if the budget is spent.
+    """
 
     uid: int
     id: str
     reason: str
     text: str
-    kind: Kind = "Normal"
+    kind: EventKind = "Normal"
     last: bool = False
-    """Whether the job is over: of that it is always told."""
 
 
 def job_event(message: JobMessage, view: View) -> JobEvent | None:
-    """Return what to tell of a message; None: nothing. `view`: before the message was
-    remembered.
-    """
+    """Return the event for a message, if it has one. `view`: before the message was folded."""
+    generation = f"generation {message.generation}"
     if isinstance(message, AllocationDecided):
-        has = _size(message.tasks) if message.tasks else "no tasks"
-        return _note(
-            message, "Decided", f"generation {message.generation}, {has}: {message.reason}"
-        )
+        size = _describe_size(message.tasks) if message.tasks else "no tasks"
+        return _new_event(message, "Decided", f"{generation}, {size}: {message.reason}")
     if isinstance(message, TrainingResumed):
-        return _resumed_note(message, view)
+        return _training_event(message, view)
     if isinstance(message, GenerationAbandoned):
-        return _note(
-            message, "Abandoned", f"generation {message.generation}: {message.reason}", "Warning"
-        )
+        return _new_event(message, "Abandoned", f"{generation}: {message.reason}", "Warning")
     if isinstance(message, JobFinished) and message.uid in view.bus_state.jobs:
-        reason, cause = ENDS[message.outcome], headline(message.cause)
-        said = f"after {format_count(message.samples, 'example')}" + (f": {cause}" if cause else "")
-        return _note(
-            message, reason, said, "Warning" if message.outcome == "failed" else "Normal", last=True
-        )
+        text = f"after {format_count(message.samples, 'example')}"
+        if cause := headline(message.cause):
+            text += f": {cause}"
+        kind: EventKind = "Warning" if message.outcome == "failed" else "Normal"
+        return _new_event(message, OUTCOMES[message.outcome], text, kind, last=True)
     return None
 
 
-def _note(
-    message: JobMessage, reason: str, text: str, kind: Kind = "Normal", *, last: bool = False
+def _new_event(
+    message: JobMessage, reason: str, text: str, kind: EventKind = "Normal", *, last: bool = False
 ) -> JobEvent:
-    told = cut_middle(single_line(text), LONGEST_TEXT, gap=" [...] ")
+    line = cut_middle(single_line(text), LONGEST_TEXT, gap=" [...] ")
     return JobEvent(
-        uid=message.uid, id=message.id(), reason=reason, text=told, kind=kind, last=last
+        uid=message.uid, id=message.id(), reason=reason, text=line, kind=kind, last=last
     )
 
 
-def _resumed_note(message: TrainingResumed, view: View) -> JobEvent | None:
-    """None: the generation is not known, or trains already."""
+def _training_event(message: TrainingResumed, view: View) -> JobEvent | None:
+    """Return None if the generation is unknown, or if it trains already."""
     job = view.bus_state.jobs.get(message.uid)
-    now = job.generations.get(message.generation) if job else None
-    if job is None or now is None or (job.running or -1) >= message.generation:
+    if job is None or message.generation not in job.generations:
         return None
+    if job.running is not None and job.running >= message.generation:
+        return None
+    decision = job.generations[message.generation].decision
     before = job.generations.get(job.running) if job.running is not None else None
-    tasks = now.decision.tasks
     if before:
-        reason = _change(len(before.decision.tasks), len(tasks))
+        reason = _resize_reason(len(before.decision.tasks), len(decision.tasks))
+    elif _is_first_training(message, decision):
+        reason = "Started"
     else:
-        reason = "Started" if _begins(message, now.decision) else "Resumed"
-    pause = (
-        ""
-        if message.pause_s is None
-        else f" after a pause of {format_duration(message.pause_s, fine=True)}"
-    )
-    return _note(
-        message, reason, f"generation {message.generation} trains with {_size(tasks)}{pause}"
-    )
+        reason = "Resumed"
+    text = f"generation {message.generation} trains with {_describe_size(decision.tasks)}"
+    if message.pause_s is not None:
+        text += f" after a pause of {format_duration(message.pause_s, fine=True)}"
+    return _new_event(message, reason, text)
 
 
-def _begins(message: TrainingResumed, decision: AllocationDecided) -> bool:
-    """Return whether the job trains for the first time: told after the first updates, of each
-    worker one at most.
+def _is_first_training(message: TrainingResumed, decision: AllocationDecided) -> bool:
+    """Return True if the job trains for the first time: the message comes after the first updates,
+    at most one of each worker.
     """
     workers = sum(task.role == "worker" for task in decision.tasks)
     return message.samples <= decision.batch * max(1, workers)
 
 
-def _change(before: int, now: int) -> str:
-    return "Grown" if now > before else "Shrunk" if now < before else "Moved"
+def _resize_reason(before: int, now: int) -> str:
+    if now == before:
+        return "Moved"
+    return "Grown" if now > before else "Shrunk"
 
 
-def _size(tasks: tuple[TaskPlan, ...]) -> str:
+def _describe_size(tasks: tuple[TaskPlan, ...]) -> str:
     roles: list[str] = [task.role for task in tasks]
     return format_size(roles.count("ps"), roles.count("worker"))
 
 
 class EventBudget(msgspec.Struct, frozen=True):
-    """How many more events one job may have: `burst` at once, and another one every `refill_s`."""
+    """The events left for one job: `burst` at once, and another one every `refill_s`."""
 
     left: float
     at_s: float
@@ -147,7 +144,7 @@ class EventBudget(msgspec.Struct, frozen=True):
 
 
 def event_manifest(note: JobEvent, service: ServiceFact, now: float) -> dict[str, Any]:
-    """Return the Event, as the API takes it."""
+    """Return the Event as an object of the API."""
     number = hashlib.sha256(note.id.encode()).hexdigest()[:16]
     at = datetime.fromtimestamp(now, UTC).strftime(STAMP)
     return {
@@ -176,11 +173,11 @@ def event_manifest(note: JobEvent, service: ServiceFact, now: float) -> dict[str
 T = TypeVar("T")
 
 MOST_WAITING = 256
+"""Events that wait to be written."""
 MOST_OF_JOB = 8
+"""Events of one job that wait for its service."""
 MOST_JOBS = 1_000
-"""Events that wait to be written; of a job whose service is not there yet; and such jobs, or those
-with a budget.
-"""
+"""Jobs with events that wait, and jobs with a budget."""
 ALREADY_THERE = 409
 
 
@@ -195,14 +192,14 @@ class EventWriter:
         self.warning = RateLimitedWarning()
 
     def add(self, note: JobEvent | None, services: Mapping[int, ServiceFact]) -> None:
-        """Have it written, unless its job has had too many."""
-        if note is None or not self.settings.event_rate or not self._may_tell(note):
+        """Queue an event, unless its job has had too many."""
+        if note is None or not self.settings.event_rate or not self._take_from_budget(note):
             return
         service = services.get(note.uid)
         if service is not None:
             self._enqueue(note, service)
         elif not note.last:
-            _keep(
+            _put_bounded(
                 self.waiting_for_service,
                 note.uid,
                 self.waiting_for_service.get(note.uid, deque(maxlen=MOST_OF_JOB)),
@@ -210,7 +207,7 @@ class EventWriter:
             self.waiting_for_service[note.uid].append(note)
 
     def on_service(self, service: ServiceFact) -> None:
-        """Have written what waited for it."""
+        """Queue the events that waited for a service."""
         for note in self.waiting_for_service.pop(service.job_uid, ()):
             self._enqueue(note, service)
 
@@ -218,7 +215,7 @@ class EventWriter:
         if not self.queue.full():
             self.queue.put_nowait((note, service))
 
-    def _may_tell(self, note: JobEvent) -> bool:
+    def _take_from_budget(self, note: JobEvent) -> bool:
         now, rules = self.clock(), self.settings
         full = EventBudget(float(rules.event_burst), now)
         budget = self.budgets.get(note.uid, full).refill(
@@ -228,7 +225,7 @@ class EventWriter:
             self.budgets.pop(note.uid, None)
             return True
         may = budget.left >= 1.0
-        _keep(self.budgets, note.uid, EventBudget(budget.left - 1.0, now) if may else budget)
+        _put_bounded(self.budgets, note.uid, EventBudget(budget.left - 1.0, now) if may else budget)
         return may
 
     async def run(self) -> None:
@@ -251,8 +248,8 @@ class EventWriter:
             self.warning.warn_error("EventNotWritten", error)
 
 
-def _keep(among: dict[int, T], uid: int, value: T) -> None:
-    """Set an entry; the oldest goes where there are too many."""
-    among[uid] = value
-    while len(among) > MOST_JOBS:
-        del among[next(iter(among))]
+def _put_bounded(entries: dict[int, T], uid: int, value: T) -> None:
+    """Set an entry, and drop the oldest if there are too many."""
+    entries[uid] = value
+    while len(entries) > MOST_JOBS:
+        del entries[next(iter(entries))]

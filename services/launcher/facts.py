@@ -2,9 +2,10 @@
 
 Law: null means absent; a value of another type than Kubernetes uses is a decoding error.
 
-Law: a pod is judged by its deletionTimestamp, by how its container ended, and by the readiness of
+Law: a pod is judged by its deletionTimestamp, by the exit of its container, and by the readiness of
 its node, never by its phase alone: on a dead node a pod stays `Running` for ever. An object that
-Kubernetes cannot have made raises `MalformedObject`; annotations can hold anything and never do.
+Kubernetes cannot have made raises `MalformedObject`; an annotation never does, because it can have
+any content.
 
 `shared/kube/eviction.py` says which taints evict pods. A node that is not ready or unreachable has
 a taint as well, but it is judged by its readiness (`steps/task_reports.py`).
@@ -15,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from math import inf
 from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
@@ -119,15 +121,23 @@ class NodeObject(ApiObject, frozen=True):
 
 
 ObjectKind = Literal["pods", "services", "networkpolicies", "nodes"]
-OVER = ("Succeeded", "Failed")
-BY_PHASE = {"Succeeded": "Completed", "Failed": "Error"}
-MAX_TEXT = 4096  # characters of a reason or message: as many as Kubernetes keeps of a container's last words
-MOST_GRACE_S = 86_400
-WHOLE = re.compile(r"[0-9]{1,18}")
+ENDED_PHASES = ("Succeeded", "Failed")
+REASON_OF_PHASE = {"Succeeded": "Completed", "Failed": "Error"}
+MAX_TEXT = 4096
+"""Characters of a reason or message: as many as Kubernetes keeps of a termination message."""
+MAX_GRACE_S = 86_400
+WHOLE_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class PodFact(msgspec.Struct, frozen=True, kw_only=True):
-    """One of our pods, as last seen. `gone`: it is not there any more."""
+    """One pod of a job, as last seen.
+
+    `generation`: the one that created it. `terminating`: it has a deletionTimestamp, and
+    `killed_s` is that time. `deleted`: it does not exist any more. `ended_s`: when its container
+    ended. `unschedulable`: the scheduler's reason. `waiting`: the reason why the container does not
+    run (ImagePullBackOff, ...). `resources`: requested now; `allocated`: by its node, if known;
+    `created_with`: requested at first. `grace_s`: of the request that it was created for.
+    """
 
     namespace: str
     job: str
@@ -136,31 +146,34 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True):
     serial: int
     name: str
     uid: str
-    generation: int = 0  # the one that made it
+    generation: int = 0
     node: str = ""
     phase: str = "Pending"
-    terminating: bool = False  # has a deletionTimestamp
-    killed_s: float = 0.0  # ... which is when it is killed
+    terminating: bool = False
+    killed_s: float = 0.0
     deleted: bool = False
     exit_code: int | None = None
-    ended_s: float = 0.0  # when its container did
+    ended_s: float = 0.0
     reason: str = ""
     message: str = ""
-    unschedulable: str = ""  # why the scheduler found no place
-    unschedulable_since_s: float = 0.0  # ... and since when
-    waiting: str = ""  # why the container does not run: ImagePullBackOff, ...
-    resources: Resources = Resources()  # asked for
-    allocated: Resources | None = None  # given, where the node says
+    unschedulable: str = ""
+    unschedulable_since_s: float = 0.0
+    waiting: str = ""
+    resources: Resources = Resources()
+    allocated: Resources | None = None
     created_with: Resources = Resources()
-    grace_s: int | None = None  # asked for by the request that it was made for
+    grace_s: int | None = None
 
     @property
     def ended(self) -> bool:
-        return self.phase in OVER
+        return self.phase in ENDED_PHASES
+
+    def as_deleted(self) -> PodFact:
+        return replace(self, deleted=True)
 
 
 class JobObjectFact(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the objects that a job has once."""
+    """An object that a job has once. `terminating`: it has a deletionTimestamp."""
 
     namespace: str
     name: str
@@ -170,29 +183,36 @@ class JobObjectFact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceFact(JobObjectFact, frozen=True, kw_only=True):
-    """A job's headless service: the owner of everything made for the job."""
+    """The headless service of a job: the owner of everything made for the job."""
 
 
 class PolicyFact(JobObjectFact, frozen=True, kw_only=True):
-    """A job's network policy."""
+    """The network policy of a job."""
 
 
 class NodeFact(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's readiness, and since when it is so; and why its pods have to go, if they have to."""
+    """The readiness of a node, since when, and the reason if its pods have to leave.
+
+    `eviction_reason`: NodeCordoned or NodeTainted. `eviction_taint`: the taint. `notice_s`: from
+    the taint to the end of the pods; 0: unknown. `leaves_s`: the time of their end, counted from
+    when the taint was first seen; 0: unknown.
+    """
 
     name: str
     ready: bool = True
     since_s: float = 0.0
-    eviction_reason: str = ""  # NodeCordoned, NodeTainted
-    eviction_taint: str = ""  # the taint
-    notice_s: float = 0.0  # its notice; 0: not known
-    leaves_s: float = 0.0  # by when its pods are gone, from when we saw the taint; 0: not known
+    eviction_reason: str = ""
+    eviction_taint: str = ""
+    notice_s: float = 0.0
+    leaves_s: float = 0.0
 
-
-# ---------------------------------------------------------------- reading
-
-S = TypeVar("S", bound=ApiObject)
-F = TypeVar("F")
+    def has_same_state(self, other: NodeFact) -> bool:
+        """Return True if neither readiness nor eviction differs."""
+        return (
+            self.ready == other.ready
+            and self.eviction_reason == other.eviction_reason
+            and self.eviction_taint == other.eviction_taint
+        )
 
 
 def loss_time(pod: PodFact, nodes: dict[str, NodeFact], node_lost_s: float) -> float | None:
@@ -203,200 +223,197 @@ def loss_time(pod: PodFact, nodes: dict[str, NodeFact], node_lost_s: float) -> f
     return node.since_s if pod.terminating else node.since_s + node_lost_s
 
 
+# ---------------------------------------------------------------- decoding
+
+S = TypeVar("S", bound=ApiObject)
+F = TypeVar("F")
+
+
 def pod_fact(raw: bytes) -> PodFact | None:
-    """None for a pod whose labels are not as ours; raises `Strange` for one that cannot be read."""
-    return _read(raw, PodObject, _pod)
+    """Return None for a pod without Weir's labels. Raises `MalformedObject`."""
+    return _decode(raw, PodObject, _read_pod)
 
 
 def service_fact(raw: bytes) -> ServiceFact | None:
-    """As `pod_fact`."""
-    return _read(raw, ServiceObject, _service)
+    """Return None for a service without Weir's labels. Raises `MalformedObject`."""
+    return _decode(raw, ServiceObject, lambda each: _read_job_object(each, ServiceFact))
 
 
 def policy_fact(raw: bytes) -> PolicyFact | None:
-    """As `pod_fact`."""
-    return _read(raw, ServiceObject, _policy)
+    """Return None for a network policy without Weir's labels. Raises `MalformedObject`."""
+    return _decode(raw, ServiceObject, lambda each: _read_job_object(each, PolicyFact))
 
 
 def node_fact(raw: bytes) -> NodeFact:
-    """Raises `Strange` for a node that cannot be read."""
-    return _read(raw, NodeObject, _node)
+    """Raises `MalformedObject`."""
+    return _decode(raw, NodeObject, _read_node)
 
 
-def deleted_pod(pod: PodFact) -> PodFact:
-    return replace(pod, deleted=True)
+def unix_seconds(timestamp: str | None) -> float:
+    """Return a time of the API in seconds since 1970; 0 for None."""
+    return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
 
 
-def unix_seconds(stamp: str | None) -> float:
-    """A point in time as Kubernetes writes it; 0 for none."""
-    return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
-
-
-def _read(raw: bytes, shape: type[S], reader: Callable[[S], F]) -> F:
+def _decode(raw: bytes, shape: type[S], read: Callable[[S], F]) -> F:
     try:
-        return reader(msgspec.json.decode(raw, type=shape))
+        return read(msgspec.json.decode(raw, type=shape))
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
         raise MalformedObject(str(error)) from error
 
 
-# ---------------------------------------------------------------- each kind
+# ---------------------------------------------------------------- kinds
 
 
-def _pod(pod: PodObject) -> PodFact | None:
+def _read_pod(pod: PodObject) -> PodFact | None:
     meta = pod.metadata
-    spec = pod.spec or Spec()
-    status = pod.status or PodStatus()
-    task = _task(meta)
-    notes = meta.annotations or {}
-    leaving = meta.deletion_timestamp is not None
+    task = _task_fields(meta)
     if task is None:
         return None
-    live = _first(status.container_statuses, ContainerStatus())
-    asked = _amounts(_first(spec.containers, Container()).resources)
-    given = _amounts(live.resources)
-    stuck = _condition(status, "PodScheduled", "False", "Unschedulable")
+    spec = pod.spec or Spec()
+    status = pod.status or PodStatus()
+    annotations = meta.annotations or {}
+    terminating = meta.deletion_timestamp is not None
+    container = _first(status.container_statuses, ContainerStatus())
+    state = container.state or State()
+    requested = read_resources(_requests(_first(spec.containers, Container()).resources))
+    allocated = _requests(container.resources)
+    refusal = _find_condition(status, "PodScheduled", "False", "Unschedulable")
     return PodFact(
         **task,
-        **_ending(status, live.state or State(), leaving),
-        generation=_whole(notes.get(labels.GENERATION)) or 0,
+        **_exit_fields(status, state, terminating),
+        generation=_whole_number(annotations.get(labels.GENERATION)) or 0,
         node=spec.node_name or "",
         phase=status.phase or "Pending",
-        terminating=leaving,
+        terminating=terminating,
         killed_s=unix_seconds(meta.deletion_timestamp),
-        unschedulable=(stuck.message or "Unschedulable") if stuck else "",
-        unschedulable_since_s=unix_seconds(stuck.last_transition_time) if stuck else 0.0,
-        waiting=((live.state or State()).waiting or Waiting()).reason or "",
-        resources=read_resources(asked),
-        allocated=read_resources(given) if given else None,
-        created_with=_made_with(notes.get(labels.RESOURCES, ""), read_resources(asked)),
-        grace_s=_grace_s(notes.get(labels.GRACE)),
+        unschedulable=(refusal.message or "Unschedulable") if refusal else "",
+        unschedulable_since_s=unix_seconds(refusal.last_transition_time) if refusal else 0.0,
+        waiting=(state.waiting and state.waiting.reason) or "",
+        resources=requested,
+        allocated=read_resources(allocated) if allocated else None,
+        created_with=_first_request(annotations.get(labels.RESOURCES, ""), requested),
+        grace_s=_grace_s(annotations.get(labels.GRACE)),
     )
 
 
-def _service(service: ServiceObject) -> ServiceFact | None:
-    whose = _whose(service.metadata)
-    return (
-        None
-        if whose is None
-        else ServiceFact(**whose, terminating=service.metadata.deletion_timestamp is not None)
-    )
+J = TypeVar("J", bound=JobObjectFact)
 
 
-def _policy(policy: ServiceObject) -> PolicyFact | None:
-    whose = _whose(policy.metadata)
-    return (
-        None
-        if whose is None
-        else PolicyFact(**whose, terminating=policy.metadata.deletion_timestamp is not None)
-    )
+def _read_job_object(found: ServiceObject, kind: type[J]) -> J | None:
+    fields = _job_fields(found.metadata)
+    if fields is None:
+        return None
+    return kind(**fields, terminating=found.metadata.deletion_timestamp is not None)
 
 
-def _node(node: NodeObject) -> NodeFact:
-    ready = next(
-        (c for c in (node.status or NodeStatus()).conditions or () if c.type == "Ready"), None
-    )
-    fact = NodeFact(name=node.metadata.name, **_doom(node.spec or NodeSpec()))
-    if ready is None:
-        return fact
-    return replace(
-        fact, ready=ready.status == "True", since_s=unix_seconds(ready.last_transition_time)
-    )
+def _read_node(node: NodeObject) -> NodeFact:
+    spec = node.spec or NodeSpec()
+    taints = [Taint(key=each.key, effect=each.effect) for each in spec.taints or ()]
+    fact = NodeFact(name=node.metadata.name)
+    eviction = node_eviction(bool(spec.unschedulable), taints)
+    if eviction is not None:
+        fact = replace(
+            fact,
+            eviction_reason=eviction.reason,
+            eviction_taint=eviction.taint,
+            notice_s=eviction.notice_s,
+        )
+    for condition in (node.status and node.status.conditions) or ():
+        if condition.type == "Ready":
+            since_s = unix_seconds(condition.last_transition_time)
+            return replace(fact, ready=condition.status == "True", since_s=since_s)
+    return fact
 
 
-def _doom(spec: NodeSpec) -> dict[str, Any]:
-    found = node_eviction(
-        bool(spec.unschedulable), [Taint(key=t.key, effect=t.effect) for t in spec.taints or ()]
-    )
-    return (
-        {"eviction_reason": found.reason, "eviction_taint": found.taint, "notice_s": found.notice_s}
-        if found
-        else {}
-    )
+# ---------------------------------------------------------------- labels
 
 
-# ---------------------------------------------------------------- whose it is
-
-
-def _whose(meta: ObjectMeta) -> dict[str, Any] | None:
-    uid = _whole((meta.labels or {}).get(labels.UID))
-    if uid is None:
+def _job_fields(meta: ObjectMeta) -> dict[str, Any] | None:
+    job_uid = _whole_number((meta.labels or {}).get(labels.UID))
+    if job_uid is None:
         return None
     if not (meta.namespace and meta.uid):
         raise ValueError(f"{meta.name} has no namespace or no uid")
-    return {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid, "job_uid": uid}
+    return {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid, "job_uid": job_uid}
 
 
-def _task(meta: ObjectMeta) -> dict[str, Any] | None:
-    whose, tags = _whose(meta), meta.labels or {}
-    role, serial = tags.get(labels.ROLE), _whole(tags.get(labels.SERIAL))
-    if whose is None or role not in get_args(Role) or serial is None or labels.JOB not in tags:
+def _task_fields(meta: ObjectMeta) -> dict[str, Any] | None:
+    fields, tags = _job_fields(meta), meta.labels or {}
+    role, serial = tags.get(labels.ROLE), _whole_number(tags.get(labels.SERIAL))
+    if fields is None or role not in get_args(Role) or serial is None or labels.JOB not in tags:
         return None
-    return {**whose, "job": tags[labels.JOB], "role": role, "serial": serial}
+    return {**fields, "job": tags[labels.JOB], "role": role, "serial": serial}
 
 
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and WHOLE.fullmatch(text) else None
+def _whole_number(text: str | None) -> int | None:
+    return int(text) if text and WHOLE_NUMBER.fullmatch(text) else None
 
 
-# ---------------------------------------------------------------- how it is
+# ---------------------------------------------------------------- status
 
 
-def _made_with(note: str, asked: Resources) -> Resources:
-    """As the annotation says; what the pod asks for where it says nothing that can be read."""
+def _first_request(annotation: str, requested: Resources) -> Resources:
+    """Return the resources in the annotation, or `requested` if it cannot be read."""
     try:
-        return msgspec.json.decode(note, type=Resources)
+        return msgspec.json.decode(annotation, type=Resources)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        return asked
+        return requested
 
 
-def _grace_s(note: str | None) -> int | None:
-    """As the annotation says; None where it says nothing that can be used."""
-    seconds = _whole(note)
-    return seconds if seconds is not None and seconds <= MOST_GRACE_S else None
+def _grace_s(annotation: str | None) -> int | None:
+    """Return the grace in the annotation; None if it cannot be read."""
+    grace_s = _whole_number(annotation)
+    return grace_s if grace_s is not None and grace_s <= MAX_GRACE_S else None
 
 
-def _ending(status: PodStatus, state: State, leaving: bool) -> dict[str, Any]:
-    """Exit code, time, reason and message of a pod that is over; what is known so far of one that
-    is not.
+def _exit_fields(status: PodStatus, state: State, terminating: bool) -> dict[str, Any]:
+    """Return exit code, time, reason and message of a pod that has ended; of a running one, the
+    fields that are known already.
     """
-    end, moved = state.terminated or Terminated(), _condition(status, "DisruptionTarget", "True")
-    reason = (
-        status.reason
-        or _reason(end.reason or "", moved is not None, leaving)
-        or BY_PHASE.get(status.phase or "")
-    )
-    message = status.message or end.message or (moved.message if moved else None)
+    end = state.terminated or Terminated()
+    disruption = _find_condition(status, "DisruptionTarget", "True")
+    reason = status.reason or _exit_reason(end.reason or "", disruption is not None, terminating)
+    reason = reason or REASON_OF_PHASE.get(status.phase or "", "")
+    message = status.message or end.message or (disruption and disruption.message) or ""
     return {
         "exit_code": end.exit_code,
         "ended_s": unix_seconds(end.finished_at),
-        "reason": (reason or "")[:MAX_TEXT],
-        "message": (message or "")[:MAX_TEXT],
+        "reason": reason[:MAX_TEXT],
+        "message": message[:MAX_TEXT],
     }
 
 
-def _reason(ended: str, moved: bool, leaving: bool) -> str:
-    if ended == "OOMKilled":
-        return ended
-    if moved:
+def _exit_reason(of_container: str, evicted: bool, terminating: bool) -> str:
+    if of_container == "OOMKilled":
+        return of_container
+    if evicted:
         return EVICTED
-    return DELETED if leaving else ended
+    return DELETED if terminating else of_container
 
 
-def _condition(status: PodStatus, kind: str, value: str, reason: str = "") -> Condition | None:
-    fits = (c for c in status.conditions or () if (c.type, c.status) == (kind, value))
-    return next((c for c in fits if reason in ("", c.reason)), None)
+def _find_condition(status: PodStatus, kind: str, value: str, reason: str = "") -> Condition | None:
+    for condition in status.conditions or ():
+        has_status = (condition.type, condition.status) == (kind, value)
+        if has_status and reason in ("", condition.reason):
+            return condition
+    return None
 
 
-def _amounts(required: Requirements | None) -> dict[str, str | int | float]:
+def _requests(required: Requirements | None) -> Amounts:
     return (required.requests if required else None) or {}
 
 
-def _first(items: list[S] | None, otherwise: S) -> S:
-    return items[0] if items else otherwise
+def _first(items: list[S] | None, default: S) -> S:
+    return items[0] if items else default
+
+
+# ---------------------------------------------------------------- eviction
 
 
 class NodeEviction(msgspec.Struct, frozen=True):
-    """Why a node's pods have to go, who says so, and within how many seconds (0: not known)."""
+    """The reason why the pods of a node have to leave, the taint, and its notice in seconds (0:
+    unknown).
+    """
 
     reason: str
     taint: str = ""
@@ -404,9 +421,10 @@ class NodeEviction(msgspec.Struct, frozen=True):
 
 
 def node_eviction(unschedulable: bool, taints: Iterable[Taint]) -> NodeEviction | None:
-    """None for a node whose pods may stay; of several reasons the hardest."""
-    found = [taint for taint in taints if evicts_pods(taint)]
-    if found:
-        first = min(found, key=lambda taint: (TAKEN_AWAY.get(taint.key) or float("inf"), taint.key))
-        return NodeEviction(TAINTED, f"{first.key}:{first.effect}", TAKEN_AWAY.get(first.key, 0.0))
+    """Return the most urgent reason; None if the pods may stay."""
+    evicting = [taint for taint in taints if evicts_pods(taint)]
+    if evicting:
+        first = min(evicting, key=lambda taint: (TAKEN_AWAY.get(taint.key) or inf, taint.key))
+        notice_s = TAKEN_AWAY.get(first.key, 0.0)
+        return NodeEviction(TAINTED, f"{first.key}:{first.effect}", notice_s)
     return NodeEviction(CORDONED) if unschedulable else None

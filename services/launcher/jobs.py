@@ -1,6 +1,4 @@
-"""How far one job has come, as the bus told it: its generations, and what its pods said of
-themselves.
-"""
+"""The state of one job, from the messages on the bus: its generations, and the facts about its pods."""
 
 from __future__ import annotations
 
@@ -19,27 +17,33 @@ from shared.messages import (
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """When a reason was first said, and the soonest time that was said with it (0: none)."""
+    """When a reason was first published, and the earliest deadline published with it (0: none)."""
 
     at_s: float
     leaves_s: float = 0.0
 
 
 class LeavingNotices(msgspec.Struct, frozen=True, kw_only=True):
-    """What was said of a pod that will have to go, by reason."""
+    """The published notices about a pod that has to leave, by reason."""
 
     pod: str
     notices: dict[str, Notice] = {}
 
 
-def is_earlier(leaves_s: float, said_s: float) -> bool:
-    """Whether a time is news beside the one that was said; a message tells it to the second."""
-    return bool(leaves_s) and (not said_s or round(leaves_s) < round(said_s))
+def is_earlier(leaves_s: float, published_s: float) -> bool:
+    """Return True if a deadline (0: unknown) is earlier than the published one, by a second or
+    more.
+    """
+    if not leaves_s:
+        return False
+    return not published_s or round(leaves_s) < round(published_s)
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """How far one generation has come. `prepared` is by pod uid; times are when the server stored
-    the message.
+    """The progress of one generation. Times are those at which the server stored the message.
+
+    `prepared`: by pod uid. `drains`: the generation that was ordered to drain. `unsaved`: the
+    reason why the generation before could not save a checkpoint for this one.
     """
 
     decision: AllocationDecided
@@ -48,47 +52,54 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     spec_s: float = 0.0
     prepared: dict[str, GenerationPrepared] = {}
     ordered_s: float | None = None
-    drains: int | None = None  # the generation that was ordered to
+    drains: int | None = None
     abandoned: bool = False
-    unsaved: str = ""  # why the one before could not save for it
+    unsaved: str = ""
 
     @property
     def tasks(self) -> dict[str, TaskPlan]:
-        """By pod name."""
+        """The tasks by pod name."""
         return {task.pod(self.decision.job): task for task in self.decision.tasks}
 
     @property
     def chief(self) -> str:
-        """The name of its pod."""
-        return next((name for name, task in self.tasks.items() if task.role == "chief"), "")
+        """The pod name of the chief; empty if there is none."""
+        for name, task in self.tasks.items():
+            if task.role == "chief":
+                return name
+        return ""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One job that is not finished. Task facts are by pod uid."""
+    """One job that is not finished. Facts about tasks are by pod uid.
+
+    `running`: the generation that resumed last.
+    `drained`: the generation that has saved its final checkpoint, and applies no more updates.
+    `drained_for`: its successor. `drained_step`: the step of that checkpoint; a checkpoint of a
+    later step shows that the generation has gone on.
+    `settled_s`: when a generation last resumed or was abandoned.
+    `changes_s`: the durations of the last changes, from the decision to the first update.
+    """
 
     namespace: str
     job: str
     uid: int
     generations: dict[int, Generation] = {}
-    running: int | None = None  # resumed last
-    drained: int | None = None  # saved its final checkpoint: it applies nothing more
-    drained_for: int | None = None  # the successor for which it did
-    drained_step: int = (
-        0  # at which update; a later checkpoint of the same generation shows that it went on
-    )
-    settled_s: float = 0.0  # when a generation last resumed or was abandoned
+    running: int | None = None
+    drained: int | None = None
+    drained_for: int | None = None
+    drained_step: int = 0
+    settled_s: float = 0.0
     ready: dict[str, TaskReady] = {}
     started: dict[str, TaskStarted] = {}
     leaving: dict[str, LeavingNotices] = {}
     exited: dict[str, TaskExited] = {}
     updated: dict[str, TaskUpdated] = {}
-    changes_s: tuple[
-        float, ...
-    ] = ()  # what its last changes took, from the decision to the first update
+    changes_s: tuple[float, ...] = ()
 
     @property
     def key(self) -> str:
-        """Its name as a message has it (`Spoken.key`)."""
+        """The name of the job in messages: `namespace.job`."""
         return f"{self.namespace}.{self.job}"
 
     @property
@@ -96,35 +107,32 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.generations, default=None)
 
     def pods_seen_alive(self) -> set[str]:
-        """The names that have been alive at some time."""
-        return {
-            fact.pod for facts in (self.ready, self.started, self.exited) for fact in facts.values()
-        }
+        """Return the names of the pods that have been alive at some time."""
+        facts = [*self.ready.values(), *self.started.values(), *self.exited.values()]
+        return {fact.pod for fact in facts}
 
 
 def locked_generation(job: Job) -> int | None:
-    """The generation that must have its chance: handed over to, and the one before has stopped for
-    it.
+    """Return the generation that must keep its chance to resume: it was handed over to, and the
+    generation before it has stopped for it.
     """
     for number, generation in job.generations.items():
-        handed = (
-            generation.ordered_s is not None and not generation.abandoned and is_ahead(job, number)
-        )
+        if generation.ordered_s is None or generation.abandoned or not is_ahead(job, number):
+            continue
         before = generation.spec.previous if generation.spec else None
-        if handed and before is not None and before == job.drained:
+        if before is not None and before == job.drained:
             return number
     return None
 
 
 def is_ahead(job: Job, number: int) -> bool:
+    """Return True if a generation is newer than the running one."""
     return job.running is None or number > job.running
 
 
 def is_paused(job: Job) -> bool:
-    """The newest decision wants nothing, and nothing must be waited for."""
+    """Return True if the newest decision has no tasks and no generation is locked."""
     newest = job.newest
-    return (
-        newest is not None
-        and not job.generations[newest].decision.tasks
-        and locked_generation(job) is None
-    )
+    if newest is None or job.generations[newest].decision.tasks:
+        return False
+    return locked_generation(job) is None

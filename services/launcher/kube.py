@@ -1,12 +1,12 @@
 """The launcher's side of the Kubernetes API: watches, and the execution of actions.
 
 Promise: an action that is performed twice, or late, does no harm. An existing object is left as it
-is, a missing one counts as deleted, and only the pod that was meant is deleted (its uid is a
-precondition). `Refused`: the action cannot work, and why. `TryLater`: it may work soon; nothing or
-everything may have been done.
+is, a missing one counts as deleted, and only the pod with the uid of the action is deleted (a
+precondition). `Refused`: the action can never work. `RetryLater`: it may work soon; it may have
+been performed in part.
 
-A failed action is not retried here. After a delay it is handed back, and the reconciler orders it
-again if it is still wanted. The delay grows with each failure in a row.
+A failed action is not retried here. After a delay it is reported as failed, and the reconciler
+orders it again if it is still wanted. The delay grows with each failure in a row.
 """
 
 from __future__ import annotations
@@ -41,36 +41,37 @@ from shared.kube.watch import Event, ListWatch
 
 log = structlog.get_logger()
 
-OnOutcome = Callable[[Action, str | None], None]
-OnMade = Callable[[Action], None]
+OnFailure = Callable[[Action, str | None], None]
+OnSecretCreated = Callable[[CreateSecret], None]
 
 
 class Executor:
-    """`on_outcome(action, refusal)`: it was not done, and may be ordered again; `refusal` says why
-    it never will be. `on_made(action)`: it is done, and no watch will show it.
+    """Performs actions. `on_failure(action, refusal)`: the action failed and may be ordered again;
+    `refusal`: the reason if it can never work. `on_secret_created`: a secret is created, which no
+    watch shows.
     """
 
     def __init__(
         self,
         api: Api,
         settings: Settings,
-        on_outcome: OnOutcome,
-        on_made: OnMade,
+        on_failure: OnFailure,
+        on_secret_created: OnSecretCreated,
         minter: Minter | None = None,
     ) -> None:
         self.api = api
         self.settings = settings
-        self.on_failure = on_outcome
-        self.on_secret_created = on_made
+        self.on_failure = on_failure
+        self.on_secret_created = on_secret_created
         self.minter = minter
-        self.failures: dict[str, int] = {}  # in a row, by action
+        self.failures: dict[str, int] = {}  # in a row, by key of the action
         self.slots = asyncio.Semaphore(settings.kube_parallel)
 
     async def perform(self, action: Action) -> None:
         log.info(type(action).__name__, action=action.key())
         try:
             async with self.slots:
-                await perform(self._whole(action), self.api, self.settings)
+                await perform(self._with_credentials(action), self.api, self.settings)
             self.failures.pop(action.key(), None)
             if isinstance(action, CreateSecret):
                 self.on_secret_created(action)
@@ -79,28 +80,27 @@ class Executor:
         except RetryLater as error:
             await self.retry_later(action, str(error))
 
-    def _whole(self, action: Action) -> Action:
-        """With the secret in it that it is about, which is nowhere else."""
-        return (
-            self.minter.fill_secret(action)
-            if isinstance(action, CreateSecret) and self.minter
-            else action
-        )
-
-    async def handle_refusal(self, action: Action, why: str) -> None:
-        """What cannot be made is handed back at once; a resize that cannot be is left; a deletion
-        is tried again.
+    def _with_credentials(self, action: Action) -> Action:
+        """Return the action with new credentials if it creates a secret; they are stored nowhere
+        else.
         """
-        log.warning("Refused", action=action.key(), error=why)
-        if isinstance(action, CreateAction):
-            self.on_failure(action, why)
-        elif not isinstance(action, ResizePod):
-            await self.retry_later(action, why)
+        if isinstance(action, CreateSecret) and self.minter:
+            return self.minter.fill_secret(action)
+        return action
 
-    async def retry_later(self, action: Action, why: str) -> None:
-        count = self.failures[action.key()] = self.failures.get(action.key(), 0) + 1
+    async def handle_refusal(self, action: Action, reason: str) -> None:
+        """Report a refused creation at once, drop a refused resize, and retry a deletion."""
+        log.warning("Refused", action=action.key(), error=reason)
+        if isinstance(action, CreateAction):
+            self.on_failure(action, reason)
+        elif not isinstance(action, ResizePod):
+            await self.retry_later(action, reason)
+
+    async def retry_later(self, action: Action, reason: str) -> None:
+        count = self.failures.get(action.key(), 0) + 1
+        self.failures[action.key()] = count
         wait_s = self.api.backoff_s(count)
-        log.warning("TryingAgain", action=action.key(), in_s=wait_s, error=why)
+        log.warning("TryingAgain", action=action.key(), in_s=wait_s, error=reason)
         await asyncio.sleep(wait_s)
         self.on_failure(action, None)
 
@@ -112,22 +112,24 @@ NOT_FOUND = 404
 CONFLICT = 409
 TOO_LARGE = 413
 INVALID = 422
-HOPELESS = (BAD_REQUEST, FORBIDDEN, NOT_FOUND, 405, TOO_LARGE, 415, INVALID)
+PERMANENT = (BAD_REQUEST, FORBIDDEN, NOT_FOUND, 405, TOO_LARGE, 415, INVALID)
 
 
 class Refused(Exception):
-    """The cluster says no, and will say so again."""
+    """The cluster refuses the action, and will refuse it again."""
 
 
 class RetryLater(Exception):
-    """The cluster cannot be asked just now, or something is in the way that will go."""
+    """The cluster does not answer, or an obstacle will go away."""
 
 
 async def perform(action: Action, api: Api, settings: Settings) -> None:
     try:
         await _PERFORM[type(action)](action, api, settings)
     except ApiError as error:
-        raise (Refused if error.status in HOPELESS else RetryLater)(str(error)) from error
+        if error.status in PERMANENT:
+            raise Refused(str(error)) from error
+        raise RetryLater(str(error)) from error
     except READ_ERRORS as error:
         raise RetryLater(repr(error)) from error
 
@@ -141,8 +143,8 @@ async def _create_policy(action: CreatePolicy, api: Api, settings: Settings) -> 
 
 
 async def _create_secret(action: CreateSecret, api: Api, settings: Settings) -> None:
-    """One that is there is this job's own: its name holds its owner's uid. So nobody has to be let
-    read any.
+    """An existing secret is the job's own, because its name has the uid of its owner. So the
+    launcher needs no permission to read secrets.
     """
     await _create_object(api, "secrets", pods.secret_manifest(action))
 
@@ -154,11 +156,12 @@ async def _create_pod(action: CreatePod, api: Api, settings: Settings) -> None:
 async def _create(api: Api, kind: str, body: Body) -> None:
     if not await _create_object(api, kind, body):
         meta = body["metadata"]
-        _must_be_ours(await _existing(api, meta["namespace"], kind, meta["name"]), body)
+        existing = await _read_object(api, meta["namespace"], kind, meta["name"])
+        _require_own(existing, body)
 
 
 async def _create_object(api: Api, kind: str, body: Body) -> bool:
-    """False where there is one of this name already."""
+    """Return False if an object of this name exists already."""
     try:
         await api.call("POST", object_path(kind, body["metadata"]["namespace"]), body)
     except ApiError as error:
@@ -168,25 +171,25 @@ async def _create_object(api: Api, kind: str, body: Body) -> bool:
     return True
 
 
-async def _existing(api: Api, namespace: str, kind: str, name: str) -> Body:
+async def _read_object(api: Api, namespace: str, kind: str, name: str) -> Body:
     try:
         return await api.call("GET", object_path(kind, namespace, name))
     except ApiError as error:
-        raise (
-            RetryLater(f"{kind}/{name} was there and is gone")
-            if error.status == NOT_FOUND
-            else error
-        ) from error
+        if error.status == NOT_FOUND:
+            raise RetryLater(f"{kind}/{name} was deleted meanwhile") from error
+        raise
 
 
-def _must_be_ours(found: Body, wanted: Body) -> None:
-    meta, name = msgspec.convert(found, ServiceObject).metadata, wanted["metadata"]["name"]
+def _require_own(found: Body, wanted: Body) -> None:
+    """Raise an error if an existing object is not the wanted one of this job."""
+    meta = msgspec.convert(found, ServiceObject).metadata
+    name = wanted["metadata"]["name"]
     tags = meta.labels or {}
     if tags.get(labels.UID) == wanted["metadata"]["labels"][labels.UID]:
         return
     if tags.get(labels.MANAGED_BY) == labels.OURS or meta.deletion_timestamp is not None:
         raise RetryLater(f"{name} still belongs to an earlier job")
-    raise Refused(f"the name {name} is taken by something that is not Weir's")
+    raise Refused(f"the name {name} is taken by an object that is not Weir's")
 
 
 async def _delete_pod(action: DeletePod, api: Api, settings: Settings) -> None:
@@ -231,9 +234,12 @@ CORE = "/api/v1"
 
 
 def object_path(kind: str, namespace: str = "", name: str = "") -> str:
-    """All of a kind; in one namespace, where one is given; or one object."""
-    inside = f"/namespaces/{namespace}" if namespace else ""
-    return f"{GROUPS.get(kind, CORE)}{inside}/{kind}" + (f"/{name}" if name else "")
+    """Return the path of one object, or of all in a namespace, or of all."""
+    path = GROUPS.get(kind, CORE)
+    if namespace:
+        path += f"/namespaces/{namespace}"
+    path += f"/{kind}"
+    return f"{path}/{name}" if name else path
 
 
 KINDS: tuple[ObjectKind, ...] = ("nodes", "services", "networkpolicies", "pods")
@@ -244,20 +250,23 @@ READERS: dict[ObjectKind, Callable[[bytes], Any]] = {
     "pods": facts.pod_fact,
 }
 OnEvent = Callable[[ObjectKind, str, Event[Any]], None]
-"""Kind, the namespace that was looked at (empty: all), and what was seen there."""
+"""The kind, the watched namespace (empty: all), and the event."""
 
 
 def watched_kinds(settings: Settings) -> list[tuple[ObjectKind, str]]:
-    """Each kind with each namespace in which it is looked at; empty: in all of them."""
-    inside = settings.job_namespaces or ("",)
-    kinds = [kind for kind in KINDS if kind != "networkpolicies" or settings.network_policies]
-    return [
-        (kind, namespace) for kind in kinds for namespace in (("",) if kind == "nodes" else inside)
-    ]
+    """Return each watched kind with each watched namespace; empty: all namespaces."""
+    watched: list[tuple[ObjectKind, str]] = []
+    for kind in KINDS:
+        if kind == "nodes":
+            watched.append((kind, ""))
+        elif kind != "networkpolicies" or settings.network_policies:
+            watched += [(kind, namespace) for namespace in settings.job_namespaces or ("",)]
+    return watched
 
 
 async def watch_objects(api: Api, kind: ObjectKind, namespace: str, on_event: OnEvent) -> None:
-    """Tell everything of a kind, for ever."""
+    """Pass on every event of a kind, for ever."""
     query = {} if kind == "nodes" else {"labelSelector": SELECTOR}
-    async for event in ListWatch(api, object_path(kind, namespace), READERS[kind], query).follow():
+    watch = ListWatch(api, object_path(kind, namespace), READERS[kind], query)
+    async for event in watch.follow():
         on_event(kind, namespace, event)

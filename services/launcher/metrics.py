@@ -1,5 +1,5 @@
-"""The launcher in numbers: how its pods stand, how tasks end, which generations never were, and
-what saving takes.
+"""The launcher's metrics: the states of its pods, the exits of tasks, abandoned generations, and
+the times of preparing and saving.
 """
 
 from __future__ import annotations
@@ -26,69 +26,71 @@ from shared.runtime.metrics import Family, Measure, Meter
 PodState = Literal["pending", "stuck", "running", "leaving", "ended"]
 REASONS = ("Completed", "Error", "OOMKilled", "Unschedulable", EVICTED, DELETED, NODE_LOST)
 OTHER = "other"
-BEGINNING = ("", "ContainerCreating", "PodInitializing")
-"""What a container waits for that is only being made."""
+STARTING = ("", "ContainerCreating", "PodInitializing")
+"""Reasons of a container that is being created."""
 TIMES = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180)
 
 PODS = Family(
     name="weir_launcher_pods",
     kind="gauge",
-    help="Pods of jobs: pending, stuck (without a node, or its container cannot be made), running, leaving, or ended.",
+    help="Pods of jobs, by state: pending, stuck (no node, or its container cannot be created), "
+    "running, leaving, or ended.",
     labels=("state",),
 )
 EXITED = Family(
     name="weir_launcher_tasks_exited_total",
     kind="counter",
-    help="Tasks that ended though they were wanted, by Kubernetes' reason; other: none that is usual.",
+    help="Tasks that ended although they were wanted, by Kubernetes' reason; other: a rare reason.",
     labels=("reason",),
 )
 ABANDONED = Family(
     name="weir_launcher_generations_abandoned_total",
     kind="counter",
-    help="Generations that were decided and never trained; the one before went on.",
+    help="Generations that were abandoned before they trained; the one before went on.",
 )
 PREPARING = Family(
     name="weir_training_prepare_seconds",
     kind="histogram",
-    help="How long a chief took to connect, build and trace before the hand-over, beside the running generation.",
+    help="Time in which a chief connected, built and traced before the hand-over, beside the "
+    "running generation.",
     bounds=TIMES,
 )
 SAVING = Family(
     name="weir_training_save_seconds",
     kind="histogram",
-    help="How long it took to write a checkpoint, while training went on or stood still.",
+    help="Time in which a checkpoint was written, while training went on or paused.",
     bounds=TIMES,
 )
 UNSAVED = Family(
     name="weir_training_checkpoints_failed_total",
     kind="counter",
-    help="Checkpoints that could not be written; training went on without.",
+    help="Checkpoints that could not be written; training went on.",
 )
 
 
 class LauncherMetrics:
     def __init__(self) -> None:
         self.exited = Meter(EXITED, [(reason,) for reason in (*REASONS, OTHER)])
-        self.abandoned, self.unsaved = Meter(ABANDONED), Meter(UNSAVED)
-        self.preparing, self.saving = Meter(PREPARING), Meter(SAVING)
+        self.abandoned = Meter(ABANDONED)
+        self.unsaved = Meter(UNSAVED)
+        self.preparing = Meter(PREPARING)
+        self.saving = Meter(SAVING)
 
     def count_fact(self, message: Message) -> None:
-        """What trainers say, once it is new."""
+        """Count a new message of a trainer."""
         if isinstance(message, CheckpointFailed):
             self.unsaved.count()
-        elif (
-            isinstance(message, CheckpointSaved) and message.seconds > 0
-        ):  # 0: it was there already
-            self.saving.observe(message.seconds)
-        elif (
-            isinstance(message, GenerationPrepared)
-            and message.role == "chief"
-            and message.error is None
-        ):
-            self.preparing.observe(message.seconds)
+        elif isinstance(message, CheckpointSaved):
+            is_new = message.seconds > 0  # 0: the checkpoint existed already
+            if is_new:
+                self.saving.observe(message.seconds)
+        elif isinstance(message, GenerationPrepared):
+            is_chief = message.role == "chief"
+            if is_chief and message.error is None:
+                self.preparing.observe(message.seconds)
 
     def count_published(self, message: Message) -> None:
-        """What we say ourselves."""
+        """Count a message of the launcher."""
         if isinstance(message, TaskExited):
             self.exited.count(message.reason if message.reason in REASONS else OTHER)
         elif isinstance(message, GenerationAbandoned):
@@ -100,11 +102,11 @@ class LauncherMetrics:
 
 
 def pods_by_state(view: View) -> Measure:
-    """How many pods are in each state; a state that none is in is told, too."""
-    found = Counter(
-        pod_state(pod) for pods in view.pods.values() for pod in pods.values() if not pod.deleted
-    )
-    return Measure(PODS, {(state,): found[state] for state in get_args(PodState)})
+    """Return the number of pods in each state, also 0."""
+    counts = Counter[PodState]()
+    for pods in view.pods.values():
+        counts.update(pod_state(pod) for pod in pods.values() if not pod.deleted)
+    return Measure(PODS, {(state,): counts[state] for state in get_args(PodState)})
 
 
 def pod_state(pod: PodFact) -> PodState:
@@ -114,4 +116,4 @@ def pod_state(pod: PodFact) -> PodState:
         return "leaving"
     if pod.phase == "Running":
         return "running"
-    return "stuck" if pod.unschedulable or pod.waiting not in BEGINNING else "pending"
+    return "stuck" if pod.unschedulable or pod.waiting not in STARTING else "pending"

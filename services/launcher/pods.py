@@ -1,8 +1,8 @@
-"""The manifests of a trainer's pod and of a job's service, made from a decision.
+"""The manifests of a job's service and secret and of its trainers' pods, from a decision.
 
 The service is headless and owns the pods, so that deleting it removes the job. Node affinity binds
-a pod to the chosen node, so the scheduler has the last word. Requests equal limits; cpu has a limit
-only where it is hard. A pod never restarts: a lost task is decided again.
+a pod to the chosen node, and the scheduler still checks it. Requests equal limits; cpu has a limit
+only if it is hard. A pod never restarts: a lost task needs a new decision.
 
 A program is untrusted code. Its pod passes the Pod Security standard `restricted`, never runs as
 root, has no capability and no API token, and has a read-only root. Beside its volumes and
@@ -34,12 +34,12 @@ from shared.kube.objects import GIB, GPU, whole_units
 from shared.messages import AllocationDecided, CpuLimits, JobRequested, Resources, Volume
 
 Body = dict[str, Any]
-CONTAINER, PORT = (
-    "tensorflow",
-    "tfjob-port",
-)  # as a TFJob's: old selectors, dashboards and log queries go on working
+CONTAINER, PORT = "tensorflow", "tfjob-port"
+"""The names that a TFJob has, so that old selectors, dashboards and log queries still work."""
 COMMAND = ["python", "-m", "services.trainer"]
-CREDENTIALS, UID_KEPT = "nats.creds", 13  # two groups of a uid's digits
+CREDENTIALS = "nats.creds"
+UID_CHARACTERS = 13
+"""The first two groups of a uid."""
 
 
 def service_manifest(decision: AllocationDecided) -> Body:
@@ -61,7 +61,7 @@ def service_manifest(decision: AllocationDecided) -> Body:
 
 
 def secret_manifest(order: CreateSecret) -> Body:
-    """The trainers' credentials, for as long as the job's service is there."""
+    """Return the secret with the trainers' credentials; the job's service owns it."""
     decision = order.decision
     return {
         "apiVersion": "v1",
@@ -79,36 +79,11 @@ def secret_manifest(order: CreateSecret) -> Body:
 
 
 def secret_name(job: str, owner_uid: str) -> str:
-    """Never used twice, because a service's uid is not."""
-    return f"{job}-nats-{owner_uid[:UID_KEPT]}"
+    """Return a name that is never used again, because the uid of a service is not."""
+    return f"{job}-nats-{owner_uid[:UID_CHARACTERS]}"
 
 
 def pod_manifest(order: CreatePod, settings: Settings) -> Body:
-    body = _pod(order, settings)
-    body["spec"]["containers"][0]["env"] += [
-        *_certificates(settings),
-        *_credentials(order, settings),
-    ]
-    return body
-
-
-def _certificates(settings: Settings) -> list[Body]:
-    return (
-        [{"name": "WEIR_NATS_CA", "value": settings.trainer_nats_ca}]
-        if settings.trainer_nats_ca
-        else []
-    )
-
-
-def _credentials(order: CreatePod, settings: Settings) -> list[Body]:
-    """How a pod is given them; who runs in it takes them out of its environment at once."""
-    if not settings.signing_key:
-        return []
-    source = {"name": secret_name(order.decision.job, order.owner_uid), "key": CREDENTIALS}
-    return [{"name": "WEIR_NATS_CREDS_TEXT", "valueFrom": {"secretKeyRef": source}}]
-
-
-def _pod(order: CreatePod, settings: Settings) -> Body:
     decision, task = order.decision, order.task
     return {
         "apiVersion": "v1",
@@ -124,12 +99,12 @@ def _pod(order: CreatePod, settings: Settings) -> Body:
             },
             "ownerReferences": [labels.owner(decision.job, order.owner_uid)],
         },
-        "spec": _spec(order, settings),
+        "spec": _pod_spec(order, settings),
     }
 
 
 def resize_patch(resources: Resources, cpu_limits: CpuLimits) -> Body:
-    """The patch for a pod's `resize` subresource: cpu and memory only, devices cannot change."""
+    """Return the patch of a pod's `resize` subresource: cpu and memory, because devices are fixed."""
     container = {
         "name": CONTAINER,
         "resources": container_resources(replace(resources, gpu=0), cpu_limits),
@@ -138,33 +113,40 @@ def resize_patch(resources: Resources, cpu_limits: CpuLimits) -> Body:
 
 
 def container_resources(resources: Resources, cpu_limits: CpuLimits) -> Body:
-    """Requests and limits. Soft: no limit of cpu; the kernel weighs a pod by what it requests."""
-    wanted = to_quantities(resources)
-    limits = wanted if cpu_limits == "hard" else {k: v for k, v in wanted.items() if k != "cpu"}
-    return {"requests": wanted, "limits": limits}
+    """Return requests and limits. With soft limits cpu has none: the kernel weighs a pod by its
+    request.
+    """
+    requests = to_quantities(resources)
+    limits = dict(requests)
+    if cpu_limits == "soft":
+        del limits["cpu"]
+    return {"requests": requests, "limits": limits}
 
 
-def _spec(order: CreatePod, settings: Settings) -> Body:
+def _pod_spec(order: CreatePod, settings: Settings) -> Body:
     task, request = order.task, order.decision.request
     volumes = [
-        *_volumes(request),
+        *_request_volumes(request),
         *checkpoint_volumes(order.decision, settings),
         tmp_volume(settings),
     ]
-    return {
+    spec: Body = {
         "hostname": order.name,
         "subdomain": order.decision.job,
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": _grace_s(order),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "affinity": _on_node(task.node),
+        "affinity": _node_affinity(task.node),
         "securityContext": pod_security_context(settings),
         "containers": [_container(order, settings)],
         "volumes": volumes,
-        **({"priorityClassName": settings.priority_class} if settings.priority_class else {}),
-        **({"tolerations": [{"key": GPU, "operator": "Exists"}]} if task.resources.gpu else {}),
     }
+    if settings.priority_class:
+        spec["priorityClassName"] = settings.priority_class
+    if task.resources.gpu:
+        spec["tolerations"] = [{"key": GPU, "operator": "Exists"}]
+    return spec
 
 
 def _grace_s(order: CreatePod) -> int:
@@ -174,25 +156,42 @@ def _grace_s(order: CreatePod) -> int:
 def _container(order: CreatePod, settings: Settings) -> Body:
     request = order.decision.request
     mounts = [{"name": v.name, "mountPath": v.mount_path} for v in request.volumes]
-    mounts += checkpoint_mounts(order.decision, settings)
-    port = int(settings.task_ports.split(",")[0])
-    return {
+    mounts += [*checkpoint_mounts(order.decision, settings), tmp_mount()]
+    container: Body = {
         "name": CONTAINER,
         "image": request.image or settings.image,
         "command": COMMAND,
-        "env": [*_env(order, settings), *_pod_env()],
+        "env": _environment(order, settings),
         "resources": container_resources(order.task.resources, request.cpu_limits),
         "securityContext": SECURITY_CONTEXT,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [*mounts, tmp_mount()],
-        **({"ports": [{"name": PORT, "containerPort": port}]} if port else {}),
+        "volumeMounts": mounts,
     }
+    port = int(settings.task_ports.split(",")[0])
+    if port:
+        container["ports"] = [{"name": PORT, "containerPort": port}]
+    return container
 
 
-def _env(order: CreatePod, settings: Settings) -> list[Body]:
-    decision = order.decision
-    task = order.task
-    request = order.decision.request
+def _environment(order: CreatePod, settings: Settings) -> list[Body]:
+    """Return the variables of a trainer. It removes the credentials at once, so that no program can
+    read them.
+    """
+    values = _task_variables(order, settings)
+    variables: list[Body] = [{"name": name, "value": value} for name, value in values.items()]
+    for name, path in POD_FIELDS.items():
+        variables.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
+    if settings.trainer_nats_ca:
+        variables.append({"name": "WEIR_NATS_CA", "value": settings.trainer_nats_ca})
+    if settings.signing_key:
+        secret = secret_name(order.decision.job, order.owner_uid)
+        source = {"secretKeyRef": {"name": secret, "key": CREDENTIALS}}
+        variables.append({"name": "WEIR_NATS_CREDS_TEXT", "valueFrom": source})
+    return variables
+
+
+def _task_variables(order: CreatePod, settings: Settings) -> dict[str, str]:
+    decision, task = order.decision, order.task
     values = {
         "WEIR_NATS_URL": settings.trainer_nats_url or settings.nats_url,
         "WEIR_LOG_LEVEL": settings.log_level,
@@ -205,7 +204,7 @@ def _env(order: CreatePod, settings: Settings) -> list[Body]:
         "WEIR_TRAINER_CHECKPOINT_DIR": checkpoint_dir(decision, settings),
         "WEIR_TRAINER_CPU": f"{task.resources.cpu:g}",
         "WEIR_TRAINER_MEMORY_GIB": f"{task.resources.memory_gib:g}",
-        "WEIR_TRAINER_GRACE_S": f"{round(request.grace_s)}",
+        "WEIR_TRAINER_GRACE_S": f"{round(decision.request.grace_s)}",
         "WEIR_TRAINER_GRACE_MOST_S": f"{_grace_s(order)}",
         "WEIR_TRAINER_REDO_S": f"{settings.redo_s:g}",
         "WEIR_TRAINER_STUCK_S": f"{settings.stuck_s:g}",
@@ -217,44 +216,39 @@ def _env(order: CreatePod, settings: Settings) -> list[Body]:
     }
     if earlier := continue_from(decision, settings):
         values["WEIR_TRAINER_CONTINUE_FROM"] = earlier
-    return [{"name": name, "value": value} for name, value in values.items()]
+    return values
 
 
-def _pod_env() -> list[Body]:
-    """What only Kubernetes knows, once the pod is placed."""
-    fields = {
-        "WEIR_TRAINER_POD": "metadata.name",
-        "WEIR_TRAINER_POD_UID": "metadata.uid",
-        "WEIR_TRAINER_NODE": "spec.nodeName",
-        "WEIR_TRAINER_HOST": "status.podIP",
-    }
-    return [
-        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-        for name, path in fields.items()
-    ]
+POD_FIELDS = {
+    "WEIR_TRAINER_POD": "metadata.name",
+    "WEIR_TRAINER_POD_UID": "metadata.uid",
+    "WEIR_TRAINER_NODE": "spec.nodeName",
+    "WEIR_TRAINER_HOST": "status.podIP",
+}
+"""Variables that Kubernetes sets once the pod has a node."""
 
 
-def _on_node(node: str) -> Body:
+def _node_affinity(node: str) -> Body:
     fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
     required = {"nodeSelectorTerms": [{"matchFields": fields}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
-def _volumes(request: JobRequested) -> list[Body]:
-    return [{"name": volume.name, **_source(volume)} for volume in request.volumes]
+def _request_volumes(request: JobRequested) -> list[Body]:
+    return [{"name": volume.name, **_volume_source(volume)} for volume in request.volumes]
 
 
-def _source(volume: Volume) -> Body:
+def _volume_source(volume: Volume) -> Body:
     if volume.claim is not None:
         return {"persistentVolumeClaim": {"claimName": volume.claim}}
-    return (
-        {"hostPath": {"path": volume.host_path}}
-        if volume.host_path is not None
-        else {"emptyDir": {}}
-    )
+    if volume.host_path is not None:
+        return {"hostPath": {"path": volume.host_path}}
+    return {"emptyDir": {}}
 
 
-FOLDER, VOLUME = "/tmp", "weir-tmp"  # requests cannot name a volume `weir-...`
+TMP_FOLDER = "/tmp"
+TMP_VOLUME = "weir-tmp"
+"""Requests cannot name a volume `weir-...`."""
 SECURITY_CONTEXT: Body = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -263,35 +257,38 @@ SECURITY_CONTEXT: Body = {
 
 
 def pod_security_context(settings: Settings) -> Body:
-    """Its security context. Which user it runs as, the image says, unless the settings do."""
-    user = settings.run_as_user
-    return {
+    """Return the security context of a pod. Without `run_as_user` the image names the user. A user
+    that the image does not know would have root's group, so the group is set.
+    """
+    context: Body = {
         "runAsNonRoot": True,
-        "runAsGroup": settings.run_as_group,  # else a user that the image does not know has the group of root
+        "runAsGroup": settings.run_as_group,
         "fsGroup": settings.fs_group,
         "seccompProfile": {"type": "RuntimeDefault"},
-        **({"runAsUser": user} if user is not None else {}),
     }
+    if settings.run_as_user is not None:
+        context["runAsUser"] = settings.run_as_user
+    return context
 
 
 def tmp_volume(settings: Settings) -> Body:
-    return {"name": VOLUME, "emptyDir": {"sizeLimit": f"{round(settings.tmp_gib * 1024)}Mi"}}
+    return {"name": TMP_VOLUME, "emptyDir": {"sizeLimit": f"{round(settings.tmp_gib * 1024)}Mi"}}
 
 
 def tmp_mount() -> Body:
-    return {"name": VOLUME, "mountPath": FOLDER}
+    return {"name": TMP_VOLUME, "mountPath": TMP_FOLDER}
 
 
 def home_variable(settings: Settings) -> dict[str, str]:
     return {"HOME": settings.home} if settings.home else {}
 
 
-CHECKPOINTS = "weir-checkpoints"
+CHECKPOINT_VOLUME = "weir-checkpoints"
 
 
 def checkpoint_dir(decision: AllocationDecided, settings: Settings) -> str:
     """Return the path or URL of the job's own folder, as its pods see it."""
-    return _in_pod(_own_folder(decision), settings)
+    return _path_in_pod(_own_folder(decision), settings)
 
 
 def continue_from(decision: AllocationDecided, settings: Settings) -> str:
@@ -299,7 +296,7 @@ def continue_from(decision: AllocationDecided, settings: Settings) -> str:
     there is none.
     """
     earlier = decision.request.checkpoint.continue_from
-    return _in_pod(earlier, settings) if earlier else ""
+    return _path_in_pod(earlier, settings) if earlier else ""
 
 
 def checkpoint_mounts(decision: AllocationDecided, settings: Settings) -> list[dict[str, Any]]:
@@ -309,11 +306,17 @@ def checkpoint_mounts(decision: AllocationDecided, settings: Settings) -> list[d
     folders = {_own_folder(decision): False}
     if earlier := decision.request.checkpoint.continue_from:
         folders.setdefault(earlier, True)
-    return [
-        _mount(folder, read_only, settings)
-        for folder, read_only in folders.items()
-        if "://" not in folder
-    ]
+    mounts = []
+    for folder, read_only in folders.items():
+        if "://" in folder:
+            continue
+        mount = {
+            "name": CHECKPOINT_VOLUME,
+            "mountPath": _path_in_pod(folder, settings),
+            "subPath": posixpath.normpath(folder),
+        }
+        mounts.append({**mount, "readOnly": True} if read_only else mount)
+    return mounts
 
 
 def _own_folder(decision: AllocationDecided) -> str:
@@ -322,17 +325,8 @@ def _own_folder(decision: AllocationDecided) -> str:
     )
 
 
-def _in_pod(folder: str, settings: Settings) -> str:
+def _path_in_pod(folder: str, settings: Settings) -> str:
     return folder if "://" in folder else posixpath.join(settings.checkpoint_dir, folder)
-
-
-def _mount(folder: str, read_only: bool, settings: Settings) -> dict[str, Any]:
-    mount = {
-        "name": CHECKPOINTS,
-        "mountPath": _in_pod(folder, settings),
-        "subPath": posixpath.normpath(folder),
-    }
-    return {**mount, "readOnly": True} if read_only else mount
 
 
 def checkpoint_volumes(decision: AllocationDecided, settings: Settings) -> list[dict[str, Any]]:
@@ -340,14 +334,19 @@ def checkpoint_volumes(decision: AllocationDecided, settings: Settings) -> list[
     if not checkpoint_mounts(decision, settings):
         return []
     return [
-        {"name": CHECKPOINTS, "persistentVolumeClaim": {"claimName": settings.checkpoint_claim}}
+        {
+            "name": CHECKPOINT_VOLUME,
+            "persistentVolumeClaim": {"claimName": settings.checkpoint_claim},
+        }
     ]
 
 
 def to_quantities(resources: Resources) -> dict[str, str]:
-    """As a container's requests and limits have them."""
+    """Return the quantities for the requests and limits of a container."""
     found = {"cpu": f"{millicores(resources)}m", "memory": f"{mebibytes(resources)}Mi"}
-    return {**found, GPU: str(resources.gpu)} if resources.gpu else found
+    if resources.gpu:
+        found[GPU] = str(resources.gpu)
+    return found
 
 
 def read_resources(listed: Mapping[str, object]) -> Resources:
@@ -367,9 +366,10 @@ def mebibytes(resources: Resources) -> int:
 
 
 def is_same_size(one: Resources, other: Resources) -> bool:
-    """Alike in what can change in place."""
+    """Return True if cpu and memory, which can change in place, are equal."""
     return (millicores(one), mebibytes(one)) == (millicores(other), mebibytes(other))
 
 
 def is_growth(old: Resources, new: Resources) -> bool:
+    """Return True if neither cpu nor memory shrinks."""
     return millicores(new) >= millicores(old) and mebibytes(new) >= mebibytes(old)

@@ -1,16 +1,18 @@
-"""The launcher's one decision: from all that is known, what is to be done now. Pure.
+"""The launcher's one decision: the actions to take now, from all that is known. Pure.
 
-It looks at the world as it is and not at what has just happened, so a repeated event, a late one,
-or a restart at any moment makes no difference. For each job, in this order:
+It looks at the present state, not at the last event. So a repeated event, a late one, or a restart
+at any moment makes no difference. The steps for one job:
 
-    1  a job that is over leaves nothing behind
-    2  pods that ended are reported, and those that will have to go
-    3  a generation that is overtaken, or will not be, is abandoned
-    4  its pods are closed to everybody else
-    5  the one in flight takes its next step (cluster spec, then hand-over), and what it lacks is made
-    6  pods that began are reported
-    7  what nobody wants any more goes
-    8  cpu and memory change in place
+    1  report the tasks that have ended, and those that are about to leave
+    2  abandon the generations that a newer one has superseded
+    3  create the network policy of the job
+    4  advance the pending generation: abandon it, or publish its cluster spec or the hand-over,
+       and create the objects that it lacks
+    5  report the tasks that have started
+    6  delete the pods that no generation wants any more
+    7  resize pods in place
+
+A job that is finished or unknown has one step: delete everything that was made for it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ from services.launcher.actions import Action, Publish
 from services.launcher.facts import loss_time
 from services.launcher.jobs import Job
 from services.launcher.settings import Settings
-from services.launcher.steps import pod_actions
 from services.launcher.steps.generations import (
     abandon_reasons,
     abandon_superseded,
@@ -32,6 +33,7 @@ from services.launcher.steps.generations import (
 )
 from services.launcher.steps.pod_actions import (
     creations,
+    missing_policy,
     removal_time,
     remove_job,
     resizes,
@@ -43,62 +45,71 @@ from shared.messages import JobMessage
 
 
 def reconcile(
-    view: View, now: float, rules: Settings, only: Iterable[int] | None = None
+    view: View, now: float, rules: Settings, uids: Iterable[int] | None = None
 ) -> list[Action]:
-    """What is to be done, for these jobs (absent: all). What is under way already is left out."""
-    found: list[Action] = []
-    for uid in sorted(view.uids() if only is None else only):
+    """Return the actions to take now for these jobs (None: all), without those that are pending."""
+    actions: list[Action] = []
+    for uid in sorted(view.uids() if uids is None else uids):
         job = view.bus_state.jobs.get(uid)
-        found += (
-            _without_job(view, uid, now, rules) if job is None else _of_job(view, job, now, rules)
-        )
-    return [action for action in found if action.key() not in view.pending_actions]
+        if job is None:
+            actions += _remove_orphan(view, uid, now, rules)
+        else:
+            actions += _reconcile_job(view, job, now, rules)
+    return [action for action in actions if action.key() not in view.pending_actions]
 
 
 def next_check_s(view: View, now: float, rules: Settings, uid: int) -> float | None:
-    """When time alone will change the answer for a job; None: never."""
-    return min((due for due in _dues(view, uid, rules) if due > now), default=None)
+    """Return the time at which the actions for a job change without a new event; None: never."""
+    later = [time_s for time_s in _check_times(view, uid, rules) if time_s > now]
+    return min(later, default=None)
 
 
-def _without_job(view: View, uid: int, now: float, rules: Settings) -> list[Action]:
-    due = removal_time(view, uid, rules.orphan_s)
-    return remove_job(view, uid) if due is not None and due <= now else []
+def _remove_orphan(view: View, uid: int, now: float, rules: Settings) -> list[Action]:
+    removal_s = removal_time(view, uid, rules.orphan_s)
+    if removal_s is None or removal_s > now:
+        return []
+    return remove_job(view, uid)
 
 
-def _of_job(view: View, job: Job, now: float, rules: Settings) -> list[Action]:
+def _reconcile_job(view: View, job: Job, now: float, rules: Settings) -> list[Action]:
     return [
-        *_say(exit_reports(view, job, now, rules.node_lost_s)),
-        *_say(leaving_notices(view, job)),
-        *_say(abandon_superseded(view, job)),
-        *pod_actions.missing_policy(view, job, rules),
-        *_flight(view, job, now, rules),
-        *_say(start_reports(view, job)),
+        *_publish(exit_reports(view, job, now, rules.node_lost_s)),
+        *_publish(leaving_notices(view, job)),
+        *_publish(abandon_superseded(view, job)),
+        *missing_policy(view, job, rules),
+        *_advance_generation(view, job, now, rules),
+        *_publish(start_reports(view, job)),
         *unwanted_pods(view, job),
         *resizes(view, job),
     ]
 
 
-def _flight(view: View, job: Job, now: float, rules: Settings) -> list[Action]:
+def _advance_generation(view: View, job: Job, now: float, rules: Settings) -> list[Action]:
     number = pending_generation(job)
     if number is None:
         return []
-    why = due_reason(abandon_reasons(view, job, number, rules), now)
-    if why is not None:
-        return _say([abandonment(view, job, number, why)])
+    reason = due_reason(abandon_reasons(view, job, number, rules), now)
+    if reason is not None:
+        return _publish([abandonment(view, job, number, reason)])
     step = next_step(view, job, number, now)
-    return [*_say([step] if step else []), *creations(view, job, number, rules)]
+    return [*_publish([step] if step else []), *creations(view, job, number, rules)]
 
 
-def _say(messages: Sequence[JobMessage]) -> list[Action]:
+def _publish(messages: Sequence[JobMessage]) -> list[Action]:
     return [Publish(message=message) for message in messages]
 
 
-def _dues(view: View, uid: int, rules: Settings) -> list[float]:
+def _check_times(view: View, uid: int, rules: Settings) -> list[float]:
+    """Return the times at which a job's pods or generations reach a limit."""
     job = view.bus_state.jobs.get(uid)
+    times: list[float | None] = []
     if job is None:
-        due = removal_time(view, uid, rules.orphan_s)
-        return [] if due is None else [due]
-    lost = (loss_time(pod, view.nodes, rules.node_lost_s) for pod in view.pods_of(uid))
-    number = pending_generation(job)
-    late = abandon_reasons(view, job, number, rules) if number is not None else []
-    return [due for due in lost if due is not None] + [due for due, _ in late]
+        times.append(removal_time(view, uid, rules.orphan_s))
+    else:
+        for pod in view.pods_of(uid):
+            times.append(loss_time(pod, view.nodes, rules.node_lost_s))
+        number = pending_generation(job)
+        if number is not None:
+            for time_s, _ in abandon_reasons(view, job, number, rules):
+                times.append(time_s)
+    return [time_s for time_s in times if time_s is not None]

@@ -1,6 +1,4 @@
-"""Settings of the launcher: where the cluster is, what a pod looks like, and how long each step may
-take.
-"""
+"""Settings of the launcher: the cluster, the pods, and the time limit of each step."""
 
 from __future__ import annotations
 
@@ -14,87 +12,72 @@ from shared.runtime.config import Count, KubeSettings, Positive
 class Settings(KubeSettings, frozen=True, kw_only=True):
     """`WEIR_LAUNCHER_<FIELD>`. Every timer is one of these."""
 
-    # The cluster. It is looked at in `job_namespaces` alone, where there are any, but for its
-    # nodes.
+    # The cluster. If `job_namespaces` is set, only those and the nodes are watched.
     kube_rate: Positive = 50.0
     kube_burst: Count = 25
-    kube_parallel: int = (
-        16  # actions under way at once; fewer than kube_burst, so that looking waits for no doing
-    )
+    # Actions at once; fewer than kube_burst, so that watches do not wait for actions.
+    kube_parallel: int = 16
 
-    signing_key: str = ""  # file with the key for jobs' credentials; empty: the bus asks for none
-    credentials_s: Annotated[float, Meta(ge=0)] = (
-        31_536_000.0  # they last a year, as no job does; 0: for ever
-    )
+    # The file with the key that signs jobs' credentials; empty: the bus requires none.
+    signing_key: str = ""
+    # How long they are valid: a year, longer than any job; 0: for ever.
+    credentials_s: Annotated[float, Meta(ge=0)] = 31_536_000.0
 
-    # A trainer's pod.
-    image: str = "weir-trainer:latest"  # where the request names none
-    trainer_nats_url: str = ""  # the bus as a pod sees it; empty: as the launcher does
-    trainer_nats_ca: str = (
-        ""  # text of the certificates that its must be signed by; empty: of the launcher's file
-    )
+    # The pod of a trainer.
+    image: str = "weir-trainer:latest"  # if the request names none
+    trainer_nats_url: str = ""  # URL of the bus for pods; empty: the launcher's
+    trainer_nats_ca: str = ""  # text of the bus's CA certificates; empty: the launcher's file
     task_ports: str = "2222,2223"  # "0,0": free ones, for many pods on one machine
     checkpoint_dir: str = "/var/lib/weir/checkpoints"
-    checkpoint_claim: str = (
-        ""  # a claim, of which a pod mounts its job's folder below checkpoint_dir
-    )
-    fs_group: int = 65532  # so that a pod which is not root may write to a claim
-    run_as_user: Annotated[int, Meta(ge=1)] | None = (
-        None  # absent: as the image says, which must not be root
-    )
+    checkpoint_claim: str = ""  # a pod mounts the job's folder of it below checkpoint_dir
+    fs_group: int = 65532  # lets a pod that is not root write to a claim
+    run_as_user: Annotated[int, Meta(ge=1)] | None = None  # absent: the image's, never root
     run_as_group: Annotated[int, Meta(ge=1)] = 65532
     priority_class: str = ""  # its PriorityClass; empty: none
-    tmp_gib: Annotated[float, Meta(gt=0)] = (
-        8.0  # of /tmp, where alone it may write; who writes more is evicted
-    )
-    home: str = "/tmp"  # its root is read-only; empty: as the image says
-    network_policies: bool = True  # one a job: its pods are reached by its pods alone
+    # The size of /tmp, the only folder it can write to; a pod that writes more is evicted.
+    tmp_gib: Annotated[float, Meta(gt=0)] = 8.0
+    home: str = "/tmp"  # HOME, because the root is read-only; empty: the image's
+    network_policies: bool = True  # one for each job: only its own pods can reach its pods
 
-    # How long a generation may take for each step, from the message that began it; then it is
-    # abandoned.
-    unschedulable_s: float = 30.0  # the scheduler says no
-    overtake_s: float = 2.0  # a task has ended: so long its replacement may be decided, which keeps what stands ready
-    drained_s: float = (
-        5.0  # the chief that is to drain has ended: so long its checkpoint may still be heard of
-    )
+    # The time limit of each step of a generation, from the message that began it. After it the
+    # generation is abandoned.
+    unschedulable_s: float = 30.0  # the scheduler finds no node
+    # A task has ended: until then a replacement may be decided, which keeps the ready tasks.
+    overtake_s: float = 2.0
+    # The draining chief has ended: until then the message about its checkpoint may arrive.
+    drained_s: float = 5.0
     start_timeout_s: float = 300.0  # decided -> every task ready (images may have to be pulled)
     prepare_timeout_s: float = 180.0  # cluster spec -> every task prepared
     resume_timeout_s: float = 120.0  # hand-over -> training resumed
 
-    # Kubernetes gives a pod as long to end as its job's last changes took, half as much again, but
-    # no more than this; a longer `grace_s` of a request counts as it is. Of a job without a
-    # measurement this counts. A pod that is needed no more ends at once; what the launcher itself
-    # removes is given the request's `grace_s`.
+    # The time that Kubernetes gives a pod to end: 1.5 times the duration of the job's last changes,
+    # at most this, at least the request's `grace_s`. Without a measurement it is this. A pod that is
+    # not needed any more ends at once; a pod that the launcher deletes has the request's `grace_s`.
     grace_most_s: Annotated[float, Meta(ge=0)] = 180.0
 
-    # Seconds of training that are repeated at most after a loss, told to every pod
-    # (WEIR_TRAINER_REDO_S): it bounds the time between two checkpoints of jobs whose request does
-    # not name that.
+    # The most seconds of training to repeat after a loss, passed to every pod
+    # (WEIR_TRAINER_REDO_S): the bound of the checkpoint interval of jobs that request none.
     redo_s: Annotated[float, Meta(gt=0)] = 60.0
 
-    # The trainer's watchdog, told to every pod (WEIR_TRAINER_STUCK_...). The second, times the
-    # third, must be less than the two limits above, so that a program that hangs is told with its
-    # stack before they pass.
-    stuck_s: Annotated[float, Meta(gt=0)] = (
-        300.0  # one call of the program's code; then the job fails for it
-    )
+    # The trainer's watchdog, passed to every pod (WEIR_TRAINER_STUCK_...). `stuck_early_s` times
+    # `stuck_patience` must be less than the two limits above, so that a program that hangs is
+    # reported with its stack before they pass.
+    # One call of the program's code; then the job fails.
+    stuck_s: Annotated[float, Meta(gt=0)] = 300.0
     stuck_early_s: Annotated[float, Meta(gt=0)] = 75.0  # the same, until a generation trains
-    stuck_patience: Annotated[float, Meta(ge=1)] = (
-        1.5  # times as long no update may be applied: a step hangs
-    )
+    # This many times as long without an update: a step hangs.
+    stuck_patience: Annotated[float, Meta(ge=1)] = 1.5
 
-    # Kubernetes Events on a job's service: so many a second of all jobs (0: none are written), and
-    # of one job so many at once and another one every `event_refill_s`. More are dropped, but for a
-    # job's end.
+    # Kubernetes Events on a job's service, a second, of all jobs together (0: none). One job may
+    # have `event_burst` at once, and another one every `event_refill_s`. More are dropped, but the
+    # end of a job is always written.
     event_rate: Annotated[float, Meta(ge=0)] = 5.0
     event_burst: Count = 20
     event_refill_s: Annotated[float, Meta(gt=0)] = 30.0
 
-    node_lost_s: float = (
-        10.0  # not Ready this long (on top of Kubernetes' own 40 s): its pods are lost
-    )
-    orphan_s: float = (
-        300.0  # what belongs to no known job is removed so long after our start; 0: never
-    )
-    echo_s: float = 5.0  # longest wait for another's order to be heard
-    snapshot_s: float = 30.0  # what was heard is stored this often, so that a restart reads less
+    # A node that is not Ready for so long (after Kubernetes' own 40 s) has lost its pods.
+    node_lost_s: float = 10.0
+    # Objects of an unknown job are deleted so long after the start; 0: never.
+    orphan_s: float = 300.0
+    echo_s: float = 5.0  # the longest wait for another launcher's order to be read
+    snapshot_s: float = 30.0  # the interval of snapshots, so that a restart reads less

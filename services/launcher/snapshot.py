@@ -1,22 +1,24 @@
-"""What was heard, stored now and then, so that a restart reads the rest only, even when old facts
-are gone. Edge.
+"""The stored snapshot of what the launcher has read from the bus, so that a restart reads only the
+rest of the log, even if old facts are gone.
 
-Promise: what is loaded is what the messages up to `after` told. Where it does not fit the streams
-(they were made anew), or cannot be read, it is nothing, and all is read again.
+Promise: a loaded snapshot has the content of the messages up to `after`, and no others. If it
+cannot be read, or if a stream was made anew and ends before it, it counts as absent.
 """
 
 from __future__ import annotations
 
-import zlib
-
 import msgspec
 import structlog
-from nats.js.errors import NotFoundError
 
 from services.launcher.view import BusState
-from shared.bus import snapshots
 from shared.bus.bus import Bus
-from shared.bus.snapshots import SnapshotStore
+from shared.bus.snapshots import (
+    NoSnapshot,
+    SnapshotAhead,
+    SnapshotStore,
+    encode_state,
+    load_state,
+)
 
 log = structlog.get_logger()
 
@@ -24,8 +26,8 @@ KEY = "launcher"
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """`after`: by stream, the sequence of the last message that is in it; `stored_s`: when that was
-    stored.
+    """`after`: by stream, the sequence of the last message in `told`; `stored_s`: by stream, when
+    the server stored that message.
     """
 
     after: dict[str, int] = {}
@@ -33,29 +35,17 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     told: BusState = BusState()
 
 
-async def load(connection: Bus) -> Snapshot:
+async def load_snapshot(bus: Bus) -> Snapshot:
+    """Return the stored snapshot; an empty one if there is none that can be used."""
     try:
-        found = msgspec.json.decode(
-            zlib.decompress(await snapshots.load_snapshot(connection, KEY)), type=Snapshot
-        )
-    except (NotFoundError, zlib.error, msgspec.DecodeError) as error:
-        log.info("NoSnapshot", error=repr(error))
+        return await load_state(bus, KEY, Snapshot, lambda stored: stored.after)
+    except SnapshotAhead:
         return Snapshot()
-    return found if await _fits(connection, found) else Snapshot()
+    except NoSnapshot as absent:
+        log.info("NoSnapshot", error=str(absent))
+        return Snapshot()
 
 
-async def _fits(connection: Bus, found: Snapshot) -> bool:
-    for stream, sequence in found.after.items():
-        if await connection.last_stored(stream) < sequence:
-            return False
-    return True
-
-
-def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """Return the snapshot as it is stored."""
-    return zlib.compress(msgspec.json.encode(snapshot), 1)
-
-
-async def save(connection: Bus, snapshot: Snapshot) -> None:
+async def store_snapshot(bus: Bus, snapshot: Snapshot) -> None:
     """Store the snapshot once."""
-    await SnapshotStore(connection, KEY).store(encode_snapshot(snapshot))
+    await SnapshotStore(bus, KEY).store(encode_state(snapshot))

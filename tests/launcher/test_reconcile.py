@@ -251,7 +251,7 @@ def test_a_generation_without_a_final_checkpoint_is_abandoned_at_once(
     world.hand_over(decided(2, "c0 p1 w2"))
     world.cannot_save(1, successor=2)
     world.settle()
-    assert world.abandoned() == {2: "nothing to begin from: it is full; make room"}
+    assert world.abandoned() == {2: "no checkpoint to begin from: it is full; make room"}
     world.train(decided(3, "c0 p1 w3"))
     assert world.ordered()[-1] == (3, 1)
 
@@ -407,8 +407,7 @@ def test_a_generation_prepared_to_follow_another_one_is_abandoned(
     world.resume(2)
     world.settle()
     assert (
-        world.abandoned()[3]
-        == "generation 2 resumed meanwhile, and this one was prepared to follow 1"
+        world.abandoned()[3] == "generation 2 resumed meanwhile; this one was prepared to follow 1"
     )
     world.train(decided(4, "c0 p1 w4"))
     assert world.ordered()[-1] == (4, 2)

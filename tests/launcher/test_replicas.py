@@ -122,7 +122,7 @@ async def test_a_launcher_without_the_lease_changes_nothing(
         with pytest.raises(Deposed):
             await api.call(method, PODS, {"metadata": {"name": "late"}})
     with pytest.raises(Deposed):
-        await snapshot.save(bus, snapshot.Snapshot())
+        await snapshot.store_snapshot(bus, snapshot.Snapshot())
     assert await api.list_page("/api/v1/pods", {}) and not server.names("pods"), "it may look"
     with pytest.raises(NotFoundError):
         await (await bus.bucket(STATE)).get(snapshot.KEY)

@@ -242,7 +242,9 @@ async def test_a_restart_continues_from_the_snapshot_although_old_facts_are_purg
     await stage.begin(snapshot_s=0.0)
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
     async with asyncio.timeout(ENOUGH_S):
-        while not any(job.running for job in (await snapshot.load(stage.bus)).told.jobs.values()):
+        while not any(
+            job.running for job in (await snapshot.load_snapshot(stage.bus)).told.jobs.values()
+        ):
             await asyncio.sleep(0.01)
     await stage.kill()
     await stage.bus.js.purge_stream("weir-facts")

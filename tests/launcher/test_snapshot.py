@@ -31,21 +31,21 @@ async def test_a_snapshot_within_its_streams_is_loaded(bus: Bus, behind: int) ->
     kept = Snapshot(
         after={stream: sequence - behind for stream, sequence in last.items()}, told=KEPT
     )
-    await snapshot.save(bus, kept)
+    await snapshot.store_snapshot(bus, kept)
 
-    assert await snapshot.load(bus) == kept
+    assert await snapshot.load_snapshot(bus) == kept
 
 
 @pytest.mark.parametrize("ahead", [subjects.ORDERS, subjects.FACTS])
 async def test_a_snapshot_ahead_of_a_stream_counts_as_absent(bus: Bus, ahead: str) -> None:
     last = await streams_with_two_messages(bus)
-    await snapshot.save(bus, Snapshot(after=last | {ahead: last[ahead] + 1}, told=KEPT))
+    await snapshot.store_snapshot(bus, Snapshot(after=last | {ahead: last[ahead] + 1}, told=KEPT))
 
-    assert await snapshot.load(bus) == Snapshot()
+    assert await snapshot.load_snapshot(bus) == Snapshot()
 
 
 @pytest.mark.parametrize("body", [b"no snapshot", b""])
 async def test_an_unreadable_snapshot_counts_as_absent(bus: Bus, body: bytes) -> None:
     await bus.write_state(snapshot.KEY, body)
 
-    assert await snapshot.load(bus) == Snapshot()
+    assert await snapshot.load_snapshot(bus) == Snapshot()

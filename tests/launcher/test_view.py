@@ -10,7 +10,13 @@ from msgspec.structs import replace
 
 from services.launcher.folding import NOTICES_KEPT, UIDS_OF_POD_KEPT, UNKNOWN_PODS_KEPT
 from services.launcher.reconcile import reconcile
-from services.launcher.view import FINISHED_OF_NAME, BusState, View, fold_message, start_watching
+from services.launcher.view import (
+    MAX_FINISHED_OF_NAME,
+    BusState,
+    View,
+    fold_message,
+    start_watching,
+)
 from shared.bounds import MOST_OF_JOB
 from shared.messages import (
     CheckpointFailed,
@@ -89,10 +95,10 @@ def test_an_end_announced_by_another_job_deletes_no_pods(world: World) -> None:
 
 def test_many_announced_ends_do_not_displace_the_end_of_another_job() -> None:
     view = fold_message(View(), JobFinished(job=JOB, uid=UID, outcome="succeeded"), 0.0)
-    for uid in range(UID + 1, UID + 3 * FINISHED_OF_NAME):
+    for uid in range(UID + 1, UID + 3 * MAX_FINISHED_OF_NAME):
         view = fold_message(view, JobFinished(uid=uid, **STRANGER, outcome="failed"), 1.0)
 
-    assert len(view.bus_state.finished) == FINISHED_OF_NAME + 1
+    assert len(view.bus_state.finished) == MAX_FINISHED_OF_NAME + 1
     assert fold_message(view, decided(1, "c0"), 2.0).bus_state.jobs == {}
 
 

@@ -1,18 +1,17 @@
-"""Which objects of a job are created, resized and deleted.
+"""The objects of a job that are created, resized and deleted.
 
 Order of creation for a generation: the service that owns everything, the NetworkPolicy, the
-credentials of the trainers if the bus asks for any, then the missing pods.
+credentials of the trainers if the bus requires any, then the missing pods.
 
 Law: a name is used by one pod at a time, and never again by another generation. If a pod of an
 earlier job of the same name still has a name, the new pod waits.
 
-Law: a pod is deleted only if neither the running generation nor one that is being prepared wants
-it. A pod that the running generation uses may only grow for the next one; it shrinks once that one
-runs.
+Law: a pod is deleted only if neither the running generation nor a pending one wants it. A pod that
+the running generation uses may only grow for the next one; it shrinks once that one runs.
 
 TensorFlow's ports have no authentication. So a NetworkPolicy lets only the pods of a job reach each
-other, where the network of the cluster enforces it. What they may reach is left open, because their
-data may be anywhere. A policy that somebody has changed is left as it is.
+other, if the network of the cluster enforces it. Their own connections are not restricted, because
+their data can be anywhere. A policy that has been edited is left as it is.
 """
 
 from __future__ import annotations
@@ -37,13 +36,18 @@ from services.launcher.settings import Settings
 from services.launcher.steps.generations import wanted_tasks
 from services.launcher.view import View
 from shared.kube import eviction, labels
-from shared.messages import AllocationDecided, Resources, TaskPlan, TaskUpdated
+from shared.messages import AllocationDecided, TaskPlan, TaskUpdated
 
 Body = dict[str, Any]
 
 
+# ---------------------------------------------------------------- create
+
+
 def missing_policy(view: View, job: Job, rules: Settings) -> list[Action]:
-    """Unless the cluster has refused it: then it is asked for again with the next generation."""
+    """Return the creation of a missing network policy. After a refusal it waits for the next
+    generation.
+    """
     service, newest = view.services.get(job.uid), job.newest
     if has_network_policy(view, job, rules) or service is None or service.terminating:
         return []
@@ -53,15 +57,14 @@ def missing_policy(view: View, job: Job, rules: Settings) -> list[Action]:
 
 
 def has_network_policy(view: View, job: Job, rules: Settings) -> bool:
-    """Whether pods may be made."""
+    """Return True if the job has its network policy, or needs none."""
     return not rules.network_policies or job.uid in view.policies
 
 
 def policy_manifest(order: CreatePolicy) -> Body:
     decision = order.decision
-    own = {
-        "podSelector": {"matchLabels": {labels.JOB: decision.job, labels.UID: str(decision.uid)}}
-    }
+    selected = {labels.JOB: decision.job, labels.UID: str(decision.uid)}
+    own_pods = {"podSelector": {"matchLabels": selected}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -71,68 +74,79 @@ def policy_manifest(order: CreatePolicy) -> Body:
             "labels": labels.job_labels(decision.job, decision.uid),
             "ownerReferences": [labels.owner(decision.job, order.owner_uid)],
         },
-        "spec": {**own, "policyTypes": ["Ingress"], "ingress": [{"from": [own]}]},
+        "spec": {**own_pods, "policyTypes": ["Ingress"], "ingress": [{"from": [own_pods]}]},
     }
 
 
 def creations(view: View, job: Job, number: int, rules: Settings) -> list[Action]:
-    generation, service = job.generations[number], view.services.get(job.uid)
+    """Return the creation of the objects that a generation lacks, one kind after the other."""
+    generation = job.generations[number]
+    decision = generation.decision
+    service = view.services.get(job.uid)
+    if service is None and not view.is_service_name_taken(job):
+        return [CreateService(decision=decision)]
     if service is None or service.terminating:
-        free = service is None and not view.is_service_name_taken(job)
-        return [CreateService(decision=generation.decision)] if free else []
+        return []
     if rules.signing_key and service.uid not in view.services_with_credentials:
-        return [CreateSecret(decision=generation.decision, owner_uid=service.uid)]
+        return [CreateSecret(decision=decision, owner_uid=service.uid)]
     if not has_network_policy(view, job, rules):
         return []
-    there = {*view.existing_pods(job.uid), *job.pods_seen_alive(), *view.taken_names(job)}
+    used_names = {*view.existing_pods(job.uid), *job.pods_seen_alive(), *view.taken_names(job)}
     most_s = rules.grace_most_s
-    grace_s = eviction.grace_period(
-        generation.decision.request.grace_s, job.changes_s or (most_s,), most_s
-    )
-    return [
-        CreatePod(
-            decision=generation.decision,
-            task=task,
-            name=name,
-            owner_uid=service.uid,
-            grace_s=grace_s,
-        )
-        for name, task in generation.tasks.items()
-        if name not in there
-    ]
+    changes_s = job.changes_s or (most_s,)
+    grace_s = eviction.grace_period(decision.request.grace_s, changes_s, most_s)
+    actions: list[Action] = []
+    for name, task in generation.tasks.items():
+        if name not in used_names:
+            actions.append(
+                CreatePod(
+                    decision=decision,
+                    task=task,
+                    name=name,
+                    owner_uid=service.uid,
+                    grace_s=grace_s,
+                )
+            )
+    return actions
+
+
+# ---------------------------------------------------------------- delete
 
 
 def unwanted_pods(view: View, job: Job) -> list[Action]:
-    stays = wanted_tasks(job)
-    return [
-        delete_pod(pod)
-        for name, pod in sorted(view.existing_pods(job.uid).items())
-        if name not in stays and not pod.terminating
-    ]
+    """Return the deletion of the pods that no generation wants."""
+    wanted = wanted_tasks(job)
+    return [pod for pod in _delete_pods(view, job.uid) if pod.name not in wanted]
 
 
 def remove_job(view: View, uid: int) -> list[Action]:
-    """Everything made for a job that is over: its pods by label, and the service that owns what
-    else there is.
-    """
-    pods: list[Action] = [
-        delete_pod(p) for _, p in sorted(view.existing_pods(uid).items()) if not p.terminating
-    ]
+    """Return the deletion of a job's pods, and of the service that owns all other objects."""
+    actions: list[Action] = [*_delete_pods(view, uid)]
     service = view.services.get(uid)
-    if service is None or service.terminating:
-        return pods
-    return [*pods, DeleteService(namespace=service.namespace, name=service.name, uid=service.uid)]
+    if service is not None and not service.terminating:
+        actions.append(
+            DeleteService(namespace=service.namespace, name=service.name, uid=service.uid)
+        )
+    return actions
+
+
+def _delete_pods(view: View, uid: int) -> list[DeletePod]:
+    """Return the deletion of every pod of a job that is not being deleted already."""
+    pods = sorted(view.existing_pods(uid).items())
+    return [delete_pod(pod) for _, pod in pods if not pod.terminating]
 
 
 def delete_pod(pod: PodFact) -> DeletePod:
-    """With the grace that was asked for: nothing is handed over, so what Kubernetes gives for that
-    is not needed.
+    """Return the deletion with the request's grace. The longer one of Kubernetes is for a
+    hand-over, and here there is none.
     """
     return DeletePod(namespace=pod.namespace, name=pod.name, uid=pod.uid, grace_s=pod.grace_s)
 
 
 def removal_time(view: View, uid: int, orphan_s: float) -> float | None:
-    """When what belongs to a job that the bus does not know is to be removed; None: not at all."""
+    """Return the time from which the objects of a job that is not on the bus are deleted: at once
+    if the job has finished; None: never.
+    """
     if uid in view.bus_state.jobs or not orphan_s:
         return None
     names = {f"{pod.namespace}.{pod.job}" for pod in view.pods_of(uid)}
@@ -140,52 +154,55 @@ def removal_time(view: View, uid: int, orphan_s: float) -> float | None:
         names.add(f"{service.namespace}.{service.name}")
     if not names:
         return None
-    return (
-        0.0
-        if any(view.bus_state.has_finished(name, uid) for name in names)
-        else view.watching_since_s + orphan_s
-    )
+    if any(view.bus_state.has_finished(name, uid) for name in names):
+        return 0.0
+    return view.watching_since_s + orphan_s
+
+
+# ---------------------------------------------------------------- resize
 
 
 def resizes(view: View, job: Job) -> list[Action]:
-    if job.newest is None or (job.generations[job.newest].abandoned and is_ahead(job, job.newest)):
+    """Return the resizes of the newest generation's pods, and the reports of completed ones."""
+    if job.newest is None:
         return []
-    generation, pods = job.generations[job.newest], view.existing_pods(job.uid)
-    alive = [(task, pods[name]) for name, task in generation.tasks.items() if name in pods]
-    steps = (
-        _step(job, generation.decision, task, pod)
-        for task, pod in alive
-        if not (pod.terminating or pod.ended)
-    )
-    return [step for step in steps if step is not None]
+    generation = job.generations[job.newest]
+    if generation.abandoned and is_ahead(job, job.newest):
+        return []
+    pods = view.existing_pods(job.uid)
+    actions = []
+    for name, task in generation.tasks.items():
+        pod = pods.get(name)
+        if pod is None or pod.terminating or pod.ended:
+            continue
+        action = _resize_step(job, generation.decision, task, pod)
+        if action is not None:
+            actions.append(action)
+    return actions
 
 
-def _step(job: Job, decision: AllocationDecided, task: TaskPlan, pod: PodFact) -> Action | None:
-    if not is_same_size(pod.resources, task.resources):
-        if is_ahead(job, decision.generation) and not is_growth(pod.resources, task.resources):
+def _resize_step(
+    job: Job, decision: AllocationDecided, task: TaskPlan, pod: PodFact
+) -> Action | None:
+    """Return the resize of a pod, or the report once its node has done it."""
+    wanted = task.resources
+    if not is_same_size(pod.resources, wanted):
+        if is_ahead(job, decision.generation) and not is_growth(pod.resources, wanted):
             return None
-        return _resize(decision, task, pod)
-    if is_same_size(_last_said(job, pod), task.resources) or not is_same_size(
-        pod.allocated or pod.resources, task.resources
-    ):
+        return ResizePod(
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=pod.uid,
+            task=task,
+            revision=decision.revision,
+            cpu_limits=decision.request.cpu_limits,
+        )
+    reported = job.updated.get(pod.uid)
+    if is_same_size(reported.resources if reported else pod.created_with, wanted):
+        return None
+    if not is_same_size(pod.allocated or pod.resources, wanted):
         return None
     return Publish(message=_task_update(job, decision, task, pod))
-
-
-def _resize(decision: AllocationDecided, task: TaskPlan, pod: PodFact) -> ResizePod:
-    return ResizePod(
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
-        task=task,
-        revision=decision.revision,
-        cpu_limits=decision.request.cpu_limits,
-    )
-
-
-def _last_said(job: Job, pod: PodFact) -> Resources:
-    said = job.updated.get(pod.uid)
-    return said.resources if said else pod.created_with
 
 
 def _task_update(

@@ -31,7 +31,7 @@ STARTS: dict[str, Callable[[Bus], Awaitable[Any]]] = {
     "streams": Bus.verify,
     "allocator": decide,
     "allocator's snapshot": allocator_memory.load_snapshot,
-    "launcher's snapshot": launcher_memory.load,
+    "launcher's snapshot": launcher_memory.load_snapshot,
     "monitor's facts": lambda bus: read_last_facts(bus, 10),
 }
 

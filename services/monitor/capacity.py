@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from services.monitor.facts import NodeFact, PodFact, sum_amounts
+from services.monitor.facts import Amount, NodeFact, PodFact
 from shared.messages import CapacityChanged, OwnPod, Resources
 from shared.runtime.metrics import Family, Labels, Measure
 
@@ -25,28 +25,34 @@ def node_capacity(
     node: NodeFact, pods: Iterable[PodFact], revision: str, now: float
 ) -> CapacityChanged:
     """Return the fact about a node. `revision`: the API's, of the newest event it is based on."""
-    holding = [p for p in pods if not p.ended]
-    free = node.allocatable.minus(sum_amounts(p.requests for p in holding))
-    own = [_own_pod(pod) for pod in holding if pod.job]
-    told = CapacityChanged(
+    used = Amount()
+    own = []
+    for pod in pods:
+        if pod.ended:
+            continue
+        used = used + pod.requests
+        if pod.job:
+            own.append(_own_pod(pod))
+    own.sort(key=lambda pod: (pod.namespace, pod.pod))
+    fact = CapacityChanged(
         node=node.name,
         node_uid=node.uid,
         seen="",
         allocatable=node.allocatable.resources(),
-        free=free.resources(),
+        free=node.allocatable.minus(used).resources(),
         ready=node.ready,
         schedulable=node.schedulable,
         taints=node.taints,
-        own=tuple(sorted(own, key=lambda pod: (pod.namespace, pod.pod))),
+        own=tuple(own),
         labels=node.labels,
         observed_s=now,
     )
-    return msgspec.structs.replace(told, seen=capacity_digest(told, revision))
+    return msgspec.structs.replace(fact, seen=capacity_digest(fact, revision))
 
 
 def deleted_node(last: CapacityChanged, revision: str, now: float) -> CapacityChanged:
     """Return the fact about a node that was deleted."""
-    told = CapacityChanged(
+    fact = CapacityChanged(
         node=last.node,
         node_uid=last.node_uid,
         seen="",
@@ -57,7 +63,7 @@ def deleted_node(last: CapacityChanged, revision: str, now: float) -> CapacityCh
         gone=True,
         observed_s=now,
     )
-    return msgspec.structs.replace(told, seen=capacity_digest(told, revision))
+    return msgspec.structs.replace(fact, seen=capacity_digest(fact, revision))
 
 
 def is_unchanged(one: CapacityChanged | None, other: CapacityChanged) -> bool:
@@ -73,8 +79,8 @@ def capacity_digest(fact: CapacityChanged, revision: str) -> str:
     return hashlib.sha256(body).hexdigest()[:16]
 
 
-def _without_times(told: CapacityChanged) -> CapacityChanged:
-    return msgspec.structs.replace(told, seen="", observed_s=0.0)
+def _without_times(fact: CapacityChanged) -> CapacityChanged:
+    return msgspec.structs.replace(fact, seen="", observed_s=0.0)
 
 
 def _own_pod(pod: PodFact) -> OwnPod:
@@ -90,26 +96,27 @@ def _own_pod(pod: PodFact) -> OwnPod:
 class ClusterPicture:
     """The nodes and pods that exist, and the fact that was last published about each node."""
 
-    def __init__(self, said: Iterable[CapacityChanged] = ()) -> None:
-        self.published = {told.node: told for told in said}
+    def __init__(self, published: Iterable[CapacityChanged] = ()) -> None:
+        self.published = {fact.node: fact for fact in published}
         self.nodes: dict[str, NodeFact] = {}
         self.bound: dict[str, dict[str, PodFact]] = {}
         self.where: dict[str, str] = {}
         self.revisions: dict[str, str] = {}
 
-    def restart_from(self, said: Iterable[CapacityChanged]) -> set[str]:
+    def restart_from(self, published: Iterable[CapacityChanged]) -> set[str]:
         """Replace the published facts; return all nodes, because each may differ."""
         before = set(self.published)
-        self.published = {told.node: told for told in said}
+        self.published = {fact.node: fact for fact in published}
         return before | set(self.published) | set(self.nodes)
 
     # ------------------------------------------------------------ changes
 
     def replace_nodes(self, nodes: Iterable[NodeFact], revision: str) -> set[str]:
         """Take the complete list of nodes; known ones that are not in it are gone."""
-        before = set(self.nodes) | {name for name, told in self.published.items() if not told.gone}
-        self.nodes = {n.name: n for n in nodes}
-        return self._touch(before | set(self.nodes), revision)
+        names = set(self.nodes)
+        names.update(name for name, fact in self.published.items() if not fact.gone)
+        self.nodes = {node.name: node for node in nodes}
+        return self._touch(names | set(self.nodes), revision)
 
     def update_node(self, node: NodeFact, revision: str) -> set[str]:
         self.nodes[node.name] = node
@@ -152,23 +159,29 @@ class ClusterPicture:
 
     def take_changes(self, names: Iterable[str], now: float) -> list[CapacityChanged]:
         """Return the new facts about these nodes; they count as published."""
-        fresh = [told for told in (self._changed_fact(name, now) for name in sorted(names)) if told]
-        self.published.update({told.node: told for told in fresh})
-        return fresh
+        changes = []
+        for name in sorted(names):
+            fact = self._changed_fact(name, now)
+            if fact is not None:
+                changes.append(fact)
+        for fact in changes:
+            self.published[fact.node] = fact
+        return changes
 
     def _changed_fact(self, name: str, now: float) -> CapacityChanged | None:
         last, revision = self.published.get(name), self.revisions.get(name, "")
         if name in self.nodes:
-            told = node_capacity(self.nodes[name], self.bound.get(name, {}).values(), revision, now)
+            pods = self.bound.get(name, {}).values()
+            fact = node_capacity(self.nodes[name], pods, revision, now)
         elif last:
-            told = deleted_node(last, revision, now)
+            fact = deleted_node(last, revision, now)
         else:
             return None
-        return None if is_unchanged(last, told) else told
+        return None if is_unchanged(last, fact) else fact
 
 
 GIB = 1 << 30  # bytes
-SHARES = "by share: allocatable, free of every pod's requests, or requested by our own pods (ours)."
+SHARES = "by share: allocatable, free of every pod's requests, or requested by the pods of jobs (ours)."
 CPU = Family(
     name="weir_capacity_cpu_cores",
     kind="gauge",
@@ -196,36 +209,40 @@ NODES = Family(
 REACTION = Family(
     name="weir_monitor_reaction_seconds",
     kind="histogram",
-    help="From when a change of the cluster was seen to when what came of it was on the bus.",
+    help="Time from the event of the cluster to the stored facts that follow from it.",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10, 30),
 )
-Amount = Callable[[Resources], float]
+AmountOf = Callable[[Resources], float]
 
 
-def capacity_measures(told: Iterable[CapacityChanged]) -> tuple[Measure, ...]:
+def capacity_measures(facts: Iterable[CapacityChanged]) -> tuple[Measure, ...]:
     """Return the metrics of the cluster from the last fact about each node."""
-    here = [fact for fact in told if not fact.gone]
+    existing = [fact for fact in facts if not fact.gone]
     return (
-        Measure(CPU, _shares(here, lambda has: has.cpu)),
-        Measure(MEMORY, _shares(here, lambda has: has.memory_gib * GIB)),
-        Measure(DEVICES, _shares(here, lambda has: has.gpu)),
-        Measure(NODES, _states(here)),
+        Measure(CPU, _shares(existing, lambda resources: resources.cpu)),
+        Measure(MEMORY, _shares(existing, lambda resources: resources.memory_gib * GIB)),
+        Measure(DEVICES, _shares(existing, lambda resources: resources.gpu)),
+        Measure(NODES, _states(existing)),
     )
 
 
-def _shares(told: list[CapacityChanged], amount: Amount) -> dict[Labels, float]:
-    return {
-        ("allocatable",): sum(amount(fact.allocatable) for fact in told),
-        ("free",): sum(amount(fact.free) for fact in told),
-        ("ours",): sum(amount(pod.resources) for fact in told for pod in fact.own),
-    }
+def _shares(facts: list[CapacityChanged], amount: AmountOf) -> dict[Labels, float]:
+    allocatable: float = 0
+    free: float = 0
+    ours: float = 0
+    for fact in facts:
+        allocatable += amount(fact.allocatable)
+        free += amount(fact.free)
+        for pod in fact.own:
+            ours += amount(pod.resources)
+    return {("allocatable",): allocatable, ("free",): free, ("ours",): ours}
 
 
-def _states(told: list[CapacityChanged]) -> dict[Labels, float]:
-    cordoned = sum(fact.ready and not fact.schedulable for fact in told)
-    unready = sum(not fact.ready for fact in told)
+def _states(facts: list[CapacityChanged]) -> dict[Labels, float]:
+    cordoned = sum(fact.ready and not fact.schedulable for fact in facts)
+    unready = sum(not fact.ready for fact in facts)
     return {
-        ("ready",): len(told) - cordoned - unready,
+        ("ready",): len(facts) - cordoned - unready,
         ("cordoned",): cordoned,
         ("unready",): unready,
     }

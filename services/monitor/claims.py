@@ -62,13 +62,18 @@ class VolumeObject(ApiObject, frozen=True):
     spec: VolumeSpec | None = None
 
     def terms(self) -> Terms:
-        required = self.spec and self.spec.node_affinity and self.spec.node_affinity.required
-        terms = [_term(each) for each in required.node_selector_terms or ()] if required else []
-        zones = _zones(self.metadata.labels or {})
+        affinity = self.spec.node_affinity if self.spec else None
+        required = affinity.required if affinity else None
+        terms = []
+        if required:
+            for term in required.node_selector_terms or ():
+                terms.append(_node_term(term))
+        zones = _zone_requirements(self.metadata.labels or {})
         if not zones:
             return tuple(terms)
-        alone = [NodeTerm()] if required is None else terms
-        return tuple(msgspec.structs.replace(term, labels=(*term.labels, *zones)) for term in alone)
+        if required is None:
+            terms = [NodeTerm()]
+        return tuple(msgspec.structs.replace(term, labels=(*term.labels, *zones)) for term in terms)
 
 
 class ClaimSpec(ApiObject, frozen=True):
@@ -114,29 +119,24 @@ def _namespace(namespace: str | None) -> str:
     return msgspec.convert(namespace or "", Namespace)
 
 
-def _term(term: TermObject) -> NodeTerm:
+def _node_term(term: TermObject) -> NodeTerm:
     return NodeTerm(
         labels=_requirements(term.match_expressions), fields=_requirements(term.match_fields)
     )
 
 
-def _requirements(each: Iterable[RequirementObject] | None) -> tuple[NodeRequirement, ...]:
-    return tuple(
-        within_bounds(
-            NodeRequirement(key=one.key, operator=one.operator, values=tuple(one.values or ()))
-        )
-        for one in each or ()
-    )
+def _requirements(objects: Iterable[RequirementObject] | None) -> tuple[NodeRequirement, ...]:
+    return tuple(_requirement(each.key, each.operator, each.values or ()) for each in objects or ())
 
 
-def _zones(labels: Mapping[str, str]) -> tuple[NodeRequirement, ...]:
-    return tuple(
-        within_bounds(
-            NodeRequirement(key=key, operator="In", values=tuple(labels[key].split("__")))
-        )
-        for key in ZONES
-        if key in labels
-    )
+def _zone_requirements(labels: Mapping[str, str]) -> tuple[NodeRequirement, ...]:
+    found = [(key, labels[key].split("__")) for key in ZONES if key in labels]
+    return tuple(_requirement(key, "In", values) for key, values in found)
+
+
+def _requirement(key: str, operator: str, values: Iterable[str]) -> NodeRequirement:
+    requirement = NodeRequirement(key=key, operator=operator, values=tuple(values))
+    return within_bounds(requirement)
 
 
 # ---------------------------------------------------------------- picture
@@ -154,9 +154,9 @@ class ClaimPicture(NamespacePicture[ClaimsChanged]):
         for name, volume in self.claims.in_namespace(namespace):
             if volume in volumes:
                 claims_of.setdefault(volumes[volume], []).append(name)
-        placements = [
-            ClaimPlacement(claims=tuple(names), terms=terms) for terms, names in claims_of.items()
-        ]
+        placements = []
+        for terms, names in claims_of.items():
+            placements.append(ClaimPlacement(claims=tuple(names), terms=terms))
         return ClaimsChanged(namespace=namespace, seen="", placements=tuple(placements))
 
     def differs(self, last: ClaimsChanged | None, fact: ClaimsChanged) -> bool:

@@ -57,7 +57,7 @@ def read_amount(named: Mapping[str, object] | None) -> Amount:
         return NOTHING
     counted = [whole_units(resource, named.get(resource, 0)) for resource in ("cpu", "memory", GPU)]
     if min(counted) < 0:
-        raise ValueError(f"less than nothing: {dict(named)}")
+        raise ValueError(f"negative amount: {dict(named)}")
     return Amount(*counted)
 
 
@@ -69,7 +69,7 @@ MANAGED_BY, OURS = "app.kubernetes.io/managed-by", "weir"
 JOB_LABEL = "weir.dev/job"
 UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z", max_length=253)]
-"""A DNS subdomain, as every name of a node or pod is: a node's stands in a subject."""
+"""A DNS subdomain, as all names of nodes and pods are. A subject contains the name of a node."""
 
 
 class PodFact(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ admits pods.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -27,10 +27,17 @@ from shared.messages import (
 )
 
 SCOPES_OF_TASKS = {"NotTerminating", "NotBestEffort"}
-COUNTED = {"pods": 1, "count/pods": 1}
-COUNTED |= {f"{of}cpu": 1000 for of in ("", "requests.", "limits.")}
-COUNTED |= {f"{of}memory": GIB for of in ("", "requests.", "limits.")}
-COUNTED |= {f"requests.{GPU}": 1}
+COUNTED = {
+    "pods": 1,
+    "count/pods": 1,
+    "cpu": 1000,
+    "requests.cpu": 1000,
+    "limits.cpu": 1000,
+    "memory": GIB,
+    "requests.memory": GIB,
+    "limits.memory": GIB,
+    f"requests.{GPU}": 1,
+}
 """The resources of a quota that apply to tasks, with the number of smallest units in one of Weir's.
 """
 OF_TASKS = ("Container", "Pod")
@@ -57,9 +64,13 @@ class QuotaSpec(ApiObject, frozen=True):
     scope_selector: ScopeSelector | None = None
 
     def holds_tasks(self) -> bool:
-        selected = (self.scope_selector.match_expressions if self.scope_selector else None) or []
-        scopes = {*(self.scopes or ()), *(each.scope_name for each in selected)}
-        return scopes <= SCOPES_OF_TASKS and all(each.operator == "Exists" for each in selected)
+        scopes = set(self.scopes or ())
+        selector = self.scope_selector or ScopeSelector()
+        for requirement in selector.match_expressions or ():
+            if requirement.operator != "Exists":
+                return False
+            scopes.add(requirement.scope_name)
+        return scopes <= SCOPES_OF_TASKS
 
 
 class QuotaStatus(ApiObject, frozen=True):
@@ -104,12 +115,14 @@ class LimitRangeObject(ApiObject, frozen=True):
     spec: LimitRangeSpec | None = None
 
     def task_bounds(self) -> TaskBounds:
-        items = [item for item in (self.spec and self.spec.limits) or () if item.type in OF_TASKS]
-        least, most = _amounts(item.min for item in items), _amounts(item.max for item in items)
+        limits = (self.spec and self.spec.limits) or ()
+        of_tasks = [limit for limit in limits if limit.type in OF_TASKS]
+        least = _combine(max, [limit.min for limit in of_tasks])
+        most = _combine(min, [limit.max for limit in of_tasks])
         return TaskBounds(
             limit_range=self.metadata.name,
-            least=within_bounds(Resources(**{name: max(found) for name, found in least.items()})),
-            most=within_bounds(MostResources(**{name: min(found) for name, found in most.items()})),
+            least=within_bounds(Resources(**least)),
+            most=within_bounds(MostResources(**most)),
         )
 
 
@@ -141,20 +154,18 @@ def _to_unit(resource: str, quantity: object) -> float:
     return smallest / COUNTED[resource]
 
 
-def _amounts(each: Iterable[Quantities | None]) -> dict[str, list[Any]]:
-    """Return the amounts of each resource, in the units of a message."""
-    found: dict[str, list[Any]] = {}
-    for quantities in each:
-        for name, (resource, unit) in UNITS.items():
+def _combine(choose: Callable[[list[Any]], Any], limits: list[Quantities | None]) -> dict[str, Any]:
+    """Return the chosen one of several limits of each resource, in the units of a message."""
+    combined = {}
+    for name, (resource, unit) in UNITS.items():
+        amounts = []
+        for quantities in limits:
             if quantities and resource in quantities:
-                found.setdefault(name, []).append(
-                    _in_unit(whole_units(resource, quantities[resource]), unit)
-                )
-    return found
-
-
-def _in_unit(smallest: int, unit: int) -> float:
-    return smallest if unit == 1 else smallest / unit
+                smallest = whole_units(resource, quantities[resource])
+                amounts.append(smallest if unit == 1 else smallest / unit)
+        if amounts:
+            combined[name] = choose(amounts)
+    return combined
 
 
 # ---------------------------------------------------------------- picture
@@ -170,18 +181,14 @@ class QuotaPicture(NamespacePicture[QuotaChanged]):
         bounds: list[QuotaBound] = []
         for _, of_quota in self.quotas.in_namespace(namespace):
             bounds += of_quota
-        task_bounds = [each for _, each in self.limit_ranges.in_namespace(namespace)]
+        task_bounds = []
+        for _, of_range in self.limit_ranges.in_namespace(namespace):
+            if (of_range.least, of_range.most) != (Resources(), MostResources()):
+                task_bounds.append(of_range)
         return QuotaChanged(
-            namespace=namespace,
-            seen="",
-            bounds=tuple(bounds),
-            task_bounds=tuple(each for each in task_bounds if _has_bounds(each)),
+            namespace=namespace, seen="", bounds=tuple(bounds), task_bounds=tuple(task_bounds)
         )
 
     def differs(self, last: QuotaChanged | None, fact: QuotaChanged) -> bool:
         before = (last.bounds, last.task_bounds) if last else ((), ())
         return before != (fact.bounds, fact.task_bounds)
-
-
-def _has_bounds(each: TaskBounds) -> bool:
-    return (each.least, each.most) != (Resources(), MostResources())

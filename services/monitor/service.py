@@ -95,8 +95,8 @@ async def read_last_facts(
     keys = [subject.removeprefix(prefix) for subject in info.state.subjects or {}]
     facts: list[StoredMessage] = []
     for begin in range(0, len(keys), at_once):
-        batch = [bus.last_message(kind, key) for key in keys[begin : begin + at_once]]
-        facts += [fact for fact in await asyncio.gather(*batch) if fact]
+        requests = [bus.last_message(kind, key) for key in keys[begin : begin + at_once]]
+        facts += filter(None, await asyncio.gather(*requests))
     return facts
 
 
@@ -116,34 +116,39 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     recall_parallel: int = 100  # at start: stored facts that are read at once
 
 
-def messages_of(kind: type[M], heard: Iterable[StoredMessage]) -> list[M]:
-    return [each.message for each in heard if isinstance(each.message, kind)]
+def messages_of(kind: type[M], stored: Iterable[StoredMessage]) -> list[M]:
+    """Return the messages of one kind."""
+    return [each.message for each in stored if isinstance(each.message, kind)]
 
 
-def sequences(heard: Iterable[StoredMessage]) -> dict[str, int]:
+def last_sequences(stored: Iterable[StoredMessage]) -> dict[str, int]:
     """Return, by subject, the sequence of the last known fact."""
-    return {subjects.subject_of(each.message): each.sequence for each in heard}
+    return {subjects.subject_of(each.message): each.sequence for each in stored}
 
 
 async def read_all_last_facts(bus: Bus, at_once: int) -> list[StoredMessage]:
     """Return the last facts of all nodes, and of the quotas and claims of all namespaces."""
-    return [heard for kind in PUBLISHED for heard in await read_last_facts(bus, at_once, kind)]
+    facts: list[StoredMessage] = []
+    for kind in PUBLISHED:
+        facts += await read_last_facts(bus, at_once, kind)
+    return facts
 
 
 class Monitor:
     def __init__(
         self, bus: Bus, known: Sequence[StoredMessage] = (), recall_parallel: int = 1
     ) -> None:
-        self.bus, self.recall_parallel = bus, recall_parallel
+        self.bus = bus
+        self.recall_parallel = recall_parallel
         self.picture = ClusterPicture(messages_of(CapacityChanged, known))
         self.quota_picture = QuotaPicture(messages_of(QuotaChanged, known))
         self.quotas = NamespaceChanges(self.quota_picture)
         self.claim_picture = ClaimPicture(messages_of(ClaimsChanged, known))
         self.claims = NamespaceChanges(self.claim_picture)
-        self.last_sequences = sequences(known)
-        self.bus_was_away = False  # the bus; it may have lost what was said last
+        self.last_sequences = last_sequences(known)
+        self.bus_was_away = False  # then it may have lost the last facts
         self.marked: set[str] = set()
-        self.marked_s: float | None = None  # since when, by a clock that only rises
+        self.marked_s: float | None = None  # since when, by the monotonic clock
         self.reaction = Meter(capacity.REACTION)
         self.awake = asyncio.Event()
         self.nodes_known = asyncio.Event()
@@ -151,7 +156,7 @@ class Monitor:
 
     def restart_from(self, stored: list[StoredMessage]) -> None:
         """Replace the published facts, and check every node and namespace again."""
-        self.last_sequences = sequences(stored)
+        self.last_sequences = last_sequences(stored)
         self._mark(self.picture.restart_from(messages_of(CapacityChanged, stored)))
         self.quotas.restart_from(messages_of(QuotaChanged, stored))
         self.claims.restart_from(messages_of(ClaimsChanged, stored))
@@ -180,7 +185,8 @@ class Monitor:
 
     def _mark(self, names: set[str]) -> None:
         self.marked |= names
-        self.marked_s = time.monotonic() if self.marked_s is None else self.marked_s
+        if self.marked_s is None:
+            self.marked_s = time.monotonic()
         self.awake.set()
 
     async def watch_nodes(self, api: Api) -> None:

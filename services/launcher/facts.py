@@ -165,7 +165,7 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: int | None = None
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self.phase in ENDED_PHASES
 
     def as_deleted(self) -> PodFact:
@@ -218,7 +218,7 @@ class NodeFact(msgspec.Struct, frozen=True, kw_only=True):
 def loss_time(pod: PodFact, nodes: dict[str, NodeFact], node_lost_s: float) -> float | None:
     """Return when a pod counts as lost with its node; None while the node is ready."""
     node = nodes.get(pod.node)
-    if node is None or node.ready or pod.ended or pod.deleted:
+    if node is None or node.ready or pod.has_ended or pod.deleted:
         return None
     return node.since_s if pod.terminating else node.since_s + node_lost_s
 

@@ -110,7 +110,7 @@ def pods_by_state(view: View) -> Measure:
 
 
 def pod_state(pod: PodFact) -> PodState:
-    if pod.ended:
+    if pod.has_ended:
         return "ended"
     if pod.terminating:
         return "leaving"

@@ -181,7 +181,9 @@ class ClusterPicture:
 
 
 GIB = 1 << 30  # bytes
-SHARES = "by share: allocatable, free of every pod's requests, or requested by the pods of jobs (ours)."
+SHARES = (
+    "by share: allocatable, free of every pod's requests, or requested by the pods of jobs (ours)."
+)
 CPU = Family(
     name="weir_capacity_cpu_cores",
     kind="gauge",

@@ -78,7 +78,7 @@ class Life(RuleBasedStateMachine):
     @rule(n=some)
     def fail(self, n: int) -> None:
         pod = self.pick(n)
-        if pod and not pod.ended:
+        if pod and not pod.has_ended:
             self.world.change(pod.name, phase="Failed", exit_code=1, reason="Error")
 
     @rule(n=some)

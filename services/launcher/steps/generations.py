@@ -85,7 +85,7 @@ def _is_ending(job: Job, pod: PodFact) -> bool:
     """Return True if a pod has ended or must end. A notice about its node may be withdrawn, so it
     does not count.
     """
-    if pod.ended or pod.terminating:
+    if pod.has_ended or pod.terminating:
         return True
     known = job.leaving.get(pod.uid)
     return known is not None and any(why not in OF_NODE for why in known.notices)
@@ -291,7 +291,7 @@ def drain_failures(
         return []
     name = job.generations[generation.drains].chief
     pod = view.existing_pods(job.uid).get(name)
-    if name not in job.pods_seen_alive() or (pod is not None and not pod.ended):
+    if name not in job.pods_seen_alive() or (pod is not None and not pod.has_ended):
         return []
     ended_s = max(pod.ended_s if pod else 0.0, generation.ordered_s)
     text = f"{name} ended before it had drained generation {generation.drains}"
@@ -339,7 +339,7 @@ def _task_reasons(
 def _pod_reasons(
     view: View, job: Job, number: int, pod: PodFact, rules: Settings
 ) -> list[AbandonReason]:
-    if pod.ended:
+    if pod.has_ended:
         due_s = pod.ended_s + rules.overtake_s if number == job.newest else AT_ONCE
         ending = f"{pod.name} ended: {pod.reason} (exit code {pod.exit_code})"
         return [(due_s, ending + _after_headline(pod.message.strip()))]

@@ -173,7 +173,7 @@ def resizes(view: View, job: Job) -> list[Action]:
     actions = []
     for name, task in generation.tasks.items():
         pod = pods.get(name)
-        if pod is None or pod.terminating or pod.ended:
+        if pod is None or pod.terminating or pod.has_ended:
             continue
         action = _resize_step(job, generation.decision, task, pod)
         if action is not None:

@@ -47,7 +47,7 @@ def exit_reports(view: View, job: Job, now: float, node_lost_s: float) -> list[T
 def _exit_report(
     view: View, job: Job, pod: PodFact, now: float, node_lost_s: float
 ) -> TaskExited | None:
-    if pod.ended or pod.deleted:
+    if pod.has_ended or pod.deleted:
         return TaskExited(
             **pod_fields(job, pod),
             node=pod.node,

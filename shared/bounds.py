@@ -1,8 +1,8 @@
 """The bounds of a message's numbers, texts and lists, kept by whoever says it.
 
-A measured value may be beyond the bounds of its field: a speed over a very short time, a pause of
-a job that was stopped for years. The text of a program's error may be longer than its field. A message with
-such a value would become a dead letter, and all else that it says would be lost.
+A measured value may be beyond the bounds of its field: a speed over a very short time, a pause of a
+job that was stopped for years. The text of a program's error may be longer than its field. A
+message with such a value would become a dead letter, and all else that it says would be lost.
 
 Facts that wait for the order which they follow on: facts and orders come in two streams, each
 read on its own. Pure.

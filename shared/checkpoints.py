@@ -1,8 +1,8 @@
 """The checkpoint folder of a job, and the files beside its checkpoints.
 
-Law: no two jobs ever have the same folder. Its name has the namespace, the job, its uid and the time
-of its acceptance. A uid is a stream sequence, so it repeats after the bus was lost; together with
-the time it is unique. The namespace is the first part, so that no request can name a folder of
+Law: no two jobs ever have the same folder. Its name has the namespace, the job, its uid and the
+time of its acceptance. A uid is a stream sequence, so it repeats after the bus was lost; together
+with the time it is unique. The namespace is the first part, so that no request can name a folder of
 another namespace.
 
     gen-3/ckpt-480.index       TensorFlow's own files
@@ -46,8 +46,8 @@ def new_checkpoint_folder(request: JobRequested, uid: int, accepted_s: float) ->
 def checkpoint_location(request: JobRequested, uid: int, folder: str) -> str:
     """Return the place of a job's checkpoints: a path relative to the cluster's folder, or a URL.
 
-    `folder`: the one that the job was accepted with; empty for jobs of version 0.1.0, which used the
-    path itself.
+    `folder`: the one that the job was accepted with; empty for jobs of version 0.1.0, which used
+    the path itself.
     """
     path = request.checkpoint.path or ""
     if not folder:

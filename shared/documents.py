@@ -49,7 +49,8 @@ def _compose_all(text: str, longest: int) -> Iterator[yaml.Node]:
         for document in yaml.compose_all(text, yaml.SafeLoader):
             if expanded_size(document) > MOST_EXPANDED * longest:
                 raise TooLarge(
-                    f"with its aliases expanded it is larger than {MOST_EXPANDED * longest:,} characters"
+                    f"with its aliases expanded it is larger than {MOST_EXPANDED * longest:,}"
+                    " characters"
                 )
             yield document
     except RecursionError as error:

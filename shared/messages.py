@@ -10,9 +10,9 @@ examples.
 
 Every number has bounds, which are part of its type and are checked on arrival: a message beyond
 them becomes a dead letter. Within them no decision overflows. The sender of a fact cuts its values
-to the bounds (`shared/bounds.py`). Only `metrics`, which are shown and not used, may be any number of
-JSON. In the same way every text and every list that a job sends has a maximum length, because the
-services keep them in memory and a program may write anything.
+to the bounds (`shared/bounds.py`). Only `metrics`, which are shown and not used, may be any number
+of JSON. In the same way every text and every list that a job sends has a maximum length, because
+the services keep them in memory and a program may write anything.
 """
 
 from __future__ import annotations
@@ -137,7 +137,9 @@ class Volume(Part, frozen=True, kw_only=True):
 class Message(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="fact", omit_defaults=True, gc=False
 ):
-    """The base of all messages: a subject, and an id that is the same if the content is the same."""
+    """The base of all messages: a subject, and an id that is the same if the content is the
+    same.
+    """
 
     def key(self) -> str:
         """Return the last tokens of the subject."""
@@ -166,9 +168,9 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     once; a larger batch takes several passes an update. `resources` absent: sized by Weir.
     `learning_rate` says how the rate follows a changed batch: `keep`, `linear` (by the ratio) or
     `sqrt` (its root). `rate_with_workers`: with more workers than at the start the rate falls so
-    far that stale gradients stay `stable` (see `services/trainer/worker/scaling.py`), or not at all (`keep`).
-    `cpu_limits`: `hard`: a task never uses more cores than it has; `soft`: its cores are its share
-    where others want theirs, and it may use what nobody else on its node does.
+    far that stale gradients stay `stable` (see `services/trainer/worker/scaling.py`), or not at all
+    (`keep`). `cpu_limits`: `hard`: a task never uses more cores than it has; `soft`: its cores are
+    its share where others want theirs, and it may use what nobody else on its node does.
     """
 
     program: Program
@@ -364,8 +366,8 @@ class CapacityChanged(Message, frozen=True, kw_only=True, tag="capacity.changed"
     """The free capacity of one node: allocatable minus the requests of every pod on it, Weir's or
     not.
 
-    `free`: never below zero. `schedulable`: false for a cordoned node. `gone`: the node was deleted.
-    `seen`: a digest of the observation, so that the same observation has the same id.
+    `free`: never below zero. `schedulable`: false for a cordoned node. `gone`: the node was
+    deleted. `seen`: a digest of the observation, so that the same observation has the same id.
     """
 
     node: str
@@ -517,8 +519,9 @@ class Alternative(Part, frozen=True, kw_only=True):
 
 
 class AllocationDecided(JobMessage, frozen=True, kw_only=True, tag="allocation.decided"):
-    """The whole desired state of one job. `generation` rises only when tasks, nodes or batch change.
-    `off_s`: for how long its whole cluster was off before. `checkpoint_folder`: see `JobAccepted`.
+    """The whole desired state of one job. `generation` rises only when tasks, nodes or batch
+    change. `off_s`: for how long its whole cluster was off before. `checkpoint_folder`: see
+    `JobAccepted`.
     """
 
     revision: NotNegative
@@ -712,9 +715,10 @@ class CheckpointSaved(JobMessage, frozen=True, kw_only=True, tag="training.saved
     two phases. `successor`: the generation for which it drained; if that one is abandoned, the
     checkpoint is no longer final. `stood`: the reason why training paused while a checkpoint that
     is not the last was written (empty: it did not pause). `digest`: of its files
-    (`services/trainer/worker/checkpoint.py`). `pause_s`: the pause of training, drain included; `cost_s`:
-    seconds of training lost, more than the pause if writing slows training down. `waited_s`: for
-    how long its entry in the ledger waited for the bus. `next_s`: seconds to the next one.
+    (`services/trainer/worker/checkpoint.py`). `pause_s`: the pause of training, drain included;
+    `cost_s`: seconds of training lost, more than the pause if writing slows training down.
+    `waited_s`: for how long its entry in the ledger waited for the bus. `next_s`: seconds to the
+    next one.
     """
 
     step: NotNegative
@@ -868,8 +872,8 @@ class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.prog
 
 
 class JobFinished(JobMessage, frozen=True, kw_only=True, tag="job.finished"):
-    """The job is over. `counted`: examples applied, counted on the ps; `cause`: the reason, with the
-    traceback.
+    """The job is over. `counted`: examples applied, counted on the ps; `cause`: the reason, with
+    the traceback.
     """
 
     outcome: Outcome

@@ -24,7 +24,9 @@ def plural_form(noun: str) -> str:
 
 
 def format_names(names: Sequence[str], most: int) -> str:
-    """Return the first `most` names, and the count of the others: `a`, `a, b`, `a, b and 3 more`."""
+    """Return the first `most` names, and the count of the others: `a`, `a, b`, `a, b and 3
+    more`.
+    """
     rest = f" and {len(names) - most:,} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{rest}"
 
@@ -80,14 +82,19 @@ def pause_preposition(seconds: float) -> str:
 
 def format_payback(saved_s: float, pause_s: float, fine: bool = False) -> str:
     """Return the gain of a change with its pause: `saves 3 min 20 s for a pause of 1.10 s`."""
-    return f"{format_saving(saved_s, fine)}{pause_preposition(saved_s)} a pause of {format_duration(pause_s, fine=True)}"
+    return (
+        f"{format_saving(saved_s, fine)}{pause_preposition(saved_s)} a pause of"
+        f" {format_duration(pause_s, fine=True)}"
+    )
 
 
 # ---------------------------------------------------------------- foreign text
 
 
 def single_line(text: str) -> str:
-    """Return foreign text as one line without control characters, because a terminal obeys those."""
+    """Return foreign text as one line without control characters, because a terminal obeys
+    those.
+    """
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 

@@ -1,4 +1,5 @@
-"""Change one line of pure code at a time, and see if a pure test fails: `make mutations SEED=1 N=30`.
+"""Change one line of pure code at a time, and see if a pure test fails: `make mutations SEED=1
+N=30`.
 
 A mutation swaps a comparison, `and` and `or`, or plus and minus; adds one to a number; or drops a
 `not`. The seed chooses which ones, evenly over all places in the pure modules of the allocator, the

@@ -3,8 +3,8 @@
     weir simulate --policies static,deploy.policies.fewest_first:fewest_first --jobs ...
     WEIR_ALLOCATOR_POLICY=deploy.policies.fewest_first:fewest_first weir up
 
-A pure function: nodes, jobs and the time (seconds since 1970) in, a `Target` for each job out. Types:
-`services/allocator/policies/contract.py`. The allocator decides when a change is worth it.
+A pure function: nodes, jobs and the time (seconds since 1970) in, a `Target` for each job out.
+Types: `services/allocator/policies/contract.py`. The allocator decides when a change is worth it.
 """
 
 from __future__ import annotations

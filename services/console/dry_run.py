@@ -112,7 +112,10 @@ def describe_outlook(job: str, found: Outlook, unnamed: str = UNNAMED) -> list[s
         nodes.setdefault(task.node, []).append(task.role)
     places = "; ".join(f"{node}: {', '.join(roles)}" for node, roles in nodes.items())
     return [
-        f"job {job} would start now with {format_size(counts['ps'], counts['worker'])}, batch {found.batch}",
+        (
+            f"job {job} would start now with {format_size(counts['ps'], counts['worker'])}, batch"
+            f" {found.batch}"
+        ),
         f"  why: {found.why}",
         f"  where: {places}",
         *_by(found, unnamed),
@@ -154,7 +157,10 @@ def _by(found: Outlook, unnamed: str) -> list[str]:
 
 def _effect(effect: Effect) -> str:
     job = effect.job.replace(".", "/")
-    return f"job {job} would have {_size(effect.beside)} instead of {_size(effect.without)}: {effect.why}"
+    return (
+        f"job {job} would have {_size(effect.beside)} instead of {_size(effect.without)}:"
+        f" {effect.why}"
+    )
 
 
 def _size(has: Size | None) -> str:

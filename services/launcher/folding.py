@@ -178,8 +178,8 @@ def _has_stopped(job: Job, message: CheckpointSaved) -> bool:
 
 
 def _fold_progress(job: Job, message: ProgressReported, at_s: float) -> Job:
-    """A report shows that its generation trains, even if its `TrainingResumed` is gone. Reports come
-    every few seconds, so none waits for its decision.
+    """A report shows that its generation trains, even if its `TrainingResumed` is gone. Reports
+    come every few seconds, so none waits for its decision.
     """
     return _set_running(job, message.generation, at_s)
 

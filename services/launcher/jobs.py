@@ -1,4 +1,6 @@
-"""The state of one job, from the messages on the bus: its generations, and the facts about its pods."""
+"""The state of one job, from the messages on the bus: its generations, and the facts about its
+pods.
+"""
 
 from __future__ import annotations
 

@@ -104,7 +104,9 @@ def pod_manifest(order: CreatePod, settings: Settings) -> Body:
 
 
 def resize_patch(resources: Resources, cpu_limits: CpuLimits) -> Body:
-    """Return the patch of a pod's `resize` subresource: cpu and memory, because devices are fixed."""
+    """Return the patch of a pod's `resize` subresource: cpu and memory, because devices are
+    fixed.
+    """
     container = {
         "name": CONTAINER,
         "resources": container_resources(replace(resources, gpu=0), cpu_limits),

@@ -51,8 +51,9 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     resume_timeout_s: float = 120.0  # hand-over -> training resumed
 
     # The time that Kubernetes gives a pod to end: 1.5 times the duration of the job's last changes,
-    # at most this, at least the request's `grace_s`. Without a measurement it is this. A pod that is
-    # not needed any more ends at once; a pod that the launcher deletes has the request's `grace_s`.
+    # at most this, at least the request's `grace_s`. Without a measurement it is this. A pod that
+    # is not needed any more ends at once; a pod that the launcher deletes has the request's
+    # `grace_s`.
     grace_most_s: Annotated[float, Meta(ge=0)] = 180.0
 
     # The most seconds of training to repeat after a loss, passed to every pod

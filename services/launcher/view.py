@@ -283,7 +283,9 @@ def with_service(view: View, service: ServiceFact, deleted: bool) -> View:
 
 
 def with_service_list(view: View, listed: Iterable[ServiceFact], namespace: str = "") -> View:
-    """Return the view with the complete list of services (`namespace`: of this one, unless empty)."""
+    """Return the view with the complete list of services (`namespace`: of this one, unless
+    empty).
+    """
     others = {uid: fact for uid, fact in view.services.items() if not _is_in(fact, namespace)}
     view = _without_pending(replace(view, services=others), "create service ")
     for service in listed:

@@ -31,7 +31,10 @@ from shared.messages import DNS_LABEL, Cores, Namespace, NotNegative
 ERROR_TYPE = re.compile(r", got `\w+`$")
 """The end of a decoder's error, which names a type."""
 SECTIONS = ("nodes", "tenants", "quotas")
-NAMESPACE_RULE = "Expected lower-case letters, digits and hyphens, beginning with a letter, at most 63 characters"
+NAMESPACE_RULE = (
+    "Expected lower-case letters, digits and hyphens, beginning with a letter, at most 63"
+    " characters"
+)
 AboveZero = Annotated[float, Meta(gt=0)]
 
 
@@ -209,8 +212,8 @@ def node_reasons(nodes: Mapping[int, NodeSpec]) -> list[str]:
 
 
 def tenant_reasons(tenants: Mapping[int, TenantSpec], known: Container[str] | None) -> list[str]:
-    """Return the faults of the tenants. `known`: the names of the nodes; None if some of them could not
-    be read.
+    """Return the faults of the tenants. `known`: the names of the nodes; None if some of them could
+    not be read.
     """
     reasons = []
     for index, tenant in tenants.items():

@@ -82,7 +82,9 @@ class Cluster:
     # ---- start and stop
 
     async def start(self) -> None:
-        """Clean up after an earlier start, create the nodes, start the control loops and the API."""
+        """Clean up after an earlier start, create the nodes, start the control loops and the
+        API.
+        """
         self.data.mkdir(parents=True, exist_ok=True)
         await self.reaper.start()
         self.context.cgroups.close()
@@ -172,7 +174,9 @@ class Cluster:
             self.store.change(NODE, "", name, lambda body: modify(body, self.store.now()))
 
     def close_nodes(self) -> None:
-        """Mark all nodes as not ready, so that nobody makes decisions for them before the next start."""
+        """Mark all nodes as not ready, so that nobody makes decisions for them before the next
+        start.
+        """
         self.is_closing = True
         self.write_node_status()
 

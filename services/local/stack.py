@@ -145,7 +145,9 @@ class Stack:
         services: tuple[str, ...] = SERVICES,
         nats_servers: int = 1,
     ) -> None:
-        """`nats_servers`: the servers of the bus, 1 or 3; each one has a replica of every stream."""
+        """`nats_servers`: the servers of the bus, 1 or 3; each one has a replica of every
+        stream.
+        """
         self.folder = folder
         self.cluster_file = cluster_file
         self.settings = dict(settings or {})
@@ -333,7 +335,8 @@ def check_ports_free(nats_port: int, kube_port: int) -> None:
     for port, option in ((nats_port, "--nats-port"), (kube_port, "--kube-port")):
         if is_listening(port):
             raise CannotStart(
-                f"port {port} is in use: is `weir up` running already? If not, choose another one with {option}"
+                f"port {port} is in use: is `weir up` running already? If not, choose another one"
+                f" with {option}"
             )
 
 
@@ -356,8 +359,8 @@ has one setting for all streams.
 
 
 def server_config(auth_file: str) -> str:
-    """Return the configuration of a server. `auth_file`: the accounts and users, relative to the folder
-    of this file.
+    """Return the configuration of a server. `auth_file`: the accounts and users, relative to the
+    folder of this file.
     """
     return f'jetstream {{ sync_interval: {SYNC_INTERVAL} }}\ninclude "{auth_file}"\n'
 
@@ -389,8 +392,8 @@ async def create_streams(
     """Create all streams with a replica on each server.
 
     Servers that have just started elect a leader first, and know of each other only a little later.
-    Until then they do not answer, or have no place for a replica. So with several servers the request
-    is repeated for up to `within_s`.
+    Until then they do not answer, or have no place for a replica. So with several servers the
+    request is repeated for up to `within_s`.
     """
     end_s = time.monotonic() + within_s
     namespaces = tuple(namespaces)

@@ -169,8 +169,8 @@ class Store:
     def check_namespace(self, namespace: str, what: str) -> None:
         if is_leaving(self.read(NAMESPACE, "", namespace)):
             raise forbidden(
-                f"{what} is forbidden: unable to create new content in namespace {namespace} because it is "
-                f"being terminated"
+                f"{what} is forbidden: unable to create new content in namespace {namespace}"
+                " because it is being terminated"
             )
 
     def check_quotas(self, pod: Body) -> None:
@@ -394,8 +394,8 @@ class Change:
         return MODIFIED if matched_before else ADDED
 
     def visible_body(self, verb: str) -> Body:
-        """Return the body of the event. An object that stopped matching is shown in its last version
-        that matched, at the revision of the change.
+        """Return the body of the event. An object that stopped matching is shown in its last
+        version that matched, at the revision of the change.
         """
         if verb == DELETED != self.verb and self.before is not None:
             return with_meta(self.before.body, resourceVersion=str(self.revision))
@@ -411,8 +411,8 @@ class Change:
 
 
 class WatchCache:
-    """The recent changes of one kind. Changes that are older than `KEPT_S` are discarded, as etcd is
-    compacted, and the oldest ones if there are more than `length`.
+    """The recent changes of one kind. Changes that are older than `KEPT_S` are discarded, as etcd
+    is compacted, and the oldest ones if there are more than `length`.
     """
 
     def __init__(self, since: int, length: int) -> None:

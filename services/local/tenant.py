@@ -1,5 +1,5 @@
-"""A tenant: uses about the given amount of CPU until SIGTERM. `python -m services.local.tenant --cpu
-0.3`
+"""A tenant: uses about the given amount of CPU until SIGTERM. `python -m services.local.tenant
+--cpu 0.3`
 
 In every slice of 10 ms it works for cpu x 10 ms and sleeps for the rest. So it stays within its
 share even where no limit is enforced. More than one core takes one process for each core. SIGTERM

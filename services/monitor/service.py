@@ -2,10 +2,10 @@
 
 An event marks nodes for a recount. One loop recounts and publishes them, so that a burst of events
 about a node is one fact, and facts about a node are published in order. Nothing is published before
-nodes and pods have both been listed. Quotas and claims are marked by namespace, and published in the
-same way by loops of their own: if they cannot be read, capacity is published all the same. After
-the bus was away, it may have lost the last facts: the stored ones are read again, and differences
-are published.
+nodes and pods have both been listed. Quotas and claims are marked by namespace, and published in
+the same way by loops of their own: if they cannot be read, capacity is published all the same.
+After the bus was away, it may have lost the last facts: the stored ones are read again, and
+differences are published.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The set-up: create the streams and buckets, then check from time to time that they still exist.
 
-At its start it creates or updates all of them, because a newer version may configure them otherwise.
-Several may run at once: creating an existing stream changes nothing.
+At its start it creates or updates all of them, because a newer version may configure them
+otherwise. Several may run at once: creating an existing stream changes nothing.
 """
 
 from __future__ import annotations

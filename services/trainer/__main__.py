@@ -6,7 +6,9 @@ from services.trainer import credential_isolation
 from shared.runtime import process
 
 EVICTED = 143
-"""The exit code of a task that was stopped; equal to `service.EXIT_EVICTED`, which is imported later."""
+"""The exit code of a task that was stopped; equal to `service.EXIT_EVICTED`, which is imported
+later.
+"""
 
 if __name__ == "__main__":
     process.exit_on_signal(EVICTED)  # before the imports below, which take a while

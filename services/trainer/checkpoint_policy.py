@@ -137,7 +137,9 @@ def generation_of_folder(folder: str) -> int | None:
 
 
 def is_obsolete(number: int, name: str, kept: Sequence[str]) -> bool:
-    """Return whether to remove a file of this generation. `kept`: the paths that the ledger names."""
+    """Return whether to remove a file of this generation. `kept`: the paths that the ledger
+    names.
+    """
     found, ages = CHECKPOINT_FILE.fullmatch(name), _ages(kept)
     if found is None or not ages:
         return False

@@ -20,13 +20,15 @@ NAME_BYTES = 200  # of a file name; file systems allow 255
 REQUIRED = ("model", "optimizer", "loss", "examples", "dataset")
 OPTIONAL = ("evaluation", "metrics")
 NO_OVERWRITE = (
-    "ema_overwrite_frequency, which Weir does not support: leave it out; with use_ema the averages become the weights "
-    "before the evaluation and the last checkpoint"
+    "ema_overwrite_frequency, which Weir does not support: leave it out; with use_ema the averages"
+    " become the weights before the evaluation and the last checkpoint"
 )
 
 
 class BadProgram(Exception):
-    """The program cannot be used; the text has every reason. `at`: the function that is at fault."""
+    """The program cannot be used; the text has every reason. `at`: the function that is at
+    fault.
+    """
 
     def __init__(self, why: str, at: object = None) -> None:
         super().__init__(why)
@@ -80,7 +82,9 @@ def _check_functions(module: ModuleType, name: str) -> None:
 
 
 def missing_functions(name: str, found: Container[str]) -> str:
-    """Return which required functions a program of this name lacks, as text; empty if it has all."""
+    """Return which required functions a program of this name lacks, as text; empty if it has
+    all.
+    """
     missing = [f"{function}()" for function in REQUIRED if function not in found]
     return f"{name} lacks {', '.join(missing)}" if missing else ""
 

@@ -11,7 +11,9 @@ from shared.runtime.config import Common
 
 
 class Settings(Common, frozen=True, kw_only=True):
-    """`WEIR_TRAINER_<FIELD>`; the launcher writes them into the pod. Every timer is one of these."""
+    """`WEIR_TRAINER_<FIELD>`; the launcher writes them into the pod. Every timer is one of
+    these.
+    """
 
     # Identity.
     job: str
@@ -37,9 +39,9 @@ class Settings(Common, frozen=True, kw_only=True):
     usage_s: float = 5.0
 
     # A pod that is told to end works until another generation trains, or until `leave_s` before its
-    # grace period ends. `last_save_s` before that, or twice the duration of the last save, the chief
-    # begins the last save. If the job's last changes took longer than `grace_s`, the pod stays
-    # longer, up to `grace_most_s`, the limit of Kubernetes.
+    # grace period ends. `last_save_s` before that, or twice the duration of the last save, the
+    # chief begins the last save. If the job's last changes took longer than `grace_s`, the pod
+    # stays longer, up to `grace_most_s`, the limit of Kubernetes.
     grace_s: float = 30.0
     grace_most_s: float = 0.0
     leave_s: float = 1.0

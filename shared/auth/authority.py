@@ -3,11 +3,11 @@
 nats-server trusts what the operator's key has signed: the accounts (`server_config`), and through
 them their users. The launcher has a key of its own, bound to a template: a user that it signs has
 the permissions of the trainers of one job, whatever else it claims. (The server accepts a pattern
-as a job's name, which `job_credentials` refuses: so the owner of that key can act as the trainers of
-every job, which he could also name one by one, and as nobody else.)
+as a job's name, which `job_credentials` refuses: so the owner of that key can act as the trainers
+of every job, which he could also name one by one, and as nobody else.)
 
-Keys are nkeys. A claim is a JWT, `header.claims.signature`, each part in base64 without padding; the
-signature is ed25519 over the first two. Random bytes and times are arguments.
+Keys are nkeys. A claim is a JWT, `header.claims.signature`, each part in base64 without padding;
+the signature is ed25519 over the first two. Random bytes and times are arguments.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def public_key(secret: str) -> str:
 
 
 def sign_claims(claims: dict[str, Any], kind: Kind, issued_s: float, secret: str) -> str:
-    """Return a signed token. `claims`: `name`, `sub` (a public key), `nats` (the claims of NATS), and
-    perhaps `exp` (the end, seconds since 1970).
+    """Return a signed token. `claims`: `name`, `sub` (a public key), `nats` (the claims of NATS),
+    and perhaps `exp` (the end, seconds since 1970).
     """
     nats = {**claims["nats"], "type": kind, "version": VERSION}
     body = {**claims, "nats": nats, "iat": int(issued_s), "iss": public_key(secret)}
@@ -177,7 +177,10 @@ def server_config(root: Keys, issued_s: float) -> str:
     operator = sign_claims(claims, "operator", issued_s, root.operator)
     system = public_key(root.system)
     lines = f"max_control_line: {CONTROL_LINE}\n"
-    return f"{lines}operator: {operator}\nsystem_account: {system}\nresolver: MEMORY\nresolver_preload: {{\n{preload}}}\n"
+    return (
+        f"{lines}operator: {operator}\nsystem_account: {system}\nresolver:"
+        f" MEMORY\nresolver_preload: {{\n{preload}}}\n"
+    )
 
 
 def _account(root: Keys, name: str, seed: str, fields: dict[str, Any], issued_s: float) -> str:

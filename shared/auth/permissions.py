@@ -1,17 +1,17 @@
 """Permissions on the bus: the table of messages with their publishers and receivers, and the rights
 that follow from it.
 
-Law: the subjects to which a user may publish are derived from the table. Nobody can read the answers
-to another user, because each user has inboxes of its own.
+Law: the subjects to which a user may publish are derived from the table. Nobody can read the
+answers to another user, because each user has inboxes of its own.
 
-Two accounts. INSIDE has the streams, the services and the operator (a person who may see all). OUTSIDE
-has the users that are not trusted: a job's trainers, which run a stranger's program, and submitters,
-which request jobs in one namespace. Two accounts are needed because nats-server checks the subject of
-a request and not the subject of its answer: a user could have a message of its own answered onto a
-subject of another user. From OUTSIDE such an answer comes back to OUTSIDE, where no stream listens;
-and all messages are pulled, to inboxes that cannot be guessed. (A consumer can be created that pushes
-onto a subject inside. A stream that listens there stores the message, if at all, under the message's
-own subject, and no acknowledgement is forged; a test measures it.)
+Two accounts. INSIDE has the streams, the services and the operator (a person who may see all).
+OUTSIDE has the users that are not trusted: a job's trainers, which run a stranger's program, and
+submitters, which request jobs in one namespace. Two accounts are needed because nats-server checks
+the subject of a request and not the subject of its answer: a user could have a message of its own
+answered onto a subject of another user. From OUTSIDE such an answer comes back to OUTSIDE, where no
+stream listens; and all messages are pulled, to inboxes that cannot be guessed. (A consumer can be
+created that pushes onto a subject inside. A stream that listens there stores the message, if at
+all, under the message's own subject, and no acknowledgement is forged; a test measures it.)
 
 Rights are as narrow as NATS allows. They are wider than the table in these places:
 
@@ -20,9 +20,9 @@ Rights are as narrow as NATS allows. They are wider than the table in these plac
 - Allocator, launcher, page and operator read with several filters, so each may read all orders and facts.
 - A user that may ask a stream for its state (`STREAM.INFO`: services, operator) may read the subjects in it.
 - A consumer has a name that its creator chooses, and a permission holds a name as a whole or not at
-  all. The names of the services' consumers are denied. The submitters of a namespace and the trainers
-  of a job have fixed lists of names, which limit the number of their consumers. The names can be
-  guessed, but no other user may pull from them.
+  all. The names of the services' consumers are denied. The submitters of a namespace and the
+  trainers of a job have fixed lists of names, which limit the number of their consumers. The names
+  can be guessed, but no other user may pull from them.
 - The streams of a namespace have its name in theirs, and a permission holds a token as a whole or not
   at all: so the set-up may create and update any stream.
 - Putting a message back is publishing it, so the operator may publish any message: no server can check
@@ -31,11 +31,11 @@ Rights are as narrow as NATS allows. They are wider than the table in these plac
   may use. Its submitters read, store and overwrite all programs in it. A job's trainers read the
   description of their own program only, but the contents of every program of their namespace: the
   place of the contents changes each time a program is stored, and later pods of a running job must
-  find them. An overwritten program is not run: trainers check the digest, and the next `weir submit`
-  of the program repairs it.
+  find them. An overwritten program is not run: trainers check the digest, and the next `weir
+  submit` of the program repairs it.
 - Only the allocator purges: a permission names a stream as a whole, and a namespace's name is part of
-  the names of its streams. It cannot purge dead letters and `weir-state`. It reads contents of programs
-  by their subject.
+  the names of its streams. It cannot purge dead letters and `weir-state`. It reads contents of
+  programs by their subject.
 - The operator asks any stream for its state, and any stream but a key-value bucket for a message by its
   number; the allocator asks any stream for its state, because a namespace's name is part of its
   streams' names.
@@ -147,8 +147,8 @@ RECEIVED_BY: dict[type[Message], tuple[str, ...]] = {
     ProgressReported: (*ALL, JOB),
     ServiceTroubled: (OPERATOR, PAGE),
 }
-"""After a restart the monitor reads its own facts. JOB and SUBMITTER: of their own job and namespace
-only.
+"""After a restart the monitor reads its own facts. JOB and SUBMITTER: of their own job and
+namespace only.
 """
 
 PUT_BACK_BY = (OPERATOR,)
@@ -216,8 +216,8 @@ def _use_lease(user: str) -> list[str]:
 
 
 def snapshot_keys(user: str) -> tuple[str, str]:
-    """Return the entries of `weir-state` with a service's snapshot: the entry of the service, and the
-    parts of a large snapshot.
+    """Return the entries of `weir-state` with a service's snapshot: the entry of the service, and
+    the parts of a large snapshot.
     """
     return user, f"{user}.*.*"
 
@@ -250,8 +250,8 @@ def _read_info(*streams: str) -> list[str]:
 
 
 def _read_last(stream: str, subject: str) -> str:
-    """Return the subject to read the last message on a subject by direct get, the only request for it
-    that names the subject.
+    """Return the subject to read the last message on a subject by direct get, the only request for
+    it that names the subject.
     """
     return f"{API}.DIRECT.GET.{stream}.{subject}"
 
@@ -458,7 +458,9 @@ beside each other, and the name of one that has lost its connection is free agai
 `watching.READER_IDLE_S` later.
 """
 MOST_READER_BLOCKS = 30
-"""The server refuses users with more than 4,096 subjects in scoped permissions; a name needs four."""
+"""The server refuses users with more than 4,096 subjects in scoped permissions; a name needs
+four.
+"""
 MOST_TRAINERS = 900
 """Tasks that a job may have, so that each finds a name."""
 
@@ -555,11 +557,12 @@ READERS_TAG = "readers"
 
 
 def job_template() -> Permissions:
-    """Return the rights of the job that the tags of its credentials name. The launcher's key can grant
-    no other rights.
+    """Return the rights of the job that the tags of its credentials name. The launcher's key can
+    grant no other rights.
 
-    The tags of version 0.1.0 have other names. The server leaves out a subject if the credentials lack
-    its tag, so job credentials of that version have no rights: they could read consumers of any name.
+    The tags of version 0.1.0 have other names. The server leaves out a subject if the credentials
+    lack its tag, so job credentials of that version have no rights: they could read consumers of
+    any name.
     """
     namespace, job, meta = map(_tag, TAGS)
     return job_permissions(namespace, job, meta, reader_names(namespace, job, _tag(READERS_TAG)))

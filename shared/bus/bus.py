@@ -339,8 +339,8 @@ class Bus:
     async def read_stored(
         self, kinds: Iterable[type[Message]], through: Mapping[str, int]
     ) -> AsyncIterator[StoredMessage]:
-        """Yield the readable messages of these kinds up to a sequence of each stream. Call it before
-        `follow`.
+        """Yield the readable messages of these kinds up to a sequence of each stream. Call it
+        before `follow`.
         """
         for stream, here in _by_stream(kinds).items():
             if stream not in through:

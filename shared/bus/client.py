@@ -103,7 +103,9 @@ class ResilientClient(Client):
         self._known_addresses: dict[str, str] = {}  # host and port of a server -> its last address
 
     async def flush(self, timeout: int = 10) -> None:
-        """Send what waits, then wait for an answer of the server; each at most `timeout` seconds."""
+        """Send what waits, then wait for an answer of the server; each at most `timeout`
+        seconds.
+        """
         try:
             await asyncio.wait_for(self._flush_pending(force_flush=True), timeout)
         except TimeoutError as error:

@@ -269,7 +269,8 @@ class DurableConsumer:
         last = int((await self.js.stream_info(self.subscription.stream)).state.last_seq)
         if last < self.after:
             raise StreamSetBack(
-                f"{self.subscription.stream} ends at {last}, and this service has read up to {self.after}"
+                f"{self.subscription.stream} ends at {last}, and this service has read up to"
+                f" {self.after}"
             )
         if not self.pending:
             return  # the message was removed, and there is none after it
@@ -278,7 +279,8 @@ class DurableConsumer:
             self._peeked = raw
         elif stored_time(raw) != self.stored_s:
             raise StreamSetBack(
-                f"{self.subscription.stream} has another message at {self.after} than this service has read"
+                f"{self.subscription.stream} has another message at {self.after} than this service"
+                " has read"
             )
         else:
             self.pending = raw.metadata.num_pending

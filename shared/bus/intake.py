@@ -1,18 +1,19 @@
-"""The intake of a namespace: streams, bounded by the server, for what its submitters and jobs publish.
+"""The intake of a namespace: streams, bounded by the server, for what its submitters and jobs
+publish.
 
-Law: credentials from outside (a submitter's, a job's) publish to streams of their own namespace only.
-Orders, facts and dead letters source from those at a limited rate. So a flood fills the intake of its
-own namespace; what reaches the streams that all namespaces share is bounded in bytes per second, in
-message size and in messages per subject.
+Law: credentials from outside (a submitter's, a job's) publish to streams of their own namespace
+only. Orders, facts and dead letters source from those at a limited rate. So a flood fills the
+intake of its own namespace; what reaches the streams that all namespaces share is bounded in bytes
+per second, in message size and in messages per subject.
 
     weir-intake-<namespace>    requests, cancellations, ends of jobs     -> weir-orders    full: refused
     weir-reports-<namespace>   facts of its jobs' tasks and training     -> weir-facts     full: oldest discarded
                                letters of its jobs' ledger entries       -> weir-dead
 
 The server does all of it. A route is a durable consumer with a rate limit, from which the shared
-stream sources. A message is removed from the intake once its copy is stored. Outside, subjects are as
-inside (`permissions.imported_subjects`); in the intake they begin with `weir-intake.`, and a route
-gives them their name back.
+stream sources. A message is removed from the intake once its copy is stored. Outside, subjects are
+as inside (`permissions.imported_subjects`); in the intake they begin with `weir-intake.`, and a
+route gives them their name back.
 """
 
 from __future__ import annotations
@@ -197,7 +198,8 @@ async def connect_route(js: JetStreamContext, route: Route) -> None:
 async def _known_consumer(js: JetStreamContext, route: Route) -> ConsumerConfig | None:
     """Return the consumer of a route as it is, or None if it is new.
 
-    It delivers to a subject that cannot be guessed, so nobody can have other messages delivered there.
+    It delivers to a subject that cannot be guessed, so nobody can have other messages delivered
+    there.
     """
     try:
         found: ConsumerConfig = (await js.consumer_info(route.source, route.target)).config

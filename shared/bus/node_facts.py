@@ -39,7 +39,9 @@ class LastNodeFacts:
             self._missing.pop(subjects.subject_of(message), None)
 
     def take_missing(self) -> list[StoredMessage]:
-        """Return the facts that the history did not have, the oldest first; each is returned once."""
+        """Return the facts that the history did not have, the oldest first; each is returned
+        once.
+        """
         missing, self._missing = self._missing, {}
         return sorted(missing.values(), key=lambda fact: fact.sequence)
 

@@ -3,9 +3,9 @@
 Promise: `store_program` returns once the whole program is stored under its digest, in place of
 whatever was there.
 
-A program is read by one subject and one consumer with a filter. The library's own object store sends
-requests that name the stream only, which would let a job read all descriptions, and uses a consumer
-that pushes.
+A program is read by one subject and one consumer with a filter. The library's own object store
+sends requests that name the stream only, which would let a job read all descriptions, and uses a
+consumer that pushes.
 """
 
 from __future__ import annotations
@@ -213,8 +213,8 @@ def _stream(bucket: str) -> str:
 async def read_program(bus: Bus, namespace: str, digest: str, most: int = LARGEST_PROGRAM) -> bytes:
     """Return the stored content of this digest. Its digest is not checked.
 
-    Raises the errors of `read_description`; `ProgramTooLarge` for more than `most` bytes, whatever its
-    description says; `ValueError` if the description does not lead to one object (a link, or a
+    Raises the errors of `read_description`; `ProgramTooLarge` for more than `most` bytes, whatever
+    its description says; `ValueError` if the description does not lead to one object (a link, or a
     pattern); and `BucketBusy`.
     """
     return await _read_content(

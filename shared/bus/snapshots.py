@@ -45,7 +45,9 @@ BYTES = Family(
 FAILING = Family(
     name="weir_snapshot_failing_seconds",
     kind="gauge",
-    help="Time since the state was stored last; a restart reads the log since then. 0: it is stored.",
+    help=(
+        "Time since the state was stored last; a restart reads the log since then. 0: it is stored."
+    ),
 )
 
 

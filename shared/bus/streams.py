@@ -63,8 +63,8 @@ NAME_IN_USE = 10058
 def stream_configs(
     facts_max_bytes: int = GIB, orders_max_bytes: int = GIB
 ) -> tuple[StreamConfig, ...]:
-    """Return the streams, with disjoint subjects. Orders are refused if the stream is full, old facts
-    are discarded, and dead letters stay for a month.
+    """Return the streams, with disjoint subjects. Orders are refused if the stream is full, old
+    facts are discarded, and dead letters stay for a month.
 
     The last fact of each node, and of each namespace's quotas and claims, is always kept.
     """
@@ -108,8 +108,8 @@ def stream_configs(
 
 
 async def create_streams(js: JetStreamContext, replicas: int, orders_max_bytes: int = 0) -> None:
-    """Create or update all streams and buckets. `orders_max_bytes` 0: the default, or the current size
-    if that is larger.
+    """Create or update all streams and buckets. `orders_max_bytes` 0: the default, or the current
+    size if that is larger.
 
     The buckets come first, because services wait for the streams only, and need the buckets then.
     """

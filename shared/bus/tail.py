@@ -116,8 +116,8 @@ class NotAdmitted(NatsError):
 
 def intake_full_error(subject: str, why: str) -> NotAdmitted:
     return NotAdmitted(
-        f"the intake of namespace {subject.split('.')[3]} is full ({why}): too much was published in this namespace; "
-        "nothing was stored, try again in a minute"
+        f"the intake of namespace {subject.split('.')[3]} is full ({why}): too much was published"
+        " in this namespace; nothing was stored, try again in a minute"
     )
 
 
@@ -137,7 +137,10 @@ async def admitted_sequence(
                 if raw.headers and raw.headers.get(subjects.MESSAGE_ID) == message_id:
                     return int(raw.metadata.sequence.stream)
     except TimeoutError as error:
-        why = f"the intake of namespace {subject.split('.')[3]} has not passed it on within {ADMITTED_S:g} s"
+        why = (
+            f"the intake of namespace {subject.split('.')[3]} has not passed it on within"
+            f" {ADMITTED_S:g} s"
+        )
         raise NotAdmitted(
             f"{why}: too much was published there; it stays stored, and is answered later"
         ) from error
@@ -175,13 +178,15 @@ async def add_consumer(
                 raise
     if _is_submitter(client):
         raise TooManyReaders(
-            f"namespace {client.user.partition('.')[2]} has {SLOTS} readers of {stream} already; end one of them"
+            f"namespace {client.user.partition('.')[2]} has {SLOTS} readers of {stream} already;"
+            " end one of them"
         )
     await asyncio.sleep(
         random.uniform(*READER_PAUSE_S)
     )  # all requests for consumers wait in one queue of the server
     raise NatsError(
-        f"{tries} names of {client.user} for a consumer of {stream} are in use; other names are tried next"
+        f"{tries} names of {client.user} for a consumer of {stream} are in use; other names are"
+        " tried next"
     )
 
 

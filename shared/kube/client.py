@@ -1,8 +1,9 @@
-"""HTTP requests to a Kubernetes API server, with the official client's configuration and credentials.
+"""HTTP requests to a Kubernetes API server, with the official client's configuration and
+credentials.
 
-Bodies are plain dicts, pages and lines are bytes: there are no models, because an object is read into
-a small fact at once. Every request passes the rate limiter and is counted. The user agent is the
-program's name, for the server's audit log.
+Bodies are plain dicts, pages and lines are bytes: there are no models, because an object is read
+into a small fact at once. Every request passes the rate limiter and is counted. The user agent is
+the program's name, for the server's audit log.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class ApiRequest:
 
 
 async def connect_api(settings: KubeSettings, name: str, chance: Callable[[], float]) -> Api:
-    """Connect by URL (and token file), else by kubeconfig, else by the default kubeconfig, else with
-    the pod's service account.
+    """Connect by URL (and token file), else by kubeconfig, else by the default kubeconfig, else
+    with the pod's service account.
     """
     chosen = client.Configuration()
     chosen.connection_pool_maxsize = (

@@ -1,8 +1,8 @@
 """Parts of Kubernetes API objects, and its quantities (`250m`, `1.5Gi`, `1e3`).
 
 Null stands for absent. A quantity is parsed exactly, and is a whole number then (thousandths of a
-core, bytes, devices, pods), rounded up as the scheduler does, so that sums are exact. No quantity is
-larger than `LARGEST`, as in Kubernetes.
+core, bytes, devices, pods), rounded up as the scheduler does, so that sums are exact. No quantity
+is larger than `LARGEST`, as in Kubernetes.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def whole_units(resource: str, quantity: object) -> int:
 
 @lru_cache(maxsize=4096)
 def _whole(times: int, quantity: str) -> int:
-    """Return a quantity in whole units. Cached: reading a pod takes 7 us with the cache, 27 without;
-    a large cluster has 150,000 (`make bench-scale`).
+    """Return a quantity in whole units. Cached: reading a pod takes 7 us with the cache, 27
+    without; a large cluster has 150,000 (`make bench-scale`).
     """
     value = parse_quantity(quantity) * times
     return -(-value.numerator // value.denominator)

@@ -1,7 +1,8 @@
 """List, then watch, for ever: how the monitor and the launcher follow objects of Kubernetes.
 
 Promise. `follow` yields all objects as `Listed`, then each change as `Changed` or `Deleted`, in the
-server's order. It continues after the last complete line that was read, or begins with a new `Listed`.
+server's order. It continues after the last complete line that was read, or begins with a new
+`Listed`.
 
     the watch ends or breaks; no connection; 429, 500, 502, 503            continue from the last revision or page
     410 Expired (a status, or an ERROR event in a stream)                  list again; between two pages: in one piece
@@ -96,7 +97,9 @@ class ListWatch(Generic[Fact]):
     # ------------------------------------------------------------ listing
 
     async def _list(self) -> Listed[Fact]:
-        """Read a list page by page, so that the objects of a large cluster are never all in memory."""
+        """Read a list page by page, so that the objects of a large cluster are never all in
+        memory.
+        """
         while True:
             page = msgspec.json.decode(
                 await self.api.list_page(self.path, self._page_query()), type=ListPage

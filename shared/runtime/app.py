@@ -129,7 +129,9 @@ async def _connect_to_streams(
 
 
 async def _until_streams_exist(connection: Bus) -> None:
-    """Wait for the streams, which the set-up creates: on a new cluster a service may start first."""
+    """Wait for the streams, which the set-up creates: on a new cluster a service may start
+    first.
+    """
     if connection.name == SETUP:
         return
     exist, warning = asyncio.Event(), RateLimitedWarning()

@@ -1,8 +1,9 @@
 """Settings: declared, typed, complete. An unknown one stops the program.
 
-A service's settings are a frozen struct. Its fields come from the environment: `WEIR_<SERVICE>_<FIELD>`
-for its own, and `WEIR_<FIELD>` for those of `Common`, which every service has. Every timer is a
-setting; all are logged at start. A mapping is written as JSON, a list with commas.
+A service's settings are a frozen struct. Its fields come from the environment:
+`WEIR_<SERVICE>_<FIELD>` for its own, and `WEIR_<FIELD>` for those of `Common`, which every service
+has. Every timer is a setting; all are logged at start. A mapping is written as JSON, a list with
+commas.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The health of a service: conditions that it needs to be ready, and sources of metrics.
 
-Each part of a service adds its own at the start; `http_server.py` publishes them. A service is alive
-also while its bus is away: to restart it would not help.
+Each part of a service adds its own at the start; `http_server.py` publishes them. A service is
+alive also while its bus is away: to restart it would not help.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Incidents: a service cannot publish, receive or see what it must. They are published with cause and
-remedy.
+"""Incidents: a service cannot publish, receive or see what it must. They are published with cause
+and remedy.
 
 An incident is published at its beginning, if the bus can take it, and at its end with its duration.
 It goes to the stream of facts, which drops its oldest messages and so has room while the stream of
@@ -72,7 +72,9 @@ class Incidents:
             self._enqueue(replace(lasting, seconds=0.0))
 
     def _enqueue(self, fact: ServiceTroubled) -> None:
-        """Queue a message. If nobody publishes them, the first few wait, and the rest are dropped."""
+        """Queue a message. If nobody publishes them, the first few wait, and the rest are
+        dropped.
+        """
         if not self._due.full():
             self._due.put_nowait(fact)
 

@@ -1,25 +1,25 @@
 """Leadership: one of several replicas of a service acts, the others stand by.
 
-The lease is an entry of the bucket `weir-state`, written by compare-and-set: a replica that writes on
-top of the revision that it has read gets the lease; all others are refused. A leader renews it every
-third of the lease. No wall clocks are compared:
+The lease is an entry of the bucket `weir-state`, written by compare-and-set: a replica that writes
+on top of the revision that it has read gets the lease; all others are refused. A leader renews it
+every third of the lease. No wall clocks are compared:
 
 - A leader counts from the moment *before* it sent the last write that the server accepted. It stops
   acting after HOLDS of the lease, then exits, and is restarted as a stand-by.
 - A stand-by counts from the moment *after* it first saw a revision. It writes on top of it when the
   whole lease has passed and the revision is still the same.
 
-The server accepted the write between these two moments. So nobody takes over from a leader that still
-acts, as long as the rates of the two clocks differ by less than 1 / HOLDS. The clock must go on while
-the process or the machine sleeps. A leader that stops cleanly writes an entry without a holder, so
-that nobody has to wait.
+The server accepted the write between these two moments. So nobody takes over from a leader that
+still acts, as long as the rates of the two clocks differ by less than 1 / HOLDS. The clock must go
+on while the process or the machine sleeps. A leader that stops cleanly writes an entry without a
+holder, so that nobody has to wait.
 
-A stand-by is ready: otherwise a rolling update would wait for it while it waits for the replica that
-the update is to replace.
+A stand-by is ready: otherwise a rolling update would wait for it while it waits for the replica
+that the update is to replace.
 
-A leader that is frozen between its check of the clock and its act acts late. So a message carries the
-last sequence that its sender has read (`Bus.publish`, `expect_last`), and the server refuses it if
-there is a later one.
+A leader that is frozen between its check of the clock and its act acts late. So a message carries
+the last sequence that its sender has read (`Bus.publish`, `expect_last`), and the server refuses it
+if there is a later one.
 """
 
 from __future__ import annotations
@@ -78,15 +78,17 @@ class LeaseEntry(msgspec.Struct, frozen=True):
 
 
 class SeenEntry(msgspec.Struct, frozen=True):
-    """An entry, and the time (s, own clock) since it has this revision; revision 0: there is none."""
+    """An entry, and the time (s, own clock) since it has this revision; revision 0: there is
+    none.
+    """
 
     revision: int
     held: LeaseEntry
     since_s: float
 
     def open_to(self, holder: str, lease_s: float, now_s: float) -> bool:
-        """Return True if a replica that has watched since then may take the lease. The longer of its
-        own lease and the holder's counts.
+        """Return True if a replica that has watched since then may take the lease. The longer of
+        its own lease and the holder's counts.
         """
         return self.held.holder in ("", holder) or now_s - self.since_s >= max(
             lease_s, self.held.lease_s
@@ -134,7 +136,10 @@ class Lease:
                         LeaseEntry(self.holder, seen.held.term + 1, self.lease_s), seen.revision
                     )
                     if seen.held.holder not in ("", self.holder):
-                        fell = f"the leader did not renew its lease for {self.lease_s:g} s, and this one took over"
+                        fell = (
+                            f"the leader did not renew its lease for {self.lease_s:g} s, and this"
+                            " one took over"
+                        )
                         self.bus.incidents.record("began again", fell)
                     self.term = seen.held.term + 1
                     log.info("Leads", service=self.service, term=self.term, holder=self.holder)
@@ -214,7 +219,9 @@ class Lease:
     # ------------------------------------------------------------ the entry
 
     async def _read_entry(self) -> SeenEntry:
-        """Read the entry. A replica that lags may answer; a write on top of an old revision is refused."""
+        """Read the entry. A replica that lags may answer; a write on top of an old revision is
+        refused.
+        """
         try:
             raw = await self.bus.js.get_msg(stream_of(STATE), subject=self.subject, direct=True)
         except NotFoundError:
@@ -226,7 +233,9 @@ class Lease:
         return SeenEntry(int(raw.seq or 0), held, self.clock())
 
     async def _write_entry(self, held: LeaseEntry, on_top_of: int) -> None:
-        """Write the entry. Raises `Stale` for another revision; after any other error it may be written."""
+        """Write the entry. Raises `Stale` for another revision; after any other error it may be
+        written.
+        """
         sent_s = self.clock()
         body = msgspec.json.encode(held)
         self.revision = await self.bus.replace_entry(

@@ -102,7 +102,9 @@ NEWER = Family(
 WAITING = Family(
     name="weir_bus_messages_waiting",
     kind="gauge",
-    help="Messages that are not stored yet: a first try failed, or they wait behind such a message.",
+    help=(
+        "Messages that are not stored yet: a first try failed, or they wait behind such a message."
+    ),
 )
 CONNECTED = Family(
     name="weir_bus_connected",

@@ -1,4 +1,6 @@
-"""Helpers for a process: death with its parent, early signals, free ports, ending background tasks."""
+"""Helpers for a process: death with its parent, early signals, free ports, ending background
+tasks.
+"""
 
 from __future__ import annotations
 

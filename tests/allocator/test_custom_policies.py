@@ -64,7 +64,10 @@ def want(text: str = "") -> str:
         "reason": "because",
     }
     changed = fields | dict([text.split("=")] if text else [])
-    return f"return [Want({', '.join(f'{name}={_literal(value)}' for name, value in changed.items())})]"
+    return (
+        "return"
+        f" [Want({', '.join(f'{name}={_literal(value)}' for name, value in changed.items())})]"
+    )
 
 
 def _literal(value: Any) -> str:
@@ -108,7 +111,8 @@ def test_every_invalid_policy_name_has_its_reason(write: Write) -> None:
     )
     assert (
         told[1]
-        == "policy 'nowhere:mine': it cannot be imported: ModuleNotFoundError: No module named 'nowhere'"
+        == "policy 'nowhere:mine': it cannot be imported: ModuleNotFoundError: No module named"
+        " 'nowhere'"
     )
     assert told[2].startswith("policy 'broken:mine': it cannot be imported: SyntaxError: ")
     assert "'json:dumpss': it cannot be imported: AttributeError: " in told[3]
@@ -208,14 +212,15 @@ def fewest_first(cluster: list[Node], jobs: list[JobSeen], now: float) -> list[W
             )
     return wants
 """
-"""The example of version 0.3, `deploy/policies/fewest_first.py`, with the keywords that were renamed
-since.
+"""The example of version 0.3, `deploy/policies/fewest_first.py`, with the keywords that were
+renamed since.
 """
 OLDER_NAMES = {
     "services.allocator.policies": "POLICIES JobSeen Policy Want",
     "services.allocator.policies.contract": (
-        "BOUNDLESS PAUSE_S Size Node TaskLimits Quota ClusterQuota Quotas Plan "
-        "Observed Reading Learned Timed Past Kin JobSeen JobList models_of Want Policy at_start left_open efficiency worth"
+        "BOUNDLESS PAUSE_S Size Node TaskLimits Quota ClusterQuota Quotas Plan Observed Reading"
+        " Learned Timed Past Kin JobSeen JobList models_of Want Policy at_start left_open"
+        " efficiency worth"
     ),
     "services.allocator.policies.registry": "POLICIES FITTERS MODELS ARRAYS Fitter",
     "services.allocator.placing.placement": (

@@ -164,7 +164,10 @@ def test_a_job_stopped_with_its_cluster_continues_without_losses():
     runs = story.state.jobs["default.mnist"].active_decision
     story.hear(*(exited(task, 143, "Terminated") for task in runs.tasks))
     again = story.hear(node(cpu=3)).decided()
-    stopped = "was stopped with its cluster or its nodes (3 pods: mnist-chief-0, mnist-ps-1 and 1 more); replaced"
+    stopped = (
+        "was stopped with its cluster or its nodes (3 pods: mnist-chief-0, mnist-ps-1 and 1 more);"
+        " replaced"
+    )
     assert size(again) == (1, 1) and again.reason == stopped, (
         "of no loss, and so of no budget against which it counts"
     )
@@ -254,7 +257,8 @@ def test_three_task_failures_fail_the_job():
     assert isinstance(finished, JobFinished) and finished.outcome == "failed"
     assert (
         finished.cause
-        == f"3 generations failed within 1 h; the last: mnist-worker-{worker.serial}: Error, exit code 1"
+        == f"3 generations failed within 1 h; the last: mnist-worker-{worker.serial}: Error, exit"
+        " code 1"
     )
     assert story.state.jobs == {}
 

@@ -86,8 +86,10 @@ def test_a_job_that_makes_its_policy_raise_is_set_aside(
     assert [(each.job, each.policy) for each in told.decisions.failures] == [
         (f"default.{guilty[0]}", "fragile")
     ]
-    assert told.why(guilty[0]) == (
-        "set aside: policy 'fragile' failed for this job: OverflowError: (34, 'Numerical result out of range')"
+    assert (
+        told.why(guilty[0])
+        == "set aside: policy 'fragile' failed for this job: OverflowError: (34, 'Numerical result"
+        " out of range')"
     )
     assert "in policy" in told.decisions.failures[0].traceback and len(calls) < 15
 
@@ -228,7 +230,8 @@ def test_an_untried_job_has_that_reason_and_is_tried_first(
     told.decide()
     assert (
         told.why("good")
-        == "set aside for now: policy 'fragile' fails for other jobs, and was not tried for this one yet"
+        == "set aside for now: policy 'fragile' fails for other jobs, and was not tried for this"
+        " one yet"
     )
 
     more = [f"more{number:02}" for number in range(60)]

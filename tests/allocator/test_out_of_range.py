@@ -125,7 +125,10 @@ async def test_numbers_out_of_range_do_not_affect_other_jobs(
             await ask(server, "team-a", "tiny", resources=tiny)
             refused = await last(operator, JobRejected, "team-a.tiny")
             assert refused.reasons == (
-                "resources.worker.cpu: 4.94066e-324 is less than 0.001, the least that a task may have",
+                (
+                    "resources.worker.cpu: 4.94066e-324 is less than 0.001, the least that a task"
+                    " may have"
+                ),
             )
             uid = await ask(server, "team-a", "mine")
             ours = await decided(operator, OFFENDER)

@@ -75,7 +75,9 @@ EDGES = {
         "worker.watchdog",
     },
 }
-"""Modules that touch the outside world, by package; relative names. All others decide, and are pure."""
+"""Modules that touch the outside world, by package; relative names. All others decide, and are
+pure.
+"""
 
 PURE_ELSEWHERE = (
     "services.console.board",

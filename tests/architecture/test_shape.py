@@ -25,7 +25,9 @@ ALLOWED = {
 README_LINES = 200
 README_COLUMNS = 100
 BARE_PARTICIPLES = 20
-"""Fewer functions than this may have one for a name: `told` says neither what it does nor returns."""
+"""Fewer functions than this may have one for a name: `told` says neither what it does nor
+returns.
+"""
 IRREGULAR_PARTICIPLE = re.compile(
     "told|said|heard|seen|kept|stood|held|given|asked|known|made|found|wanted|spoken|taken|gone|done"
     "|left|lost|meant|sought|rewritten|written|drawn|torn|shown"

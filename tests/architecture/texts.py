@@ -2,9 +2,9 @@
 
     python -m tests.architecture.texts [--kind KIND] [PATH ...]
 
-A reviewer reads the list from top to bottom: a text is short, says the cause first and the remedy last.
-A formatted string is one text with the expressions in braces. Docstrings, comments and
-the event names of the logs are not texts.
+A reviewer reads the list from top to bottom: a text is short, says the cause first and the remedy
+last. A formatted string is one text with the expressions in braces. Docstrings, comments and the
+event names of the logs are not texts.
 """
 
 from __future__ import annotations

@@ -151,7 +151,8 @@ class Bench:
         self.marks[name] = time.time()
         await self._current()
         say(
-            f"{name}: current again {time.time() - self.marks[name]:.1f} s later, {self.hearer.told['applied']} applied"
+            f"{name}: current again {time.time() - self.marks[name]:.1f} s later,"
+            f" {self.hearer.told['applied']} applied"
         )
         await asyncio.sleep(SETTLE_S)
 

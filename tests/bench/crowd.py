@@ -16,7 +16,9 @@ from services.cli.trial import Trial
 from shared.messages import CapacityChanged
 from tests.bench.report import median, percentile, say
 
-CLUSTER = "nodes:\n  - {name: master, cpu: 0.01, memory_gib: 0.01}\n"  # the simulated ones are made over the API
+CLUSTER = (  # the simulated ones are made over the API
+    "nodes:\n  - {name: master, cpu: 0.01, memory_gib: 0.01}\n"
+)
 PODS = "/api/v1/namespaces/default/pods"
 MERGE = {"Content-Type": "application/merge-patch+json"}
 PODS_A_NODE = 10

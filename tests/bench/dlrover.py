@@ -121,8 +121,9 @@ def compared(manual: Played, ours: Played) -> dict[str, float]:
     old, new = figures(manual), figures(ours)
     return {
         "jct_cut": 1 - fmean(after[name] for name in both) / fmean(before[name] for name in both),
-        "jct_cut_median": 1
-        - median(after[name] for name in both) / median(before[name] for name in both),
+        "jct_cut_median": (
+            1 - median(after[name] for name in both) / median(before[name] for name in both)
+        ),
         "completion_rate_gain": new["completion_rate"] - old["completion_rate"],
         "cpu_use_gain": new["cpu_use"] - old["cpu_use"],
         "memory_use_gain": new["memory_use"] - old["memory_use"],

@@ -105,7 +105,10 @@ async def main() -> dict[str, Any]:
 
 
 def _line(o: Outcome) -> str:
-    return f"{o.run.total_s:6.1f} s, utilisation {o.utilisation:.0%}, accuracy {o.accuracy:.3f}, exact {o.exact}"
+    return (
+        f"{o.run.total_s:6.1f} s, utilisation {o.utilisation:.0%}, accuracy {o.accuracy:.3f}, exact"
+        f" {o.exact}"
+    )
 
 
 def result(static: list[Outcome], elastic: list[Outcome]) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def bursts(now: float) -> float:
 
 
 def conditions() -> dict[str, Load]:
-    constant = {f"load {load:g}": (lambda now, load=load: load) for load in LOADS}
+    constant = {f"load {load:g}": lambda now, load=load: load for load in LOADS}
     return {**constant, "bursts": bursts}
 
 
@@ -181,9 +181,13 @@ def draw(cells: Sequence[Cell], dear: Sequence[Cell]) -> None:
                 "label": f"{arm}, {cap} a device",
                 "linestyle": "-" if arm == "fixed-max" else "--",
             }
-            axis.plot(
-                *zip(*points, strict=True), color=f"C{CAPS.index(cap)}", marker="o", **style
-            ) if points else None
+            (
+                axis.plot(
+                    *zip(*points, strict=True), color=f"C{CAPS.index(cap)}", marker="o", **style
+                )
+                if points
+                else None
+            )
         axis.set(title=f"variable batch: {what}, times that of", xlabel="load", yscale="log")
         axis.axhline(1, color="grey", linewidth=0.8)
     for arm in [*FIXED, "fifo"]:
@@ -211,7 +215,8 @@ def draw(cells: Sequence[Cell], dear: Sequence[Cell]) -> None:
 
 def print_table(cells: Sequence[Cell]) -> None:
     say(
-        f"{'arrivals':9} {'cap':>5} {'mode':6} {'cost':>6} {'arm':13} {'completed':>12} {'mean, s':>9} {'restarts':>9}"
+        f"{'arrivals':9} {'cap':>5} {'mode':6} {'cost':>6} {'arm':13} {'completed':>12}"
+        f" {'mean, s':>9} {'restarts':>9}"
     )
     for c in cells:
         where = f"{c.arrivals:9} {c.cap:5} {c.mode:6} {c.restart_s:6.0f} {c.arm:13}"
@@ -232,10 +237,12 @@ def main() -> dict[str, Any]:
     say(f"equals brute force in {CASES} cases: {exact}")
     took, (fresh, again) = decide_ms(), policy_ms()
     say(
-        f"640 jobs x 1,024 devices, up to 64 each: median {median(took):.1f} ms, most {max(took):.1f} ms"
+        f"640 jobs x 1,024 devices, up to 64 each: median {median(took):.1f} ms, most"
+        f" {max(took):.1f} ms"
     )
     say(
-        f"through the policy: {median(fresh):.1f} ms with every speed new, {median(again):.1f} ms with none new"
+        f"through the policy: {median(fresh):.1f} ms with every speed new, {median(again):.1f} ms"
+        " with none new"
     )
     cells, dear = table(models), costs(models)
     print_table([*cells, *dear])

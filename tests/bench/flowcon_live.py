@@ -202,7 +202,8 @@ def told(arm: str, outcome: Outcome) -> None:
     for job, run in outcome.jobs.items():
         gap = f"longest gap {run.longest_gap_s:.2f} s, at a resize {run.gap_at_resize_s:.2f} s"
         say(
-            f"  {job:8} {run.completion_s:6.1f} s, first step after {run.until_first_step_s:5.1f} s, {gap}"
+            f"  {job:8} {run.completion_s:6.1f} s, first step after {run.until_first_step_s:5.1f}"
+            f" s, {gap}"
         )
 
 

@@ -83,7 +83,10 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     def told(self) -> str:
         pause = "" if self.pause_s is None else f" after {self.pause_s:.2f} s"
         size = f"{self.ps} ps, {self.workers} workers, batch {self.batch}"
-        return f"{self.at_s:6.1f} s: {size}, rate {self.learning_rate:.4f} (rule {self.rule:.4f}){pause}: {self.reason}"
+        return (
+            f"{self.at_s:6.1f} s: {size}, rate {self.learning_rate:.4f} (rule"
+            f" {self.rule:.4f}){pause}: {self.reason}"
+        )
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,7 +186,8 @@ async def main() -> dict[str, Any]:
         done = await once(policy)
         runs[done.policy] = done
         say(
-            f"{done.policy}: {done.total_s:.1f} s, accuracy {done.accuracy:.3f}, {done.counted} of {done.examples}"
+            f"{done.policy}: {done.total_s:.1f} s, accuracy {done.accuracy:.3f}, {done.counted} of"
+            f" {done.examples}"
         )
         for stretch in done.stretches:
             say(f"  {stretch.told()}")

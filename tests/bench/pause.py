@@ -112,7 +112,8 @@ async def _hand_over(player: Player, mode: str, number: int) -> HandOver:
     )
     way = "grow" if grows else "shrink"
     say(
-        f"{mode:17} {number + 1:2}/{2 * EACH_WAY} {way:6} pause {done.pause_s:6.2f} s, lost {done.lost_work_s:6.1f} s"
+        f"{mode:17} {number + 1:2}/{2 * EACH_WAY} {way:6} pause {done.pause_s:6.2f} s, lost"
+        f" {done.lost_work_s:6.1f} s"
     )
     return done
 
@@ -148,7 +149,8 @@ async def by_hand() -> list[float]:
                 )
                 pauses.append(first - last)
                 say(
-                    f"by hand           {number + 1:2}/{HAND_ROUNDS}        pause {pauses[-1]:6.2f} s"
+                    f"by hand           {number + 1:2}/{HAND_ROUNDS}        pause"
+                    f" {pauses[-1]:6.2f} s"
                 )
             return pauses
 

@@ -63,7 +63,10 @@ async def saves(memory_gib: float) -> tuple[list[CheckpointSaved], int]:
             )
             found = _made(watched, beside)
             for saved in found:
-                took = f"pause {saved.pause_s:6.3f} s, cost {saved.cost_s:6.3f} s, in {saved.seconds:6.3f} s"
+                took = (
+                    f"pause {saved.pause_s:6.3f} s, cost {saved.cost_s:6.3f} s, in"
+                    f" {saved.seconds:6.3f} s"
+                )
                 say(f"{'beside' if beside else 'standing':9} {took}")
             return found, watched.of(ProgressReported)[-1].profile.parameters
 

@@ -83,7 +83,8 @@ def _checkpoint_faults(earlier: Sequence[Event], resumed: Body, before: int) -> 
         faults.append(f"the last checkpoint holds {kept} of {applied} applied examples")
     if resumed["samples"] <= applied:
         faults.append(
-            f"examples were repeated: it resumed at {resumed['samples']}, and {applied} had been applied"
+            f"examples were repeated: it resumed at {resumed['samples']}, and {applied} had been"
+            " applied"
         )
     return faults
 

@@ -82,7 +82,10 @@ def _of_selector(
         yield f"{name} is told by nobody"
         return
     if rises != (family.kind != "gauge"):
-        yield f"{name} is a {family.kind}, {'whose rise is' if rises else 'and its rise is not'} asked for"
+        yield (
+            f"{name} is a {family.kind}, {'whose rise is' if rises else 'and its rise is not'}"
+            " asked for"
+        )
     if name.endswith("_bucket") and "histogram_quantile" not in around:
         yield f"{name} outside of a quantile"
     for matcher in node.matchers.matchers:

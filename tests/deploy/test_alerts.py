@@ -29,8 +29,12 @@ needs_promtool = pytest.mark.skipif(
     PROMTOOL is None, reason="no promtool here (Debian has it in `prometheus`)"
 )
 TOLD = {
-    "weir_training_pause_phase_seconds": "which part of a pause is long, once the alert on pauses says that they are",
-    "weir_training_change_seconds": "how long images take is the cluster's own affair; stuck pods have an alert",
+    "weir_training_pause_phase_seconds": (
+        "which part of a pause is long, once the alert on pauses says that they are"
+    ),
+    "weir_training_change_seconds": (
+        "how long images take is the cluster's own affair; stuck pods have an alert"
+    ),
     "weir_training_prepare_seconds": "the generation before trains on meanwhile",
     "weir_training_save_seconds": "training goes on meanwhile; what cannot be saved has an alert",
     "weir_training_cpu_cores": "how much is used is a matter of taste",
@@ -38,7 +42,9 @@ TOLD = {
     "weir_capacity_devices": "as of cores",
     "weir_bus_messages_published_total": "silence is right where nothing happens",
     "weir_bus_messages_heard_total": "silence is right where nothing happens",
-    "weir_bus_messages_newer_total": "expected while versions are rolled one by one; the log names each kind",
+    "weir_bus_messages_newer_total": (
+        "expected while versions are rolled one by one; the log names each kind"
+    ),
     "weir_bus_dead_letters_total": "weir_dead_letters_total counts them too, and those of trainers",
     "weir_bus_reconnects_total": "each is over when it is counted; an outage has an alert",
     "weir_kubernetes_requests_total": "what comes of refusals is told as time that was waited",

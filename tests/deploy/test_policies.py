@@ -120,7 +120,10 @@ async def test_the_example_policy_decides_live_for_a_request_that_names_it(
     )
     one_of_ones_own = "a custom policy needs WEIR_ALLOCATOR_POLICIES=os:system"
     assert refused.reasons == (
-        f"policy: 'os:system' is not known; use one of {', '.join(sorted({*POLICIES}))}; {one_of_ones_own}",
+        (
+            f"policy: 'os:system' is not known; use one of {', '.join(sorted({*POLICIES}))};"
+            f" {one_of_ones_own}"
+        ),
     )
 
 

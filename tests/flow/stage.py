@@ -43,7 +43,10 @@ from shared.messages import (
 from tests.trainer import fleet
 
 JOB, EXAMPLES, BATCH, EPOCHS = "tiny", 250, 16, 60
-PLACES = "nodes:\n  - {name: node-1, cpu: 3, memory_gib: 12}\n  - {name: node-2, cpu: 2, memory_gib: 8}\n"
+PLACES = (
+    "nodes:\n  - {name: node-1, cpu: 3, memory_gib: 12}\n  - {name: node-2, cpu: 2, memory_gib:"
+    " 8}\n"
+)
 TASK = {"cpu": 1.0, "memory_gib": 2.0}
 REQUEST: dict[str, Any] = {
     "job": JOB,
@@ -61,7 +64,9 @@ QUICK = {
     "WEIR_ALLOCATOR_COOLDOWN_S": "0.5",
     "WEIR_ALLOCATOR_BACKOFF_S": "1",
     "WEIR_ALLOCATOR_BACKOFF_MAX_S": "1",
-    "WEIR_ALLOCATOR_PAYBACK_FACTOR": "-1000",  # every growth pays: these stories are not about speed
+    "WEIR_ALLOCATOR_PAYBACK_FACTOR": (
+        "-1000"
+    ),  # every growth pays: these stories are not about speed
     "WEIR_ALLOCATOR_SNAPSHOT_S": "0.5",
     "WEIR_LAUNCHER_UNSCHEDULABLE_S": "2",
 }

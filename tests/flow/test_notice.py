@@ -35,7 +35,10 @@ from tests.flow.stage import EPOCHS, PATIENCE_S, Scene, left_behind, stage
 
 pytestmark = pytest.mark.long
 
-NODES = "nodes:\n  - {name: node-1, cpu: 3, memory_gib: 12}\n  - {name: node-2, cpu: 3, memory_gib: 12}\n"
+NODES = (
+    "nodes:\n  - {name: node-1, cpu: 3, memory_gib: 12}\n  - {name: node-2, cpu: 3, memory_gib:"
+    " 12}\n"
+)
 BOTH = ("node-1", "node-2")
 ONE = {"start": 1, "min": 1, "max": 1}
 GRACE_S, EVERY_S = 40.0, 600.0  # no checkpoint is due by itself

@@ -84,7 +84,8 @@ async def goes_on_where_it_was(tmp_path: Path) -> bool:
         over = await watched.await_finish(PATIENCE_S)
         counts = await scene.counts(over)
     print(
-        f"down in {took_s:.1f} s; samples: {max(reports)} reported, {saved} saved, {again.samples} at the start"
+        f"down in {took_s:.1f} s; samples: {max(reports)} reported, {saved} saved, {again.samples}"
+        " at the start"
     )
     assert set(counts) == {EPOCHS}
     done = (

@@ -52,7 +52,8 @@ def test_an_invalid_cluster_file_is_refused(text):
 
 def test_tenants_are_due_within_their_times():
     tenants = parse_cluster(
-        "nodes: [{name: a}]\ntenants: [{node: a, cpu: 1, from_s: 1, to_s: 3}, {node: a, cpu: 1, from_s: 2}]"
+        "nodes: [{name: a}]\ntenants: [{node: a, cpu: 1, from_s: 1, to_s: 3}, {node: a, cpu: 1,"
+        " from_s: 2}]"
     ).tenants
     assert [tenants_due(tenants, t) for t in (0, 1, 2, 3)] == [set(), {0}, {0, 1}, {1}]
 

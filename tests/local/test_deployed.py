@@ -16,7 +16,10 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.deployed import DEPLOY, SYSTEM, until_free, with_images
 from tests.local.builders import FOREVER, pod, python
 
-SLOW_TO_END = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); {FOREVER}"
+SLOW_TO_END = (
+    "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True);"
+    f" {FOREVER}"
+)
 
 
 @pytest.fixture

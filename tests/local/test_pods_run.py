@@ -54,7 +54,10 @@ def conditions(body):
 
 
 async def test_a_pod_runs_writes_a_log_and_succeeds(kube):
-    program = "import os, sys; print(os.environ['WHO'], os.environ['ROLE'], sys.argv[1]); import services.local"
+    program = (
+        "import os, sys; print(os.environ['WHO'], os.environ['ROLE'], sys.argv[1]); import"
+        " services.local"
+    )
     env = [
         {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "ROLE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['role']"}}},
@@ -227,7 +230,10 @@ async def test_init_containers_run_first_and_in_order(kube, tmp_path):
 
 async def test_a_container_is_restarted_by_the_restart_policy(kube, tmp_path):
     file = tmp_path / "runs"
-    count = f"f = open({str(file)!r}, 'a+'); f.write('x'); f.seek(0); raise SystemExit(len(f.read()) < 3)"
+    count = (
+        f"f = open({str(file)!r}, 'a+'); f.write('x'); f.seek(0); raise SystemExit(len(f.read())"
+        " < 3)"
+    )
     await kube.create(pod("p", python(count), restartPolicy="OnFailure"))
     done = await kube.until_phase("p", "Succeeded")
     assert done["status"]["containerStatuses"][0]["restartCount"] == 2
@@ -268,7 +274,8 @@ async def test_logs_can_be_limited_and_followed(kube):
         pod(
             "p",
             python(
-                "for i in range(5): print(i, flush=True)\nimport time; time.sleep(0.5); print('last')"
+                "for i in range(5): print(i, flush=True)\nimport time; time.sleep(0.5);"
+                " print('last')"
             ),
         )
     )
@@ -455,7 +462,8 @@ async def test_a_pod_whose_child_process_was_oom_killed_is_oom_killed(kube):
     needs_groups(kube)
     child = "x = bytearray(200 * 2**20); x[::4096] = b'x' * len(x[::4096])"
     parent = python(
-        f"import subprocess, sys; sys.exit(128 - subprocess.run([sys.executable, '-c', {child!r}]).returncode)"
+        "import subprocess, sys; sys.exit(128 - subprocess.run([sys.executable, '-c',"
+        f" {child!r}]).returncode)"
     )
     parent["resources"] = {"limits": {"memory": "48Mi"}}
     await kube.create(pod("p", parent))

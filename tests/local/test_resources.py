@@ -97,7 +97,10 @@ async def test_a_resource_quota_counts_pods_and_refuses_one_too_many(kube: Kube)
     with pytest.raises(client.ApiException) as refused:
         await kube.create(sleeper("three"))
     assert refused.value.status == 403
-    because = "exceeded quota: compute, requested: requests.cpu=1, used: requests.cpu=2500m, limited: requests.cpu=3"
+    because = (
+        "exceeded quota: compute, requested: requests.cpu=1, used: requests.cpu=2500m, limited:"
+        " requests.cpu=3"
+    )
     assert because in refused.value.body
     await kube.v1.delete_namespaced_pod("two", "default", grace_period_seconds=0)
     await until_used(kube, "1", "1")

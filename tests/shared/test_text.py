@@ -53,7 +53,10 @@ def test_many_names_are_cut_and_counted() -> None:
     )
 
 
-COUNTED = "workers nodes samples examples jobs sizes generations variables replicas pods tasks epochs steps"
+COUNTED = (
+    "workers nodes samples examples jobs sizes generations variables replicas pods tasks epochs"
+    " steps"
+)
 BARE = re.compile(rf"(?<!0/)\0 (?:{COUNTED.replace(' ', '|')})\b(?!/| a second| left)")
 """A value (NUL stands for it), and behind it what it counts; but rates, and `0/4 nodes`, which is
 Kubernetes' own.

@@ -1,5 +1,5 @@
-"""Real children of TensorFlow without pods around them: a chief, a ps and a worker, forked by one fork
-server.
+"""Real children of TensorFlow without pods around them: a chief, a ps and a worker, forked by one
+fork server.
 
 cradle = Cradle(fork_server, tmp_path)
 failed = await cradle.fails(program_text)

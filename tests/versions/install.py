@@ -42,7 +42,8 @@ def build_wheel(version: str, folder: Path) -> Path:
         )
         if packed.returncode != 0:
             raise NotThere(
-                f"commit {commit} of version {version} is not in this clone: {packed.stderr.strip()}"
+                f"commit {commit} of version {version} is not in this clone:"
+                f" {packed.stderr.strip()}"
             )
         with tarfile.open(archive) as tar:
             tar.extractall(source / "tree", filter="data")

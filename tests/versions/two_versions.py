@@ -22,7 +22,10 @@ from shared.bus import bus
 
 OLD, NEW = "old", "new"
 LEASE_S = 6.0
-ISSUE = "import sys, time, pathlib; from shared import keyring; keyring.issue(pathlib.Path(sys.argv[1]), time.time())"
+ISSUE = (
+    "import sys, time, pathlib; from shared import keyring;"
+    " keyring.issue(pathlib.Path(sys.argv[1]), time.time())"
+)
 CREATE = """
 import asyncio, sys
 from shared import bus

@@ -127,7 +127,8 @@ def _folder_reasons(volume: Volume, allowed: tuple[str, ...]) -> Iterator[str]:
         yield f"host_path: {path!r} is not an absolute path without `..`"
     elif not allowed:
         yield (
-            f"host_path: {path!r} is a folder of the node, and this cluster allows none; use a `claim`"
+            f"host_path: {path!r} is a folder of the node, and this cluster allows none; use a"
+            " `claim`"
         )
     elif not any(_is_below(path, folder) for folder in allowed):
         yield (

@@ -375,7 +375,10 @@ def unschedulable_reason(room: Room, roles: Iterable[Role], sizes: RoleResources
         largest = _nearest_shape(wants, room.shapes)
         if largest is None or fits(wants, largest):
             continue
-        sentence = f"it wants {describe_resources(wants)}, and the largest has {describe_resources(largest)}"
+        sentence = (
+            f"it wants {describe_resources(wants)}, and the largest has"
+            f" {describe_resources(largest)}"
+        )
         reasons.append(f"{NEVER} for a {role}: {sentence}")
     return "; ".join(reasons)
 

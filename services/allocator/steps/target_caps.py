@@ -75,7 +75,10 @@ def ps_cap(situation: Situation, current: AllocationDecided, target: Target) -> 
     most = max(profile.variables, now.ps, job.request.ps.min)
     if target.ps <= most:
         return target
-    why = f"more than {most} ps cannot help: the model has {format_count(profile.variables, 'variable')}"
+    why = (
+        f"more than {most} ps cannot help: the model has"
+        f" {format_count(profile.variables, 'variable')}"
+    )
     return _with_ps(target, most, why, now)
 
 

@@ -22,7 +22,10 @@ from shared.messages import Resources, RoleResources
 from shared.text import single_line
 
 NAME = "the proposal"
-UNNAMED = "it names none, and the cluster's own may be another; to be sure, add a line such as `policy: static`"
+UNNAMED = (
+    "it names none, and the cluster's own may be another; to be sure, add a line such as `policy:"
+    " static`"
+)
 """A user of the page cannot change settings, but can add a line to the proposal."""
 NO_PROGRAM = {"name": "program.py", "digest": f"sha256-{'0' * 64}"}
 EXAMPLE = """\

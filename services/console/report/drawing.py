@@ -141,13 +141,16 @@ def rectangle(
 ) -> str:
     said = f"<title>{escape(title)}</title>" if title else ""
     return (
-        f'<rect x="{left:.1f}" y="{top:.1f}" width="{max(width, 0):.1f}" height="{height:.1f}" class="{style}">'
-        f"{said}</rect>"
+        f'<rect x="{left:.1f}" y="{top:.1f}" width="{max(width, 0):.1f}" height="{height:.1f}"'
+        f' class="{style}">{said}</rect>'
     )
 
 
 def words(x: float, y: float, said: str, style: str = "", anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{style}" text-anchor="{anchor}">{escape(said)}</text>'
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" class="{style}"'
+        f' text-anchor="{anchor}">{escape(said)}</text>'
+    )
 
 
 def wide(said: str) -> float:
@@ -196,7 +199,10 @@ def key(
 
 def svg(width: float, height: float, title: str, drawn: Iterable[str]) -> str:
     """`title`: the text for screen readers."""
-    return f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(title)}">{"".join(drawn)}</svg>'
+    return (
+        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img"'
+        f' aria-label="{escape(title)}">{"".join(drawn)}</svg>'
+    )
 
 
 STYLE = """
@@ -255,8 +261,9 @@ footer { margin-top: 44px; border-top: 1px solid var(--edge); padding-top: 10px;
 @media print { main { max-width: none; padding: 0 } h2 { break-after: avoid } .card, tr, svg { break-inside: avoid } }
 """
 HATCHES = "".join(
-    f'<pattern id="{name}" class="{colour}" width="6" height="6" patternUnits="userSpaceOnUse" '
-    f'patternTransform="rotate(45)"><path d="M0 0V6" stroke="currentColor" stroke-width="5.5"/></pattern>'
+    f'<pattern id="{name}" class="{colour}" width="6" height="6" patternUnits="userSpaceOnUse"'
+    ' patternTransform="rotate(45)"><path d="M0 0V6" stroke="currentColor"'
+    ' stroke-width="5.5"/></pattern>'
     for name, colour in (("hatch", "orange"), ("hatch-green", "green"), ("hatch-blue", "blue"))
 )
 """Diagonal stripes; a drawing on the page may use them by name, and they are there once."""

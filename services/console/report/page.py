@@ -58,7 +58,8 @@ def report_page(told: Contents) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        f'<svg width="0" height="0" style="position:absolute" aria-hidden="true"><defs>{HATCHES}</defs></svg>\n'
+        '<svg width="0" height="0" style="position:absolute"'
+        f' aria-hidden="true"><defs>{HATCHES}</defs></svg>\n'
         f"<main>\n{''.join(_sections(told))}</main>\n</body>\n</html>\n"
     )
 
@@ -96,17 +97,21 @@ def _sections(told: Contents) -> Iterable[str]:
 
 
 TIMELINE = (
-    "Shaded bands are pauses: no update was applied; in a grey one the whole cluster was off. Numbers below are "
-    "decisions; each leads to its row further down. "
-    "What lies between two points of a series that was long is left out, never averaged."
+    "Shaded bands are pauses: no update was applied; in a grey one the whole cluster was off."
+    " Numbers below are decisions; each leads to its row further down. What lies between two points"
+    " of a series that was long is left out, never averaged."
 )
-EPOCH = "Seconds, pauses in it included; an end between two reports is placed by the examples that they tell of."
+EPOCH = (
+    "Seconds, pauses in it included; an end between two reports is placed by the examples that they"
+    " tell of."
+)
 FORESEEN = (
-    "Foreseen: seconds saved on the work that was left, and the pause that it would cost; what its preparation slows "
-    f"is not foreseen. Came, as measured: examples left at the hand-over / speed before {MINUS} examples left / speed "
-    "after, each from the first report of a generation to its last, so without pauses and what follows the last "
-    "update; the speed before is that up to the decision; by how much what trained got behind from then on, while "
-    "the next generation was prepared beside it; the pause; and in all."
+    "Foreseen: seconds saved on the work that was left, and the pause that it would cost; what its"
+    " preparation slows is not foreseen. Came, as measured: examples left at the hand-over / speed"
+    f" before {MINUS} examples left / speed after, each from the first report of a generation to"
+    " its last, so without pauses and what follows the last update; the speed before is that up to"
+    " the decision; by how much what trained got behind from then on, while the next generation"
+    " was prepared beside it; the pause; and in all."
 )
 
 
@@ -119,7 +124,10 @@ def _head(told: Contents) -> str:
     )
     asked = story.request
     policy = text(asked.policy or "of the cluster")
-    line = f"{text(asked.program.name)}, {format_count(asked.epochs, 'epoch')}, {size}; policy {policy}"
+    line = (
+        f"{text(asked.program.name)}, {format_count(asked.epochs, 'epoch')}, {size}; policy"
+        f" {policy}"
+    )
     notes = "".join(f'<p class="note">{text(note)}</p>' for note in told.notes)
     return (
         f"<h1>{text(asked.job)} <span class='soft'>in {text(asked.namespace)}</span></h1>\n"
@@ -130,7 +138,10 @@ def _head(told: Contents) -> str:
 def _state(told: Contents) -> str:
     finished, phase = told.story.finished, told.story.view.phase
     if finished is None:
-        return f'<p class="note">{phase}: not over; this is how it stood at {clock(told.account.to_s)}.</p>'
+        return (
+            f'<p class="note">{phase}: not over; this is how it stood at'
+            f" {clock(told.account.to_s)}.</p>"
+        )
     cause = (
         f"<details><summary>why</summary><pre>{lines(finished.cause)}</pre></details>"
         if finished.cause
@@ -153,9 +164,15 @@ def _cards(told: Contents) -> str:
         else "no pause"
     )
     split += f", {lasting(spent.off_s)} off" if spent.off_s else ""
-    cluster = f"of the cluster's cores jobs requested {percent(spent.cluster_ours)}, all pods {percent(spent.cluster_all)}"
+    cluster = (
+        f"of the cluster's cores jobs requested {percent(spent.cluster_ours)}, all pods"
+        f" {percent(spent.cluster_all)}"
+    )
     held = number(spent.parts.held_total / HOUR_S)
-    waste = f"{number(spent.done_again_core_s / HOUR_S)} of them done again ({format_count(spent.lost, 'example')} lost)"
+    waste = (
+        f"{number(spent.done_again_core_s / HOUR_S)} of them done again"
+        f" ({format_count(spent.lost, 'example')} lost)"
+    )
     return _grid(
         _card(name, lasting(spent.completion_s), split),
         _card(
@@ -218,14 +235,18 @@ def _pause_section(told: Contents) -> str:
             "Pauses", f"None: a pause is of a hand-over, or after a crash.{_saves(told.story)}"
         )
     said = (
-        f"{lasting(told.account.paused_s)} in {format_count(len(paused), 'pause')}, each from the last update of one "
-        "generation (0 on the axis) to the first of the next, by the ps' clocks: the number in its row. "
-        "Phases are measured by the chiefs, from the order to drain on, and drawn so that they end with the pause: "
-        "what lies left of 0 was before the last update, and is no part of the pause. "
-        "What is in none was waiting: for a decision, for its tasks, and for these to connect, to build and to trace."
+        f"{lasting(told.account.paused_s)} in {format_count(len(paused), 'pause')}, each from the"
+        " last update of one generation (0 on the axis) to the first of the next, by the ps'"
+        " clocks: the number in its row. Phases are measured by the chiefs, from the order to"
+        " drain on, and drawn so that they end with the pause: what lies left of 0 was before the"
+        " last update, and is no part of the pause. What is in none was waiting: for a decision,"
+        " for its tasks, and for these to connect, to build and to trace."
     )
     if told.account.off_s:
-        said += f" The {lasting(told.account.off_s)} for which the whole cluster was off are in none of them."
+        said += (
+            f" The {lasting(told.account.off_s)} for which the whole cluster was off are in none of"
+            " them."
+        )
     if len(paused) > charts.BARS_MOST:
         said += f" The last {charts.BARS_MOST} are drawn."
     return _section(
@@ -241,16 +262,19 @@ def _saves(story: JobHistory) -> str:
     """
     if not story.save_cost_s:
         return ""
-    return f" To save holds training, too, and is no pause: it cost {lasting(story.save_cost_s)} in all."
+    return (
+        f" To save holds training, too, and is no pause: it cost {lasting(story.save_cost_s)} in"
+        " all."
+    )
 
 
 def _cost(told: Contents) -> str:
     spent = told.account
     return (
-        f"{number(spent.parts.held_total / HOUR_S)} CPU-hours were held: the requests of its pods, for as long as nodes "
-        f"listed them. {number(spent.used_core_s / HOUR_S)} were used, as far as tasks measured it. Of training, "
-        f"{number(spent.done_again_core_s / HOUR_S)} CPU-hours were wasted: updates lost with a ps or a chief "
-        "and done again."
+        f"{number(spent.parts.held_total / HOUR_S)} CPU-hours were held: the requests of its pods,"
+        f" for as long as nodes listed them. {number(spent.used_core_s / HOUR_S)} were used, as far"
+        f" as tasks measured it. Of training, {number(spent.done_again_core_s / HOUR_S)} CPU-hours"
+        " were wasted: updates lost with a ps or a chief and done again."
     )
 
 
@@ -270,6 +294,7 @@ def _drawings(drawn: Callable[[float], str]) -> str:
 def _foot(told: Contents) -> str:
     asked = told.story
     return (
-        f"<footer>Submitted {clock(asked.asked_s)}, job {asked.uid} of its cluster. Written {clock(told.written_s)} by "
-        f"<code>weir report {text(asked.request.job)}</code> from the facts on the bus.</footer>\n"
+        f"<footer>Submitted {clock(asked.asked_s)}, job {asked.uid} of its cluster. Written"
+        f" {clock(told.written_s)} by <code>weir report {text(asked.request.job)}</code> from the"
+        " facts on the bus.</footer>\n"
     )

@@ -172,7 +172,10 @@ def _incident(stop: Stop) -> str:
         return _describe_incident(stop[0].message)
     names = format_some_names([said.task() for said in shut_down_exits(stop)], "task", NAMES_MOST)
     each = "".join(f"<li>{_describe_incident(one.message)}</li>" for one in stop)
-    return f"was stopped with its cluster or its nodes: {names}<details><summary>each</summary><ul>{each}</ul></details>"
+    return (
+        "was stopped with its cluster or its nodes:"
+        f" {names}<details><summary>each</summary><ul>{each}</ul></details>"
+    )
 
 
 def _describe_incident(said: Message) -> str:
@@ -180,7 +183,10 @@ def _describe_incident(said: Message) -> str:
         why = text(said.reason or "without a reason")
         return f"{said.task()} ended on {text(said.node)}: {why}{_message_text(said.message)}"
     if isinstance(said, TaskLeaving):
-        return f"{said.task()} has to leave {text(said.node)}: {text(said.why)}{_message_text(said.message)}"
+        return (
+            f"{said.task()} has to leave {text(said.node)}:"
+            f" {text(said.why)}{_message_text(said.message)}"
+        )
     if isinstance(said, GenerationAbandoned):
         return f"generation {said.generation} was given up{_message_text(said.reason)}"
     if isinstance(said, CheckpointFailed):

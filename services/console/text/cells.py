@@ -128,7 +128,9 @@ Letters = Mapping[str, str]
 
 
 def letters(before: Letters, jobs: Iterable[str]) -> dict[str, str]:
-    """Return the letter of each job: its letter of before, otherwise the first free one or `MANY`."""
+    """Return the letter of each job: its letter of before, otherwise the first free one or
+    `MANY`.
+    """
     wanted = list(jobs)
     kept = {job: before[job] for job in wanted if job in before}
     free = iter(sorted(set(ascii_uppercase) - set(kept.values())))

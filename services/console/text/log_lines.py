@@ -4,7 +4,7 @@ Services and trainers print one JSON object in a line: it becomes time, level, t
 other fields. Any other line is shown as it is. Control characters are removed from foreign text.
 
 TensorFlow repeats the failure of a program while it travels between tasks, a dozen times, in the
-words of gRPC and between the marks of `services/trainer/cause.py`. The text between the marks is
+words of gRPC and between the marks of `services/trainer/worker/failure_cause.py`. The text between the marks is
 shown the first time only. Such a repetition lasts until a line is known to be from another source.
 """
 
@@ -31,7 +31,8 @@ LEVELS = {
 ROUTINE = ("debug", "info")
 STARTS = re.compile(
     rb"I\d{4} |WARNING: All log messages before absl::|E\d{4} .*failed call to cuInit"
-    rb"|WARNING:tensorflow:A `tf\.distribute\.experimental\.ParameterServerStrategy` method is invoked"
+    rb"|WARNING:tensorflow:A `tf\.distribute\.experimental\.ParameterServerStrategy` method is"
+    rb" invoked"
 )
 """Of TensorFlow: its information, that there is no GPU, and that Weir's chief reads variables by
 itself.
@@ -127,7 +128,8 @@ OTHERS = re.compile(rb'\{"|[IWEF]\d{4} |(ERROR|WARNING|INFO):tensorflow:')
 LAST = re.compile(rb":UNKNOWN:Error received from peer .*grpc_status:")
 """The same once more, on one line."""
 MORE = re.compile(
-    rb"\t \[\[.*\]\]|Additional GRPC error information | +\(\d+\) [A-Z_]+: |0 (successful op|derived err)"
+    rb"\t \[\[.*\]\]|Additional GRPC error information | +\(\d+\) [A-Z_]+: |0 (successful"
+    rb" op|derived err)"
 )
 """The text behind it: the operations that waited for the failed one."""
 

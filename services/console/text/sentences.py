@@ -201,7 +201,10 @@ def _describe_leaving(m: TaskLeaving) -> str:
 
 
 MOVES = "it works on until another node has its place, and the chief saves in time"
-ENDS = "it works on until another node has its place or, where all of its job is told so, until the chief has saved"
+ENDS = (
+    "it works on until another node has its place or, where all of its job is told so, until the"
+    " chief has saved"
+)
 LEAVES = {
     SIGTERM: ("it was told to end", ENDS),
     EVICTED: ("Kubernetes evicts the pod", MOVES),
@@ -217,7 +220,10 @@ LEAVES = {
 
 def _describe_exit(m: TaskExited) -> str:
     code = "without an exit code" if m.exit_code is None else f"with code {m.exit_code}"
-    return f"{m.task()} ended on {m.node} {code}{_comma_before(m.reason)}{_comma_before(last_line(m.message))}"
+    return (
+        f"{m.task()} ended on {m.node}"
+        f" {code}{_comma_before(m.reason)}{_comma_before(last_line(m.message))}"
+    )
 
 
 def _describe_spec(m: ClusterSpecPublished) -> str:
@@ -297,13 +303,19 @@ def _describe_resumed(m: TrainingResumed) -> str:
 def _describe_progress(m: ProgressReported) -> str:
     share = 100 * m.samples / m.total_samples if m.total_samples else 0.0
     loss = "" if m.loss is None else f", loss {m.loss:.4f}"
-    return f"{share:.1f} % done, {format_count(m.epoch, 'epoch')} complete, {m.samples_per_second:.0f} examples/s{loss}"
+    return (
+        f"{share:.1f} % done, {format_count(m.epoch, 'epoch')} complete, {m.samples_per_second:.0f}"
+        f" examples/s{loss}"
+    )
 
 
 def _describe_finish(m: JobFinished) -> str:
     metrics = "".join(f", {said}" for said in describe_metrics(m.metrics))
     cause = headline(m.cause)
-    return f"{m.outcome} after {format_count(m.samples, 'example')}{metrics}{f': {cause}' if cause else ''}"
+    return (
+        f"{m.outcome} after"
+        f" {format_count(m.samples, 'example')}{metrics}{f': {cause}' if cause else ''}"
+    )
 
 
 def _describe_incident(m: ServiceTroubled) -> str:

@@ -52,8 +52,8 @@ Cell = Callable[[JobHistory], Text | str]
 
 
 def job_table(jobs: Sequence[JobHistory], letters: Letters, width: int) -> Table:
-    """Draw the jobs of `weir top`. A wider screen has more columns; long numbers shorten or drop the
-    curve.
+    """Draw the jobs of `weir top`. A wider screen has more columns; long numbers shorten or drop
+    the curve.
     """
     cells = {heading: [cell(job) for job in jobs] for heading, cell in columns(width).items()}
     needed = {"JOB": NAME} | _column_widths(cells, width)

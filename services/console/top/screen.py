@@ -1,4 +1,6 @@
-"""The whole screen of `weir top`: heading, nodes, jobs and the last decisions, cut to its height."""
+"""The whole screen of `weir top`: heading, nodes, jobs and the last decisions, cut to its
+height.
+"""
 
 from __future__ import annotations
 

@@ -254,4 +254,7 @@ def _cut(
 
 def _more(step: Step, more: Sequence[Step], zero_s: float) -> str:
     last = more[-1].entry
-    return f"and {len(more)} more of {fact(step.entry.said)}, the last {event_name(last)} at {offset(last, zero_s)}"
+    return (
+        f"and {len(more)} more of {fact(step.entry.said)}, the last {event_name(last)} at"
+        f" {offset(last, zero_s)}"
+    )

@@ -75,7 +75,10 @@ class _Words:
     def heading(self) -> str:
         e = self.e
         at = datetime.fromtimestamp(e.at_s, self.zone)
-        return f"{e.namespace}/{e.job} at {at:%Y-%m-%d %H:%M:%S}: policy {e.policy}, priority {e.priority}"
+        return (
+            f"{e.namespace}/{e.job} at {at:%Y-%m-%d %H:%M:%S}: policy {e.policy}, priority"
+            f" {e.priority}"
+        )
 
     def when(self, at_s: float) -> str:
         """The time of day; with the date, where it is another day's than the moment."""
@@ -89,15 +92,19 @@ class _Words:
         yield "because", self.because(e.ground) if e.ground else []
         yield (
             "not",
-            [f"{_size(o)}, batch {o.batch}: {o.why}" for o in e.ground.alternatives]
-            if e.ground
-            else [],
+            (
+                [f"{_size(o)}, batch {o.batch}: {o.why}" for o in e.ground.alternatives]
+                if e.ground
+                else []
+            ),
         )
         yield (
             "now",
-            [f"{headline(e.why)}{f' (until {self.when(e.until_s)})' if e.until_s else ''}"]
-            if e.why
-            else [],
+            (
+                [f"{headline(e.why)}{f' (until {self.when(e.until_s)})' if e.until_s else ''}"]
+                if e.why
+                else []
+            ),
         )
         yield "for more", [] if e.unasked else self.for_more()
         yield "faster?", [_prospect(e.prospect)] if e.prospect else []
@@ -111,7 +118,8 @@ class _Words:
             ]
         if e.runs is None:
             return [
-                f"nothing: it {'starts' if e.comes else 'waits'}, asked for at {self.when(e.since_s)}, {since} ago"
+                f"nothing: it {'starts' if e.comes else 'waits'}, asked for at"
+                f" {self.when(e.since_s)}, {since} ago"
             ]
         if e.phase not in TRAINS:
             goes_on = "it resumes from its checkpoint" if e.comes else "it waits"
@@ -132,7 +140,10 @@ class _Words:
 
     def because(self, ground: DecisionRecord) -> Iterator[str]:
         gain = f"; {format_payback(ground.gain_s, ground.cost_s)}{UNSEEN}" if ground.gain_s else ""
-        yield f"{ground.reason}{gain} (decided at {self.when(ground.decided_s)}, generation {ground.generation})"
+        yield (
+            f"{ground.reason}{gain} (decided at {self.when(ground.decided_s)}, generation"
+            f" {ground.generation})"
+        )
         if ground.event:
             yield f"after {self.event(ground.event)}"
         elif ground.cause != "-":
@@ -249,7 +260,10 @@ def _trains(change: Trains, e: Explanation, when: When) -> str:
 
 def _reports(change: Reports, e: Explanation, when: When) -> str:
     taken = f"taken to be {change.samples_per_second:,.0f} examples/s"
-    return f"it has said how fast it is ({taken}, by the model of what its program's and other jobs showed)"
+    return (
+        f"it has said how fast it is ({taken}, by the model of what its program's and other jobs"
+        " showed)"
+    )
 
 
 def _frees(change: Frees, e: Explanation, when: When) -> str:
@@ -258,7 +272,10 @@ def _frees(change: Frees, e: Explanation, when: When) -> str:
 
 def _adds(change: Adds, e: Explanation, when: When) -> str:
     what = "one more node" if change.nodes == 1 else f"{change.nodes} more nodes"
-    return f"{what} {f'like {change.like}' if change.like else 'of a new shape'} ({amount(change.shape)})"
+    return (
+        f"{what} {f'like {change.like}' if change.like else 'of a new shape'}"
+        f" ({amount(change.shape)})"
+    )
 
 
 def _opens(change: Opens, e: Explanation, when: When) -> str:

@@ -104,8 +104,8 @@ def leaving_notices(view: View, job: Job) -> list[TaskLeaving]:
 
 
 def _pod_notice(job: Job, pod: PodFact) -> TaskLeaving | None:
-    """Return the notice of a pod that is deleted or evicted. Before an eviction there is a condition
-    without a time.
+    """Return the notice of a pod that is deleted or evicted. Before an eviction there is a
+    condition without a time.
     """
     if not pod.terminating and not pod.reason:
         return None

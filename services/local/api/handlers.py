@@ -378,7 +378,8 @@ def chosen_container(pod: Body, requested: str) -> str:
         return requested
     if len(containers_of(pod)) > 1:
         raise bad_request(
-            f"a container name must be specified for pod {name_of(pod)}, choose one of: [{' '.join(names)}]"
+            f"a container name must be specified for pod {name_of(pod)}, choose one of:"
+            f" [{' '.join(names)}]"
         )
     return names[0]
 

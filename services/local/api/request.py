@@ -370,7 +370,9 @@ def _protobuf_fields(raw: bytes) -> Fields:
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    """Return a number, stored in seven bits of each byte, the lowest first; and the next position."""
+    """Return a number, stored in seven bits of each byte, the lowest first; and the next
+    position.
+    """
     value = shift = 0
     while True:
         byte = raw[at]

@@ -262,7 +262,9 @@ def node_metrics(name: str, sample: Sample, node: Body) -> Body:
 
 
 def pod_metrics(place: tuple[str, str], sample: Sample, pod: Body) -> Body:
-    """Return the metrics of a pod. Pods are measured as a whole; the first container gets the usage."""
+    """Return the metrics of a pod. Pods are measured as a whole; the first container gets the
+    usage.
+    """
     meta = {"namespace": place[0], "name": place[1], "labels": labels(pod)}
     container = {"name": pod["spec"]["containers"][0]["name"], "usage": usage_amounts(sample)}
     return {**metrics_head("PodMetrics", meta, sample), "containers": [container]}

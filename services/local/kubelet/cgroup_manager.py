@@ -120,8 +120,8 @@ def own_group(controller: str, text: str) -> str:
 
 
 def under_own(mount: Path, controller: str, name: str) -> Path:
-    """Return a folder below the group of this process, so that its limits hold for the pods, too; below
-    the mount if that group is not visible.
+    """Return a folder below the group of this process, so that its limits hold for the pods, too;
+    below the mount if that group is not visible.
     """
     own = mount / own_group(controller, Path("/proc/self/cgroup").read_text()).lstrip("/")
     return (own if own.is_dir() else mount) / name
@@ -143,8 +143,8 @@ def find_cgroup_manager(
 
 
 def version_two(mount: Path, name: str, period_us: int) -> CgroupManager:
-    """Return a manager below the root, which may hold both processes and groups; or beside the group
-    of this process, because no other group may.
+    """Return a manager below the root, which may hold both processes and groups; or beside the
+    group of this process, because no other group may.
     """
     base = mount if os.access(mount, os.W_OK) else under_own(mount, "", name).parent.parent
     (base / "cgroup.subtree_control").write_text("+cpu +memory")

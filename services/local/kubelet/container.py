@@ -119,8 +119,8 @@ class ContainerRun:
             processes.send_signal(self.process.pid, signal.SIGTERM)
 
     def remaining_processes(self) -> list[int]:
-        """Return the processes with this container's mark; and those in the pod's cgroup, if no other
-        container shares it.
+        """Return the processes with this container's mark; and those in the pod's cgroup, if no
+        other container shares it.
         """
         found = set(processes.processes_of_container(self.mark))
         if self.process is not None and self.process.returncode is None:

@@ -212,8 +212,8 @@ def ready_node(node: Body, now: str) -> Body:
 
 
 def closing_node(node: Body, now: str) -> Body:
-    """Return the node as a real kubelet reports it at the shutdown of its machine: nothing is placed
-    there.
+    """Return the node as a real kubelet reports it at the shutdown of its machine: nothing is
+    placed there.
     """
     return with_condition(node, now, "Ready", "False", "KubeletNotReady", "node is shutting down")
 

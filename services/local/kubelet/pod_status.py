@@ -165,7 +165,9 @@ class ContainerProgress(msgspec.Struct, kw_only=True):
 def container_exit(
     returncode: int, started_s: float, ended_s: float, out_of_memory: bool
 ) -> ContainerExit:
-    """`returncode`: that of Python, which is minus the number of a signal that ended the process."""
+    """`returncode`: that of Python, which is minus the number of a signal that ended the
+    process.
+    """
     code = SIGNAL_BASE - returncode if returncode < 0 else returncode
     signal = code - SIGNAL_BASE if SIGNAL_BASE < code <= SIGNAL_BASE + 64 else None
     reason = "Error" if code else "Completed"

@@ -101,7 +101,9 @@ class PodWorker:
         self.report(resized=True)
 
     def shut_down(self, grace_s: float) -> None:
-        """Stop the pod because the whole cluster ends. Its reason differs from that of a lost node."""
+        """Stop the pod because the whole cluster ends. Its reason differs from that of a lost
+        node.
+        """
         self.cause = SHUT_DOWN
         self.stop(grace_s)
 
@@ -163,7 +165,9 @@ class PodWorker:
     async def run(
         self, progress: ContainerProgress, container: Body, is_init: bool = False
     ) -> None:
-        """Run a container until it ends for good. An init container is not restarted after a success."""
+        """Run a container until it ends for good. An init container is not restarted after a
+        success.
+        """
         while not self.stopping.is_set():
             end = await self.run_once(progress, container)
             if self.stopping.is_set() or (end is not None and not self.restarts(end, is_init)):

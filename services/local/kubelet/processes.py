@@ -79,8 +79,8 @@ def processes_of_container(mark: str) -> list[int]:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third on (the second may contain blanks); empty if
-    the process has ended.
+    """Return the fields of /proc/PID/stat from the third on (the second may contain blanks); empty
+    if the process has ended.
     """
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()

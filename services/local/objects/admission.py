@@ -77,7 +77,8 @@ def with_kind(kind: Kind, body: Body) -> Body:
     for field, wanted in (("kind", kind.name), ("apiVersion", kind.api_version)):
         if body.get(field) not in (None, "", wanted):
             raise bad_request(
-                f"the {field} of the object ({body[field]}) does not match the expected {field} ({wanted})"
+                f"the {field} of the object ({body[field]}) does not match the expected {field}"
+                f" ({wanted})"
             )
     return {**body, "kind": kind.name, "apiVersion": kind.api_version}
 
@@ -145,7 +146,10 @@ def same_identity(kind: Kind, old: Body, new: Body) -> Body:
     if name_of(new) != name_of(old) or namespace_of(new) not in ("", namespace_of(old)):
         raise bad_request("the name of the object does not match the name on the URL")
     if uid_of(new) not in ("", uid_of(old)):
-        why = f"Precondition failed: UID in precondition: {uid_of(new)}, UID in object meta: {uid_of(old)}"
+        why = (
+            f"Precondition failed: UID in precondition: {uid_of(new)}, UID in object meta:"
+            f" {uid_of(old)}"
+        )
         raise conflict(kind.plural, name_of(old), why)
     identity = {field: meta(old).get(field) for field in GIVEN_BY_SERVER}
     return with_meta(new, **identity, namespace=meta(old).get("namespace"))
@@ -348,8 +352,11 @@ def update_causes(old: Body, new: Body) -> Causes:
     return [
         (
             "spec",
-            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`, "
-            "`spec.activeDeadlineSeconds`, `spec.tolerations` (only additions to existing tolerations)",
+            (
+                "Forbidden: pod updates may not change fields other than"
+                " `spec.containers[*].image`, `spec.activeDeadlineSeconds`, `spec.tolerations`"
+                " (only additions to existing tolerations)"
+            ),
         )
     ]
 
@@ -416,15 +423,19 @@ NAME_RULES = {
     "Service": (
         SERVICE_LABEL,
         63,
-        "a DNS-1035 label must consist of lower case alphanumeric characters or '-', and start "
-        "with an alphabetic character",
+        (
+            "a DNS-1035 label must consist of lower case alphanumeric characters or '-', and start "
+            "with an alphabetic character"
+        ),
     ),
 }
 SUBDOMAIN_RULE = (
     SUBDOMAIN,
     253,
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
-    "and must start and end with an alphanumeric character",
+    (
+        "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or"
+        " '.', and must start and end with an alphanumeric character"
+    ),
 )
 
 

@@ -113,7 +113,9 @@ def merge_keyed(key: str, old: list[Body], new: list[Body]) -> list[Body]:
 
 
 def json_patch(document: Any, operations: list[Body]) -> Any:
-    """Return a patched copy. Raises a refusal (400 for an operation that is not valid, else 422)."""
+    """Return a patched copy. Raises a refusal (400 for an operation that is not valid, else
+    422).
+    """
     try:
         return jsonpatch.apply_patch(document, operations)
     except jsonpatch.InvalidJsonPatch as error:

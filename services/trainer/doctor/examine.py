@@ -381,7 +381,9 @@ def output_range(outputs: Any) -> tuple[float, float] | None:
 def pairwise_loss_shape(
     loss: Callable[[Any, Any], Any], labels: Any, outputs: Any, size: int
 ) -> Shape:
-    """Return the shape of a loss that has a number for each pair of examples: a silent broadcast."""
+    """Return the shape of a loss that has a number for each pair of examples: a silent
+    broadcast.
+    """
     import tensorflow as tf
 
     found = tuple(tf.convert_to_tensor(loss(labels, outputs)).shape)
@@ -442,7 +444,9 @@ def variables_read_whole(traced: Any, model: Any) -> list[str]:
 
 
 def _feeds_a_lookup(op: Any) -> bool:
-    """Return whether the first input of a `GatherV2` comes from here, directly or through copies."""
+    """Return whether the first input of a `GatherV2` comes from here, directly or through
+    copies.
+    """
     for output in op.outputs:
         for user in output.consumers():
             if user.type == "GatherV2" and user.inputs[0].name == output.name:

@@ -83,11 +83,16 @@ ONE_HOT = "labels have a number for each class, which keras.losses.categorical_c
 LOSS_REMEDIES = (
     (
         r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)",
-        "outputs have {1} classes, counted from 0, and a label is {0}: "
-        "give the last layer an output for each class",
+        (
+            "outputs have {1} classes, counted from 0, and a label is {0}: "
+            "give the last layer an output for each class"
+        ),
     ),
     (
-        r"(?s)target\.shape=\((\w+),\), output\.shape=\(\1, (?!1\))\d+\).*\bcategorical_crossentropy",
+        (
+            r"(?s)target\.shape=\((\w+),\), output\.shape=\(\1,"
+            r" (?!1\))\d+\).*\bcategorical_crossentropy"
+        ),
         NUMBERS,
     ),
     (
@@ -99,8 +104,8 @@ LOSS_REMEDIES = (
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One finding. `more`: details such as a traceback. `remedy`: the action to take; empty for a good
-    finding.
+    """One finding. `more`: details such as a traceback. `remedy`: the action to take; empty for a
+    good finding.
     """
 
     weight: Weight
@@ -394,7 +399,9 @@ def loss_remedy(cause: str, here: Observations) -> str:
 
 
 def shape_hint(labels: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> str:
-    """Return how to make the two shapes equal, if one lacks an axis of one or the last axes differ."""
+    """Return how to make the two shapes equal, if one lacks an axis of one or the last axes
+    differ.
+    """
     if len(labels) != 1 or len(outputs) != 1:
         return ""
     label, output = labels[0], outputs[0]

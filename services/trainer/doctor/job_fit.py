@@ -28,12 +28,14 @@ GIB = 1 << 30
 PS_GIB = 0.3
 CHIEF_GIB = 0.6
 WORKER_GIB = 0.5
-"""Memory of a task before it holds anything, with TensorFlow 2.21. Measured resident memory: 0.16 for
-a ps, 0.37 for a worker and 0.47 for a chief if eight tasks share their pages; 0.37 and 0.65 without
-sharing.
+"""Memory of a task before it holds anything, with TensorFlow 2.21. Measured resident memory: 0.16
+for a ps, 0.37 for a worker and 0.47 for a chief if eight tasks share their pages; 0.37 and 0.65
+without sharing.
 """
 INITIALISER_COPIES = 2
-"""A Keras initialiser makes its values in three operations, whose results stay on the ps (measured)."""
+"""A Keras initialiser makes its values in three operations, whose results stay on the ps
+(measured).
+"""
 SAME_WITHIN = 1.05
 """Loads of the fullest ps within this factor count as equal."""
 
@@ -95,7 +97,10 @@ def _ps_findings(
     useful = useful_ps(variables, slots, job.ps.max)
     if useful < job.ps.max:
         largest = max(variables, key=lambda v: v.bytes)
-        what = f"ps.max is {job.ps.max}, and more than {useful} do not reduce the load of the fullest ps"
+        what = (
+            f"ps.max is {job.ps.max}, and more than {useful} do not reduce the load of the"
+            " fullest ps"
+        )
         why = f"a variable is never divided, and {largest.name} has {format_bytes(largest.bytes)}"
         yield advice_finding(what, f"ps.max of {useful}: {why}")
     if memory_gib:

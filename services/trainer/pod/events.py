@@ -97,7 +97,9 @@ class SignalReceived(msgspec.Struct, frozen=True):
 
 
 class ShutdownFacts(msgspec.Struct, frozen=True):
-    """The facts that a pod looks up when it is told to end. `resumed` None: no answer, or no fact."""
+    """The facts that a pod looks up when it is told to end. `resumed` None: no answer, or no
+    fact.
+    """
 
     at_s: float
     finished: bool

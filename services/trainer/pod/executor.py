@@ -191,7 +191,8 @@ class Executor:
     # ------------------------------------------------------------ tell, end
 
     async def begin_child(self, generation: int, path: str | None, chief: bool) -> None:
-        """Let a child begin. A chief claims the fence first and restores a checkpoint of the ledger.
+        """Let a child begin. A chief claims the fence first and restores a checkpoint of the
+        ledger.
 
         A checkpoint is in the ledger before it is announced. So if the ledger names any, the
         announced one (`path`) is among them or older than them.

@@ -326,7 +326,9 @@ class Fence:
                 await self._wait_to_retry("LedgerReadWaits", error)
 
     async def _wait_connected(self) -> None:
-        """Wait for a connection. Without one, the client would buffer the write and send it late."""
+        """Wait for a connection. Without one, the client would buffer the write and send it
+        late.
+        """
         while self._client.is_reconnecting:
             await self._wait_to_retry("LedgerWaits", NatsError("the connection to the bus is lost"))
 

@@ -1,4 +1,6 @@
-"""The messages that this pod publishes: one method for each, in the order of a generation's life."""
+"""The messages that this pod publishes: one method for each, in the order of a generation's
+life.
+"""
 
 from __future__ import annotations
 

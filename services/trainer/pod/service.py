@@ -313,7 +313,10 @@ class Trainer:
             interval_s=word.next_s,
             repeated_s=repeated_s,
             wanted_s=self.settings.redo_s,
-            remedy="faster storage for checkpoints, fewer variables on each ps, or a larger WEIR_LAUNCHER_REDO_S",
+            remedy=(
+                "faster storage for checkpoints, fewer variables on each ps, or a larger"
+                " WEIR_LAUNCHER_REDO_S"
+            ),
         )
 
     def send_headroom(self, spec: ClusterSpecPublished) -> None:

@@ -65,7 +65,10 @@ EXIT_KILLED = 137  # its child was killed
 EXIT_BUS_LOST = 140  # the bus failed, not the job (`services/allocator/state/exits.py`)
 TRIES = 3
 KILLED = Failed(
-    cause="the process that runs the program was killed without a report; perhaps it ran out of memory",
+    cause=(
+        "the process that runs the program was killed without a report; perhaps it ran out of"
+        " memory"
+    ),
     peer=True,
 )
 
@@ -343,7 +346,8 @@ class StateMachine:
         return *actions, WaitForDeadline(supervise.next_due_s(self.pod, times))
 
     def _on_shutdown_facts(self, event: ShutdownFacts, now: float) -> PodActions:
-        """Go at once if the job needs this pod no more. Otherwise announce the end and keep working.
+        """Go at once if the job needs this pod no more. Otherwise announce the end and keep
+        working.
 
         The consequences of the announcement come before its publication.
         """

@@ -249,7 +249,9 @@ def _drain_child(pod: Pod, generation: int | None) -> tuple[Pod, Actions]:
 
 
 def on_prepared(pod: Pod, generation: int) -> tuple[Pod, Actions]:
-    """Begin a prepared child at once if it only restarts; otherwise wait for the hand-over order."""
+    """Begin a prepared child at once if it only restarts; otherwise wait for the hand-over
+    order.
+    """
     if pod.children.get(generation) != "preparing":
         return pod, ()  # given up meanwhile
     pod = _with_phase(pod, generation, "prepared")
@@ -297,7 +299,9 @@ def on_final(pod: Pod, saved: CheckpointSaved) -> tuple[Pod, Actions]:
 
 
 def on_saved(pod: Pod, saved: CheckpointSaved) -> Pod:
-    """Drop the final checkpoint of a generation that has saved a newer one: it continued after it."""
+    """Drop the final checkpoint of a generation that has saved a newer one: it continued after
+    it.
+    """
     final = pod.finals.get(saved.generation)
     if final is None or saved.step <= final.step:
         return pod

@@ -36,7 +36,9 @@ logger = structlog.get_logger()
 
 
 def decode_sample(body: bytes) -> TaskUsage | None:
-    """Return another pod's usage; None if the bytes are no sample: anyone may send to that subject."""
+    """Return another pod's usage; None if the bytes are no sample: anyone may send to that
+    subject.
+    """
     try:
         return SAMPLES.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -93,7 +95,9 @@ class UsageMeter:
 
 
 def pod_processes() -> list[psutil.Process]:
-    """Return this process and all its descendants. It walks through all processes of the machine."""
+    """Return this process and all its descendants. It walks through all processes of the
+    machine.
+    """
     root = psutil.Process()
     return [root, *root.children(recursive=True)]
 
@@ -202,7 +206,10 @@ def memory_shortage(limit_gib: float, child: int | None) -> str | None:
         own = psutil.Process(child).memory_full_info().uss / GIB
         now = memory_gib(pod_processes())
         if now + own > limit_gib:
-            return f"{now:.2f} GiB are in use and a second child takes {own:.2f} GiB more than the limit of {limit_gib:g}"
+            return (
+                f"{now:.2f} GiB are in use and a second child takes {own:.2f} GiB more than the"
+                f" limit of {limit_gib:g}"
+            )
     return None
 
 

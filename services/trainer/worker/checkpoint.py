@@ -399,7 +399,9 @@ def remove_checkpoint(path: str) -> None:
 
 
 def prune_checkpoints(folder: str, kept: Sequence[str]) -> None:
-    """Remove obsolete checkpoints from the generations' folders, and the folders that become empty."""
+    """Remove obsolete checkpoints from the generations' folders, and the folders that become
+    empty.
+    """
     for generation in _list_folder(folder):
         number = checkpoint_policy.generation_of_folder(generation)
         if number is None:

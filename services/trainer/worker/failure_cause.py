@@ -9,7 +9,8 @@ text of the exception:
 
     in user code:  File "net.py", line 3, in loss  *        a function that TensorFlow rewrote
     Detected at node GatherV2 defined at:  File ...         an operation that failed after its line had run; for a
-                                                            dataset's, `program_data.locate_errors` writes it
+                                                            dataset's, `program_data.locate_errors`
+                                                            writes it
     KeyError: 'row'  Traceback (most recent call last): ... a function that TensorFlow called back
 
 A worker's error travels to the chief as the text of a gRPC error, of which some 3,000 characters
@@ -62,7 +63,8 @@ LED_TO = "\n\nwhich led to:\n\n"
 AUTOGRAPH = "tensorflow.python.autograph.impl.api"
 STORAGE_TEXT_LENGTH = 500  # characters of a file system's message
 STORAGE_NOISE = re.compile(
-    r"\{\{function_node [^}]*\}\} ?|\{\{node [^}]*\}\} ?|\d+ root error\(s\) found\.\s+\(0\) [A-Z_]+:\s+"
+    r"\{\{function_node [^}]*\}\} ?|\{\{node [^}]*\}\} ?|\d+ root error\(s\) found\.\s+\(0\)"
+    r" [A-Z_]+:\s+"
 )
 STORAGE_REST = re.compile(r"\s+\[\[|\n\s*\[\[|\nAdditional GRPC error | \[Op:")
 STORAGE_FAILURES: tuple[tuple[str, str, str], ...] = (

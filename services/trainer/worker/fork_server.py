@@ -36,7 +36,9 @@ def main() -> None:
 
 
 def _next_request(channel: socket.socket) -> list[int]:
-    """Return the next child's socket; empty when the supervisor has closed the channel or is gone."""
+    """Return the next child's socket; empty when the supervisor has closed the channel or is
+    gone.
+    """
     try:
         return socket.recv_fds(channel, 1, 1)[1]
     except ConnectionResetError:

@@ -200,7 +200,9 @@ class LaneProgress(Protocol):
 
 
 class StallDetector:
-    """A check of the watchdog: fails if no update was applied for too long while batches are out."""
+    """A check of the watchdog: fails if no update was applied for too long while batches are
+    out.
+    """
 
     def __init__(self, lanes: LaneProgress, dog: Watchdog, patience: float) -> None:
         self._lanes = lanes
@@ -227,9 +229,10 @@ def describe_stall(ledger: Ledger, steps: int, waited_s: float) -> str:
         spans.append(f"{start} .. {stop - 1}")
     out = ", ".join(spans)
     return (
-        f"no update was applied for {waited_s:.0f} s (since update {steps}), while {len(spans)} batches were out "
-        f"(examples {out}): a step does not return. It is TensorFlow that runs the model and loss() inside of it, so "
-        "there is no Python stack to show; a loop that never ends, for instance a tf.while_loop, looks like this."
+        f"no update was applied for {waited_s:.0f} s (since update {steps}), while {len(spans)}"
+        f" batches were out (examples {out}): a step does not return. It is TensorFlow that runs"
+        " the model and loss() inside of it, so there is no Python stack to show; a loop that"
+        " never ends, for instance a tf.while_loop, looks like this."
     )
 
 

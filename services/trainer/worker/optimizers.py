@@ -205,7 +205,9 @@ def scale_schedules(optimizer: Any, share: float) -> None:
 
 
 def _scaled_rate(rate: Any, share: float) -> Any:
-    """Return a schedule of the step, or a function without arguments, that gives `share` of `rate`."""
+    """Return a schedule of the step, or a function without arguments, that gives `share` of
+    `rate`.
+    """
     if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return ScaledSchedule(rate, share)
     return lambda: rate() * share

@@ -37,7 +37,10 @@ from services.trainer.worker.watchdog import Watchdog
 from shared.text import format_count
 
 TOKEN = "weir_feed"
-SINGLE = "is it batched already? Weir makes the batches: dataset(start, stop) must return single examples"
+SINGLE = (
+    "is it batched already? Weir makes the batches: dataset(start, stop) must return single"
+    " examples"
+)
 _served: list[Any] = []
 NODE = re.compile(r"\{\{node ([^}]+)\}\}")
 BATCH = 256
@@ -154,7 +157,9 @@ def traced_batch(spec: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
 
 @contextmanager
 def locate_errors(dataset: Any, maker: Callable[..., Any]) -> Iterator[None]:
-    """Add the place in the program to errors while this dataset is read; `maker` made the dataset."""
+    """Add the place in the program to errors while this dataset is read; `maker` made the
+    dataset.
+    """
     try:
         yield
     except tf.errors.OpError as error:

@@ -100,7 +100,9 @@ class CheckpointSaver:
 
     @property
     def due_s(self) -> float:
-        """Return when the next save is due (monotonic clock); infinite while one is being written."""
+        """Return when the next save is due (monotonic clock); infinite while one is being
+        written.
+        """
         return math.inf if self.is_writing else self._last_s + self._wait_s
 
     @property

@@ -57,7 +57,9 @@ LEAST_S, SPACING = 0.5, 1 / 500
 
 
 class EventWriter:
-    """The writer of one generation's chief. Nothing is written before `begin`; only `close` waits."""
+    """The writer of one generation's chief. Nothing is written before `begin`; only `close`
+    waits.
+    """
 
     def __init__(
         self,
@@ -173,7 +175,8 @@ class EventWriter:
                 type(error).__name__, getattr(error, "message", "") or str(error)
             )
             self._complain(
-                f"no summaries for TensorBoard under {self._folder}: {why}; {remedy}; training goes on"
+                f"no summaries for TensorBoard under {self._folder}: {why}; {remedy}; training"
+                " goes on"
             )
 
 

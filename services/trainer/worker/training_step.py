@@ -90,7 +90,9 @@ def _make_model(program: ModuleType) -> Any:
 
 
 def _call_maker(name: str, maker: Callable[[], Any], kind: type) -> Any:
-    """Return the result of a function of the program. Raise `BadProgram` if it is not of this kind."""
+    """Return the result of a function of the program. Raise `BadProgram` if it is not of this
+    kind.
+    """
     made = maker()
     if not isinstance(made, kind):
         raise BadProgram(f"{name} returned {type(made)}; a keras {kind.__name__} is needed", maker)

@@ -111,8 +111,8 @@ class Watchdog:
         worst = min(late, key=lambda i: i.since_s)
         stack = thread_stack(worst.thread, self._program)[-CAUSE_LENGTH:]
         return self.failure(
-            f"{Path(self._program).name} is stuck: {worst.what} has not returned for {self.limit_s:g} s. "
-            f"Stack (most recent call last):\n{stack}"
+            f"{Path(self._program).name} is stuck: {worst.what} has not returned for"
+            f" {self.limit_s:g} s. Stack (most recent call last):\n{stack}"
         )
 
     def _watch(self, channel: int, end: OnFailure) -> None:

@@ -92,10 +92,16 @@ def test_configured_host_paths_are_allowed(path: str):
 
 def test_other_host_paths_are_refused():
     assert mounted("/database") == (
-        "volumes[0].host_path: '/database' is not below a folder of the node that is allowed: /data",
+        (
+            "volumes[0].host_path: '/database' is not below a folder of the node that is allowed:"
+            " /data"
+        ),
     )
     assert mounted("/data", Rules()) == (
-        "volumes[0].host_path: '/data' is a folder of the node, and this cluster allows none; use a `claim`",
+        (
+            "volumes[0].host_path: '/data' is a folder of the node, and this cluster allows none;"
+            " use a `claim`"
+        ),
     )
     for path in ("/data/../etc", "data", "/data/.."):
         assert mounted(path) == (

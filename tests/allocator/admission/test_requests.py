@@ -58,7 +58,10 @@ def test_a_minimum_above_the_quota_is_rejected_with_other_reasons() -> None:
     there = apply(State(), request(workers=span(4, least=3)), "weir-orders", 1, 0.0)
     answered = answer_request(there, 1, ProgramFault.MISSING, 0.0, rules)
     assert isinstance(answered, JobRejected)
-    why = "quota of namespace default: needs at least 5 cpu, and the limit is 3 (a chief, 1 ps and 3 workers)"
+    why = (
+        "quota of namespace default: needs at least 5 cpu, and the limit is 3 (a chief, 1 ps and 3"
+        " workers)"
+    )
     assert answered.reasons[0] == why and len(answered.reasons) == 2
     just = answer_request(
         apply(State(), request(workers=span(4)), "weir-orders", 1, 0.0), 1, 0, 0.0, rules

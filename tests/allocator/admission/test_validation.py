@@ -82,13 +82,25 @@ def test_the_cluster_owners_limits_are_named_in_the_refusal():
 
     assert [each.reasons if isinstance(each, InvalidRequest) else () for each in found] == [
         (
-            "priority: 11 is more than 10, the highest in namespace 'team-a' (WEIR_ALLOCATOR_MAX_PRIORITY)",
+            (
+                "priority: 11 is more than 10, the highest in namespace 'team-a'"
+                " (WEIR_ALLOCATOR_MAX_PRIORITY)"
+            ),
         ),
         (
-            "priority: 11 is more than 10, the highest in namespace 'team-a' (WEIR_ALLOCATOR_LIMITS)",
+            (
+                "priority: 11 is more than 10, the highest in namespace 'team-a'"
+                " (WEIR_ALLOCATOR_LIMITS)"
+            ),
             "ps.max: 2 is more than 1, the largest in namespace 'team-a' (WEIR_ALLOCATOR_LIMITS)",
-            "workers.max: 9 is more than 8, the largest in namespace 'team-a' (WEIR_ALLOCATOR_LIMITS)",
-            "batch.max: 64 is more than 32, the largest in namespace 'team-a' (WEIR_ALLOCATOR_LIMITS)",
+            (
+                "workers.max: 9 is more than 8, the largest in namespace 'team-a'"
+                " (WEIR_ALLOCATOR_LIMITS)"
+            ),
+            (
+                "batch.max: 64 is more than 32, the largest in namespace 'team-a'"
+                " (WEIR_ALLOCATOR_LIMITS)"
+            ),
         ),
         (),
         (),

@@ -232,7 +232,10 @@ def running(asked: JobRequested | None = None, rules: Rules = AT_ONCE) -> Story:
 def test_a_job_starts_within_the_remaining_resource_quota():
     first = Story().hear(node(cpu=20), quota(7, used=3), accepted(LARGE)).decided()
     assert size(first) == (1, 2) and "as far as its quota allows" in first.reason
-    because = "quota of namespace default: needs at least 6 cpu, and the limit is 4 (ResourceQuota compute)"
+    because = (
+        "quota of namespace default: needs at least 6 cpu, and the limit is 4 (ResourceQuota"
+        " compute)"
+    )
     assert first.alternatives[0].why == because
 
 
@@ -324,9 +327,11 @@ def test_quotas_of_other_namespaces_and_deleted_ones_do_not_count():
 def test_a_task_outside_a_limit_range_is_not_decided():
     story = Story().hear(node(cpu=20), limits(MostResources(cpu=0.5)), accepted())
     assert story.decide() == ()
-    assert story.why() == (
-        "limit range sizes of namespace default: a chief wants 1 cpu, and at most 0.5 is allowed; "
-        "a ps wants 1 cpu, and at most 0.5 is allowed; a worker wants 1 cpu, and at most 0.5 is allowed"
+    assert (
+        story.why()
+        == "limit range sizes of namespace default: a chief wants 1 cpu, and at most 0.5 is"
+        " allowed; a ps wants 1 cpu, and at most 0.5 is allowed; a worker wants 1 cpu, and at"
+        " most 0.5 is allowed"
     )
     assert size(story.hear(limits(MostResources(cpu=1))).decided()) == (1, 1)
 

@@ -84,8 +84,9 @@ def test_device_quotas_count_like_cores():
     )
     tasks = place_most(room(gpu=5), "team-a.one", (), Size(1, 4), Size(1, 1), devices, 0) or ()
     assert sum(t.resources.gpu for t in tasks) == 4
-    assert quota_too_small(Quota(gpu=1), "team-a", gang_resources(devices, Size(1, 1))) == (
-        "quota of namespace team-a: needs at least 2 gpu, and the limit is 1"
+    assert (
+        quota_too_small(Quota(gpu=1), "team-a", gang_resources(devices, Size(1, 1)))
+        == "quota of namespace team-a: needs at least 2 gpu, and the limit is 1"
     )
 
 
@@ -101,15 +102,18 @@ def test_a_growth_takes_new_tasks_and_in_place_increases():
 
 def test_a_quota_shortage_names_the_namespace_and_every_resource():
     wants = Resources(cpu=4, memory_gib=3, gpu=2)
-    assert quota_shortage(room(cpu=2.5, gpu=1), "team-a.one", wants) == (
-        "quota of namespace team-a: needs 4 cpu more, and 2.5 is left; needs 2 gpu more, and 1 is left"
+    assert (
+        quota_shortage(room(cpu=2.5, gpu=1), "team-a.one", wants)
+        == "quota of namespace team-a: needs 4 cpu more, and 2.5 is left; needs 2 gpu more, and 1"
+        " is left"
     )
     assert (
         quota_shortage(room(cpu=2.5), "team-b.one", wants)
         == ""
         == quota_shortage(room(cpu=4), "team-a.one", wants)
     )
-    assert quota_too_small(Quota(memory_gib=2), "team-a", wants) == (
-        "quota of namespace team-a: needs at least 3 GiB, and the limit is 2"
+    assert (
+        quota_too_small(Quota(memory_gib=2), "team-a", wants)
+        == "quota of namespace team-a: needs at least 3 GiB, and the limit is 2"
     )
     assert quota_too_small(None, "team-a", wants) == ""

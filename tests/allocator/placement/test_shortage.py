@@ -47,7 +47,8 @@ def test_a_worker_larger_than_every_node_is_named_with_the_largest_node() -> Non
     assert story.decide() == ()
     assert (
         story.why()
-        == "no node is large enough for a worker: it wants 16 cpu, 2 GiB, and the largest has 8 cpu, 64 GiB"
+        == "no node is large enough for a worker: it wants 16 cpu, 2 GiB, and the largest has 8"
+        " cpu, 64 GiB"
     )
 
 
@@ -65,7 +66,8 @@ def test_a_too_large_task_is_named_under_every_policy(
     )
     assert (
         _why(story)
-        == "waits for room (too little cpu: no node has any cpu free) for a chief, 1 ps and 1 worker"
+        == "waits for room (too little cpu: no node has any cpu free) for a chief, 1 ps and 1"
+        " worker"
     )
 
 

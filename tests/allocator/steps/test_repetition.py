@@ -114,8 +114,9 @@ def test_an_unanswered_decision_is_repeated_within_a_minute() -> None:
         first.tasks,
         first.revision + 1,
     )
-    assert again.reason == (
-        f"repeated (1 of 6), not acted on by the launcher within 45 s: {first.reason}"
+    assert (
+        again.reason
+        == f"repeated (1 of 6), not acted on by the launcher within 45 s: {first.reason}"
     )
     assert again.decided_s == first.decided_s, "what a change took is counted from the first"
     assert count_unanswered(story.state.jobs, story.state.nodes) == 1
@@ -141,7 +142,8 @@ def test_repetitions_back_off_and_never_end() -> None:
         assert story.now - before == 2880 and again.generation == first.generation
         assert (
             again.reason
-            == f"repeated ({number} times), not acted on by the launcher within 2880 s: {first.reason}"
+            == f"repeated ({number} times), not acted on by the launcher within 2880 s:"
+            f" {first.reason}"
         )
         story.decide()
 

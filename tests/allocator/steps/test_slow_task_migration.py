@@ -41,9 +41,11 @@ def report(
 ) -> ProgressReported:
     """All get nine tenths of a core and want no more; the hungry one gets a fifth, and waits."""
     usage = tuple(
-        TaskUsage(task=t.name(), cpu=0.2, memory_gib=0.1, waited=1.6, busy=1.0)
-        if t is hungry
-        else TaskUsage(task=t.name(), cpu=0.9, memory_gib=0.1, waited=0.0, busy=0.9)
+        (
+            TaskUsage(task=t.name(), cpu=0.2, memory_gib=0.1, waited=1.6, busy=1.0)
+            if t is hungry
+            else TaskUsage(task=t.name(), cpu=0.9, memory_gib=0.1, waited=0.0, busy=0.9)
+        )
         for t in first.tasks
     )
     return replace(progress(1, done=done, total=10_000, speed=10.0, step=step), usage=usage)
@@ -58,7 +60,8 @@ def test_a_starving_task_moves_after_the_configured_time():
 
     assert (
         moved.reason
-        == f"mnist-{hungry.role}-{hungry.serial} gets 20% of the CPU that {hungry.node} has promised "
+        == f"mnist-{hungry.role}-{hungry.serial} gets 20% of the CPU that {hungry.node} has"
+        " promised "
         "it; moved"
     )
     assert [t.node for t in tasks(moved, hungry.role)] == ["n3"]

@@ -25,7 +25,8 @@ last job's end.
 
 def told(faults: tuple[Fault, ...]) -> None:
     say(
-        f"seed {SEED}: {len(faults)} faults, {sum(f.trains for f in faults)} on processes that train, "
+        f"seed {SEED}: {len(faults)} faults, {sum(f.trains for f in faults)} on processes that"
+        " train, "
     )
     say(f"{sum(f.inside for f in faults)} inside a hand-over; {counted(faults)}")
     for fault in faults:

@@ -182,7 +182,8 @@ async def leaked(world: World) -> int:
             return 0
         if time.monotonic() > until:
             say(
-                f"left: {[p['metadata']['name'] for p in pods]}, processes {processes.processes_of_cluster(home)}"
+                f"left: {[p['metadata']['name'] for p in pods]}, processes"
+                f" {processes.processes_of_cluster(home)}"
             )
             return max(len(pods), len(processes.processes_of_cluster(home)))
         await asyncio.sleep(LOOK_S)

@@ -91,7 +91,10 @@ class Fault(msgspec.Struct, frozen=True):
 
     def told(self) -> str:
         held = "" if any(word in self.kind for word in UNHELD) else f", for {self.hold_s:.1f} s"
-        return f"{self.number:3} {self.kind:21} {self.who:15} {self.moment}, {self.delay_s:.2f} s later{held}"
+        return (
+            f"{self.number:3} {self.kind:21} {self.who:15} {self.moment}, {self.delay_s:.2f} s"
+            f" later{held}"
+        )
 
 
 def schedule(seed: int, faults: int, kinds: Sequence[str] = tuple(BY_NAME)) -> tuple[Fault, ...]:

@@ -89,7 +89,10 @@ TIMES = [
 async def test_the_page_formats_durations_as_the_commands_do(look: Look) -> None:
     async with served(still()) as page:
         tab = await opened(look, page.url)
-        told = "async (times) => { const words = await import('./words.js'); return times.map(words.%s); }"
+        told = (
+            "async (times) => { const words = await import('./words.js'); return"
+            " times.map(words.%s); }"
+        )
 
         assert await tab.evaluate(told % "seconds", TIMES) == [
             format_duration(time, fine=True) for time in TIMES
@@ -177,7 +180,8 @@ async def test_table_and_timeline_agree_in_every_frame(look: Look) -> None:
             watch.show(apply(watch.board, LogEntry(time.time(), "weir-facts", sequence, said)))
             await until(
                 tab,
-                f"document.querySelector('{ROW} td:nth-of-type(4)').textContent === '{percent}\\u00a0%'",
+                f"document.querySelector('{ROW} td:nth-of-type(4)').textContent ==="
+                f" '{percent}\\u00a0%'",
             )
         assert await tab.evaluate("window.apart") == []
         pauses = await tab.locator("#job-figures div", has_text="pauses").locator("dd").inner_text()
@@ -248,7 +252,8 @@ async def test_a_job_before_its_training_shows_no_unknown_number(
         watch.show(log.say(resumed(1)))
         await until(
             tab,
-            "document.getElementById('job-word').textContent.includes('its first report is to come')",
+            "document.getElementById('job-word').textContent.includes('its first report is to"
+            " come')",
         )
         watch.show(log.say(progress(100)))
         await until(tab, "document.getElementById('job-word').hidden")

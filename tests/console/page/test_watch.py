@@ -122,7 +122,8 @@ async def test_the_allocators_reason_comes_from_the_jobs_bucket(bus: Bus, watch:
     bucket = await bus.bucket("weir-jobs")
     await bucket.put(
         JOB,
-        b'{"job":"mnist","namespace":"default","uid":1,"phase":"Pending","why":"no node has 3 cpu"}',
+        b'{"job":"mnist","namespace":"default","uid":1,"phase":"Pending","why":"no node has 3'
+        b' cpu"}',
     )
 
     await until(watch, lambda: watch.board.jobs[JOB].view.why == "no node has 3 cpu")

@@ -38,7 +38,8 @@ def test_a_proposal_without_a_policy_gets_a_hint_without_settings_of_the_server(
         if line.startswith("policy: ")
     ]
     assert said.endswith(
-        "(it names none, and the cluster's own may be another; to be sure, add a line such as `policy: static`)"
+        "(it names none, and the cluster's own may be another; to be sure, add a line such as"
+        " `policy: static`)"
     )
     (said,) = [
         line
@@ -55,7 +56,10 @@ def test_a_job_without_room_would_wait() -> None:
     found = answer_proposal(log.board.state, EXAMPLE, NOW_S, AT_ONCE)
     assert found.says[0].startswith("job default/proposal would wait for room")
     assert found.says[1:3] == [
-        "it wants: chief 0.25 cpu, 1 GiB; ps 0.25 cpu, 1 GiB; worker 0.5 cpu, 1 GiB; each task wholly on one node",
+        (
+            "it wants: chief 0.25 cpu, 1 GiB; ps 0.25 cpu, 1 GiB; worker 0.5 cpu, 1 GiB; each task"
+            " wholly on one node"
+        ),
         "free now: 0 cpu, 62 GiB in all; the most on one node 0 cpu, 62 GiB (n1)",
     ]
 
@@ -82,8 +86,9 @@ def test_the_example_is_as_large_as_the_free_capacity(
 
     proposed = example_proposal(log.board.state)
     assert f"  worker: {{cpu: {worker:g}, " in proposed
-    assert answer_proposal(log.board.state, proposed, NOW_S, AT_ONCE).says[0] == (
-        "job default/proposal would start now with 1 ps, 2 workers, batch 64"
+    assert (
+        answer_proposal(log.board.state, proposed, NOW_S, AT_ONCE).says[0]
+        == "job default/proposal would start now with 1 ps, 2 workers, batch 64"
     )
 
 

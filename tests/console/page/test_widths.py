@@ -28,8 +28,14 @@ LINES_MOST, LINE_PX, WHY_LEAST_PX = 4, 22, 200
 CROWDED = """() => [...document.querySelectorAll('#jobs .scroll, #job-table :is(th, td)')]
   .filter((e) => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).position !== 'absolute')
   .map((e) => e.textContent)"""
-ROWS = "() => [...document.querySelectorAll('#job-table tbody tr')].map((row) => row.getBoundingClientRect().height)"
-HIDDEN = "() => { const box = document.querySelector('#jobs .scroll'); return box.scrollHeight - box.clientHeight; }"
+ROWS = (
+    "() => [...document.querySelectorAll('#job-table tbody tr')].map((row) =>"
+    " row.getBoundingClientRect().height)"
+)
+HIDDEN = (
+    "() => { const box = document.querySelector('#jobs .scroll'); return box.scrollHeight -"
+    " box.clientHeight; }"
+)
 WHY = """() => document.querySelector('tr[data-key="default.big"] .why-cell').getBoundingClientRect().width"""
 COLUMNS = """() => {
   const rights = (cells) => [...cells].slice(0, 11).map((cell) => Math.round(cell.getBoundingClientRect().right));

@@ -99,13 +99,13 @@ def test_the_three_main_metrics_come_first(written: str) -> None:
     found = account_job(log.board, of_digits(log.board))
 
     assert (
-        "Completion time 1 min 46 s 10.0 s to the first update, 1 min 28 s trained, 8.31 s in 2 pauses"
-        in text
+        "Completion time 1 min 46 s 10.0 s to the first update, 1 min 28 s trained, 8.31 s in 2"
+        " pauses" in text
     )
     assert f"Utilisation of CPU {drawing.percent(found.utilisation)} used, of what it held" in text
     assert (
-        f"requested {drawing.percent(found.cluster_ours)}, all pods {drawing.percent(found.cluster_all)}"
-        in text
+        f"requested {drawing.percent(found.cluster_ours)}, all pods"
+        f" {drawing.percent(found.cluster_all)}" in text
     )
     spans = "first update to end: pauses, last save, evaluation included"
     assert f"Throughput, examples/s 125 {spans}; 12,000 of 12,000 applied" in text

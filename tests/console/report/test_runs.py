@@ -69,8 +69,8 @@ def test_if_rows_completed_different_jobs_the_mean_of_the_common_ones_is_shown(d
 
     mean = f"{fmean(most):,.0f}"
     assert (
-        said
-        == f"{UNLIKE}; of the 5 jobs that every row completed, MEAN s: recorded {mean}, static {mean}"
+        said == f"{UNLIKE}; of the 5 jobs that every row completed, MEAN s: recorded {mean}, static"
+        f" {mean}"
     )
     assert (
         describe_different_jobs(

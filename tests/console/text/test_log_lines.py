@@ -34,8 +34,9 @@ SAID = {
 def test_a_log_line_is_time_level_task_event_and_fields() -> None:
     (line,) = shown(SAID)
 
-    assert line == (
-        "02:46:11.549 info    worker-2   StartChild             generation=2 cause=10.cluster.published.2.-.2"
+    assert (
+        line == "02:46:11.549 info    worker-2   StartChild             generation=2"
+        " cause=10.cluster.published.2.-.2"
     )
 
 
@@ -76,7 +77,10 @@ def test_settings_are_shown_only_in_json() -> None:
 
 def test_a_long_value_is_cut_in_the_middle() -> None:
     frames = "\n".join(f'  File "net.py", line {at}, in loss' for at in range(100))
-    cause = f"net.py:99: ValueError: no such row\nTraceback (most recent call last):\n{frames}\nValueError: no such row"
+    cause = (
+        "net.py:99: ValueError: no such row\nTraceback (most recent call"
+        f" last):\n{frames}\nValueError: no such row"
+    )
 
     (line,) = shown({**SAID, "event": "ChildEnded", "cause": cause})
 
@@ -122,7 +126,10 @@ services.trainer.worker.failure_cause.Failed: {failure_cause.BEGINS}{CAUSE[:50]}
 Additional GRPC error information from remote target /job:worker/replica:0/task:0:
 :UNKNOWN:Error received from peer  {{grpc_message:"Failed: {failure_cause.BEGINS}ValueError: seven", grpc_status:2}}
 """
-TRUNCATED = f"E0000 00:00:1795343823.913835    7528 grpc_util.h:104] Truncated error message: UNKNOWN: Failed: {MARKED}\n"
+TRUNCATED = (
+    "E0000 00:00:1795343823.913835    7528 grpc_util.h:104] Truncated error message: UNKNOWN:"
+    f" Failed: {MARKED}\n"
+)
 ENDED = '{"event": "ChildEnded", "level": "warning"}\n'
 
 
@@ -153,9 +160,18 @@ def test_each_failure_and_the_output_after_it_are_shown() -> None:
 
 def test_failures_of_dependent_operations_are_echoes() -> None:
     """As TensorFlow 2.21 writes it where a worker's failure is heard by way of a ps, too."""
-    heard = ':UNKNOWN:Error received from peer  {grpc_message:"Failed: ValueError: seven", grpc_status:2}\n'
-    waited = f"\t [[sgd/IdentityN/_10]]\nAdditional GRPC error information from remote target /job:ps:\n{heard}"
-    others = "  (1) UNKNOWN:  Failed\n\t [[{{node PyFunc}}]]\n0 successful operations.\n0 derived errors ignored.\n"
+    heard = (
+        ':UNKNOWN:Error received from peer  {grpc_message:"Failed: ValueError: seven",'
+        " grpc_status:2}\n"
+    )
+    waited = (
+        "\t [[sgd/IdentityN/_10]]\nAdditional GRPC error information from remote target"
+        f" /job:ps:\n{heard}"
+    )
+    others = (
+        "  (1) UNKNOWN:  Failed\n\t [[{{node PyFunc}}]]\n0 successful operations.\n0 derived errors"
+        " ignored.\n"
+    )
 
     assert filtered_lines(f"{CLOSURE}{waited}{others}{waited}mine\n\t [[sgd]]\n{ENDED}") == [
         *(*CAUSE.splitlines(), "mine", "\t [[sgd]]", ENDED.strip()),

@@ -78,7 +78,10 @@ def test_a_decision_has_its_size_and_reason() -> None:
         (
             2,
             64,
-            "; learning rate 1 -> 0.707 of the program's (sqrt: batch 32 -> 64, stable: 1 -> 2 workers)",
+            (
+                "; learning rate 1 -> 0.707 of the program's (sqrt: batch 32 -> 64, stable: 1 -> 2"
+                " workers)"
+            ),
         ),
     ],
 )
@@ -111,7 +114,8 @@ def test_a_failed_save_has_its_cause_remedy_and_abandoned_generation() -> None:
     told = sentence(msgspec.structs.replace(failed, successor=3))
     assert (
         told
-        == "generation 2 could not save step 10: it is full; make room; generation 3 is given up for it"
+        == "generation 2 could not save step 10: it is full; make room; generation 3 is given up"
+        " for it"
     )
 
 
@@ -202,19 +206,24 @@ def test_a_leaving_task_has_the_cause_the_deadline_and_the_action() -> None:
         **TASK, node="n1", why="Evicted", leaves_s=3_661.0, message="Eviction API: evicting"
     )
     cordoned = TaskLeaving(**TASK, node="n1", why="NodeCordoned")
-    assert sentence(evicted) == (
-        "ps-3 has to leave n1, by 01:01:01 UTC at the latest: Kubernetes evicts the pod (Eviction API: evicting); "
-        "it works on until another node has its place, and the chief saves in time"
+    assert (
+        sentence(evicted)
+        == "ps-3 has to leave n1, by 01:01:01 UTC at the latest: Kubernetes evicts the pod"
+        " (Eviction API: evicting); it works on until another node has its place, and the chief"
+        " saves in time"
     )
-    assert sentence(cordoned) == (
-        "ps-3 has to leave n1: the node is cordoned; it moves when all fits elsewhere, and stays if that is taken back"
+    assert (
+        sentence(cordoned)
+        == "ps-3 has to leave n1: the node is cordoned; it moves when all fits elsewhere, and stays"
+        " if that is taken back"
     )
 
 
 def test_a_task_stopped_with_its_whole_job_is_not_replaced() -> None:
-    assert sentence(TaskLeaving(**TASK, node="n1", why="SIGTERM")) == (
-        "ps-3 has to leave n1: it was told to end; it works on until another node has its place or, "
-        "where all of its job is told so, until the chief has saved"
+    assert (
+        sentence(TaskLeaving(**TASK, node="n1", why="SIGTERM"))
+        == "ps-3 has to leave n1: it was told to end; it works on until another node has its place"
+        " or, where all of its job is told so, until the chief has saved"
     )
 
 

@@ -44,7 +44,10 @@ def test_everything_about_a_running_job() -> None:
         f"  has        {had}, for 2 s, last reported 10 examples/s, 0.5 % done",
         "             on n1: 1 chief, 1 ps, 1 worker",
         "  because    the first size (decided at 00:16:42, generation 1)",
-        "             after job.accepted at 00:16:42: default/mnist is accepted as job 1, policy of the cluster",
+        (
+            "             after job.accepted at 00:16:42: default/mnist is accepted as job 1,"
+            " policy of the cluster"
+        ),
         "  now        no node has room for another ps",
         f"  for more   1.5 cpu more free on n2: {more.format(2, 5, 5)}",
         f"             one more node like n1 (3 cpu, 64 GiB): {more.format(3, 6, 6)}",
@@ -72,7 +75,10 @@ def test_measured_and_predicted_speeds_are_labelled() -> None:
     def last(**fields: float | bool) -> str:
         return lines(said(prospect=Prospect(samples_per_second=110.0, **base, **fields)))[-1]
 
-    pair = "110 -> 736 examples/s at 2 ps, 2 workers: measured (a mean, the newest counts most) -> by a fit to 1 size"
+    pair = (
+        "110 -> 736 examples/s at 2 ps, 2 workers: measured (a mean, the newest counts most) -> by"
+        " a fit to 1 size"
+    )
     assert last(expected=112.0).endswith(f"{pair} of its own")
     assert last(expected=351.0).endswith(
         f"{pair} of its own that expects 351 where 110 were measured"
@@ -88,7 +94,10 @@ def test_the_generation_in_flight_and_the_rejected_sizes_are_shown() -> None:
     story.hear(node("n2", cpu=2)).decided()
     said = lines(why(story))
     assert "  is to have 2 ps, 2 workers, batch 32, with the chief 5 cpu, 5 GiB in all" in said
-    gain = "; saves 1 h 23 min for a pause of 5.00 s and what its preparation slows, which nobody foresees"
+    gain = (
+        "; saves 1 h 23 min for a pause of 5.00 s and what its preparation slows, which nobody"
+        " foresees"
+    )
     assert any(f"{gain} (decided at 00:16:46, generation 2)" in line for line in said)
     assert "  not        2 ps, 3 workers, batch 32: no node has room for another worker" in said
     assert any(
@@ -193,8 +202,8 @@ def test_an_unanswered_job_waits_for_the_allocator() -> None:
     asked = apply(State(), request(), "weir", 1, 960.0)
     told = no_job_to_explain(there(asked), KEY, None, UTC)
     assert (
-        told
-        == "job default/mnist, asked for at 1970-01-01 00:16:00, was not answered yet: is the allocator running?"
+        told == "job default/mnist, asked for at 1970-01-01 00:16:00, was not answered yet: is the"
+        " allocator running?"
     )
 
 
@@ -206,8 +215,10 @@ def test_a_rejected_job_has_its_reasons_in_one_line() -> None:
 
 def test_a_job_accepted_later_has_its_acceptance_time() -> None:
     told = no_job_to_explain(there(State()), KEY, replace(accepted(), accepted_s=1060.0), UTC)
-    assert told == (
-        "there was no job default/mnist at 1970-01-01 00:16:40: it was accepted at 1970-01-01 00:17:40"
+    assert (
+        told
+        == "there was no job default/mnist at 1970-01-01 00:16:40: it was accepted at 1970-01-01"
+        " 00:17:40"
     )
 
 
@@ -215,7 +226,8 @@ def test_an_unknown_job_names_the_known_jobs() -> None:
     jobs = [accepted(request(f"job-{n}"), uid=n + 1) for n in range(12)]
     told = no_job_to_explain(there(Story().hear(node(), *jobs).state), KEY, None, UTC)
     assert told.startswith(
-        "the log tells of no job default/mnist up to 1970-01-01 00:16:40; it tells of default/job-0,"
+        "the log tells of no job default/mnist up to 1970-01-01 00:16:40; it tells of"
+        " default/job-0,"
     )
     assert told.endswith("default/job-9 and 2 more")
     assert no_job_to_explain(there(State()), KEY, None, UTC).endswith(

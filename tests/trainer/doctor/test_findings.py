@@ -67,7 +67,10 @@ def test_a_good_program_has_fine_findings_with_measurements() -> None:
         ("fine", "imported in 1.5 s; 1,437 examples"),
         (
             "fine",
-            "the same example for the same number, in a batch, alone, and in another process (3 of 1,437 tried)",
+            (
+                "the same example for the same number, in a batch, alone, and in another process (3"
+                " of 1,437 tried)"
+            ),
         ),
         ("fine", "the model has 3 variables with 4.04 kB, of which net/kernel has 4 kB"),
         ("fine", "an update takes 12 ms here, at a loss of 2.303"),
@@ -189,7 +192,10 @@ def found_test_source(
 
 
 def test_imported_modules_exclude_the_standard_library() -> None:
-    text = "import os, numpy as np\nfrom sklearn.datasets import load_digits\ndef model():\n    import keras.layers\n"
+    text = (
+        "import os, numpy as np\nfrom sklearn.datasets import load_digits\ndef model():\n    import"
+        " keras.layers\n"
+    )
 
     assert imported_modules(ast.parse(text)) == ["keras", "numpy", "sklearn"]
 
@@ -309,17 +315,24 @@ def test_a_shape_mismatch_has_both_shapes(labels: Shape, outputs: Shape, hint: s
     ("cause", "hint"),
     [
         (
-            "InvalidArgumentError: Received a label value of 9 which is outside the valid range of [0, 5).",
+            (
+                "InvalidArgumentError: Received a label value of 9 which is outside the valid range"
+                " of [0, 5)."
+            ),
             "5 classes",
         ),
         (
-            f"{KERAS} rank (ndim). Received: target.shape=(32,), output.shape=(32, 10)\n"
-            "    return keras.losses.categorical_crossentropy(labels, outputs)",
+            (
+                f"{KERAS} rank (ndim). Received: target.shape=(32,), output.shape=(32, 10)\n"
+                "    return keras.losses.categorical_crossentropy(labels, outputs)"
+            ),
             "keras.losses.sparse_categorical_crossentropy takes",
         ),
         (
-            "ValueError: Argument `output` must have rank (ndim) `target.ndim - 1`. Received: target.shape=(32, 10), "
-            "output.shape=(32, 10)",
+            (
+                "ValueError: Argument `output` must have rank (ndim) `target.ndim - 1`. Received:"
+                " target.shape=(32, 10), output.shape=(32, 10)"
+            ),
             "keras.losses.categorical_crossentropy takes",
         ),
         (
@@ -365,7 +378,10 @@ def test_logits_used_as_probabilities_are_reported(call: str) -> None:
         "keras.losses.binary_crossentropy(labels, tf.nn.sigmoid(outputs))",
         "keras.losses.mean_squared_error(labels, outputs)",
         "own.binary_crossentropy(labels, outputs)",
-        "labels\n    outputs = outputs / 2\n    return keras.losses.binary_crossentropy(labels, outputs)",
+        (
+            "labels\n    outputs = outputs / 2\n    return keras.losses.binary_crossentropy(labels,"
+            " outputs)"
+        ),
     ],
 )
 def test_unclear_loss_code_is_not_reported(call: str) -> None:

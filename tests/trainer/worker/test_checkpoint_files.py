@@ -96,7 +96,10 @@ def test_the_largest_ps_share_is_within_the_size_of_the_files(
     assert COUNTED * 4 * 3 / 2 < told["largest"] < told["bytes"]
 
 
-FULL = "{{function_node __wrapped__x}} /c/gen-1/ckpt-3_temp/part-0; No space left on device\n\t [[{{node SaveV2}}]]"
+FULL = (
+    "{{function_node __wrapped__x}} /c/gen-1/ckpt-3_temp/part-0; No space left on device\n\t"
+    " [[{{node SaveV2}}]]"
+)
 
 
 @pytest.mark.parametrize(
@@ -134,8 +137,9 @@ def test_file_system_errors_become_a_cause_and_a_remedy(
 
 
 def test_the_file_systems_error_follows_the_cause() -> None:
-    assert explain_storage_error("ResourceExhaustedError", FULL).cause == (
-        "the checkpoint folder is full (/c/gen-1/ckpt-3_temp/part-0; No space left on device)"
+    assert (
+        explain_storage_error("ResourceExhaustedError", FULL).cause
+        == "the checkpoint folder is full (/c/gen-1/ckpt-3_temp/part-0; No space left on device)"
     )
 
 

@@ -8,7 +8,10 @@ import tensorflow as tf
 from services.trainer.worker.child import is_peer_lost
 
 ERRORS = tf.errors
-INVALID = "Resource input tensor contains an invalid device. This might happen when the client has connected to a "
+INVALID = (
+    "Resource input tensor contains an invalid device. This might happen when the client has"
+    " connected to a "
+)
 
 
 @pytest.mark.parametrize(

@@ -141,8 +141,14 @@ def test_without_a_program_line_the_failed_operation_comes_first(text: str, says
 
 
 def test_the_name_of_a_dataset_transformation_is_removed() -> None:
-    where = f'Detected at node X defined at (most recent call last):\n  File "{HERE}", line 7, in shift\n\n'
-    passed = "Error in user-defined function passed to MapDataset:2 transformation with iterator: Iterator::Root::Map: "
+    where = (
+        f'Detected at node X defined at (most recent call last):\n  File "{HERE}", line 7, in'
+        " shift\n\n"
+    )
+    passed = (
+        "Error in user-defined function passed to MapDataset:2 transformation with iterator:"
+        " Iterator::Root::Map: "
+    )
 
     told = failure_cause.describe_failure(
         RuntimeError(f"{where}{{{{function_node f}}}} {passed}indices = 9 is not in [0, 1)"), HERE

@@ -85,7 +85,10 @@ def test_fewer_epochs_than_are_trained_already_are_refused() -> None:
 
 FILE = "tests/trainer/worker/test_training.py"
 STORY = f"{FILE}::test_every_example_counts_once_per_epoch_across_resizes"
-READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,bind,ro / && shift && ! touch /root-is-writable && exec "$@"'
+READ_ONLY = (
+    'mount --bind "$1" "$1" && mount -o remount,bind,ro / && shift && ! touch /root-is-writable &&'
+    ' exec "$@"'
+)
 WHOLE_STORY_S = 600
 
 

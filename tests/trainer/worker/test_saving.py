@@ -275,7 +275,9 @@ async def marked(fleet: Fleet, fits: Callable[[int], bool]) -> list[int]:
 
 
 async def deleted(path: Path) -> None:
-    """Return once the file is gone: the chief deletes old checkpoints after the mark of a new one."""
+    """Return once the file is gone: the chief deletes old checkpoints after the mark of a new
+    one.
+    """
     async with asyncio.timeout(WITHIN_S):
         while path.exists():
             await asyncio.sleep(0.05)

@@ -293,7 +293,10 @@ async def test_a_program_with_another_digest_is_not_run(start: Start, bus: Bus) 
 
         finished = await fleet.finished()
 
-        told = f"counting.py cannot be fetched: the store has something else under {fleet.request.program.digest}: "
+        told = (
+            "counting.py cannot be fetched: the store has something else under"
+            f" {fleet.request.program.digest}: "
+        )
         assert finished.outcome == "failed" and finished.cause.startswith(told), finished.cause
 
 
@@ -310,7 +313,10 @@ QUICK = {
     [
         (
             "import",
-            r'its import has not returned for 10 s[\s\S]*line \d+, in <module>\s+_reach\("import"\)',
+            (
+                r"its import has not returned for 10 s[\s\S]*line \d+, in"
+                r' <module>\s+_reach\("import"\)'
+            ),
         ),
         (
             "dataset",
@@ -318,7 +324,10 @@ QUICK = {
         ),
         (
             "evaluation",
-            r'evaluation\(\), or a batch of it, has not returned for 6 s[\s\S]*_reach\("evaluation"\)',
+            (
+                r"evaluation\(\), or a batch of it, has not returned for 6"
+                r' s[\s\S]*_reach\("evaluation"\)'
+            ),
         ),
         ("step", r"no update was applied for 15 s \(since update 0\), while 2 batches were out"),
         ("gil", r'let no other thread run [\s\S]*hanging.py", line \d+ in dataset'),

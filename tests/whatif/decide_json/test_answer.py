@@ -92,7 +92,7 @@ def test_free_capacity_excludes_the_jobs_own_tasks() -> None:
 def test_a_job_missing_from_the_document_frees_its_capacity() -> None:
     at = desk()
     first, _ = ask(at, 0, [node()], job("one"), job("two"))
-    (_, still) = ask(at, 60, [node()], job("one", current=current(first)), job("two"))
+    _, still = ask(at, 60, [node()], job("one", current=current(first)), job("two"))
     assert shape(still) == (0, 0)
     (freed,) = ask(at, 120, [node()], job("two"))
     assert shape(freed) == (1, 1)
@@ -257,7 +257,10 @@ def test_a_wrong_line_is_answered_with_every_reason_and_changes_nothing() -> Non
         (b'{"now": "x", "nodes": {}, "jobs": 3}', "now: Expected `float`, got 'x'"),
         (b'{"now": 0, "jobs": [{"job": "a"}]}', "jobs[0].request: is required"),
         (
-            b'{"now": 0, "nodes": [{"cpu": 1}], "jobs": [{"job": "a", "request": {}, "curent": {}}]}',
+            (
+                b'{"now": 0, "nodes": [{"cpu": 1}], "jobs": [{"job": "a", "request": {}, "curent":'
+                b" {}}]}"
+            ),
             "nodes[0].name",
         ),
         (

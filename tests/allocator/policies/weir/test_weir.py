@@ -323,7 +323,10 @@ def test_a_job_that_keeps_its_size_has_the_reason_against_the_next_step():
         ),
         (
             replace(running("one", 10_000), pause_s=99.0),
-            "1 ps and 4 workers would be 207% faster, too little to repay a pause of 1 min 39 s before it ends",
+            (
+                "1 ps and 4 workers would be 207% faster, too little to repay a pause of 1 min 39 s"
+                " before it ends"
+            ),
         ),
     ],
 )
@@ -381,7 +384,7 @@ def test_capacity_of_unschedulable_nodes_does_not_count():
         "one": 3,
         "beside": 1,
     }
-    (waits, _) = weir([node(0.0), closed(9.0, "c")], [waiting("new"), had], 0.0)
+    waits, _ = weir([node(0.0), closed(9.0, "c")], [waiting("new"), had], 0.0)
     assert waits.waits
 
 

@@ -1,31 +1,18 @@
-"""The command `weir`: one sub-command a module of `services/cli/`, imported only when it is
-meant.
+"""The command `weir`: one sub-command a module of `services/cli/`, imported only when it runs or
+its own help is shown.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import logging
-import os
 import sys
 import textwrap
-from collections.abc import Sequence
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from services.cli.parsing import WIDTH, Parser
-from services.cli.suggest import advice
-from services.console.trouble import (
-    CODES,
-    DONE,
-    FAILED,
-    INTERRUPTED,
-    PIPE_CLOSED,
-    WRONG_USE,
-    Trouble,
-)
-from shared.runtime import log
+import click
+from click.shell_completion import CompletionItem
+
+from services.console.trouble import CODES, DONE, FAILED, INTERRUPTED, WRONG_USE
 from shared.version import VERSION
 
 COMMANDS = {
@@ -59,39 +46,96 @@ COMMANDS = {
 
 TOGETHER = {"jobs": "top", "suspend": "resume", "cancel": "forget"}
 """Commands that share a line of the overview, which has to fit a screen."""
+WIDTH = 80
 INSTALL = "`pip install 'weir[all]'`"
 USAGE = "weir COMMAND [--help] ... | --version: elastic TensorFlow training"
 NO_BREAK = "\N{NO-BREAK SPACE}"
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+
+
+class UnknownCommand(click.UsageError):
+    """A word that is no command; the text says which one may be meant."""
+
+
+class CommandGroup(click.Group):
+    """All commands. The module of a command is imported when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"services.cli.{cmd_name.replace('-', '_')}")
+        found = module.run
+        assert isinstance(found, click.Command)
+        found.name, found.help = cmd_name, COMMANDS[cmd_name]
+        found.context_settings = {**HELP_NAMES, **found.context_settings}
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not ctx.resilient_parsing:
+            from services.cli.suggest import advice
+
+            raise UnknownCommand(advice(args, COMMANDS), ctx)
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a command without importing any."""
+        named = [name for name in COMMANDS if name.startswith(incomplete)]
+        commands = [CompletionItem(name, help=COMMANDS[name]) for name in named]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write(overview())
+
+
+WEIR = click.version_option(VERSION, message="weir %(version)s")(
+    CommandGroup("weir", context_settings=HELP_NAMES)
+)
 
 
 def main() -> int:
-    # A command says itself what went wrong, in one line: asyncio's report of the same stays out of
-    # the terminal.
+    return weir(sys.argv[1:], prepare=_configure_logging)
+
+
+def _configure_logging() -> None:
+    """A command prints its own errors, in one line: asyncio's report of the same stays hidden."""
+    import logging
+
+    from shared.runtime import log
+
     log.configure_logging("cli", "error", asyncio_level=logging.CRITICAL)
-    return weir(sys.argv[1:])
 
 
-def weir(words: Sequence[str]) -> int:
-    if words and words[0] == "--version":
-        print(f"weir {VERSION}")
-        return DONE
-    if not words or words[0].startswith("-"):
-        return _overview(words)
-    if words[0] not in COMMANDS:
-        print(f"usage: {USAGE}\nweir: {advice(words, COMMANDS)}", file=sys.stderr)
-        return WRONG_USE
+def weir(words: Sequence[str], prepare: Callable[[], None] | None = None) -> int:
+    """Run a command line and return its exit code. `prepare` is called before a command runs."""
     try:
-        args = parser(words[0]).parse_args(
-            words[1:], argparse.Namespace(command=words[0], parsers=parsers)
-        )
-        return run(command(words[0]), args)
+        return int(WEIR.main(list(words), "weir", standalone_mode=False, obj=prepare) or DONE)
+    except click.UsageError as error:
+        print(_usage_text(error), file=sys.stderr)
+        return WRONG_USE
+    except click.Abort:
+        return INTERRUPTED
     except ModuleNotFoundError as error:
         return _needs_package(words[0], error)
 
 
+def _usage_text(error: click.UsageError) -> str:
+    """Return the text for a wrong use: the usage, the error, and where help is."""
+    if isinstance(error, UnknownCommand):
+        return f"usage: {USAGE}\nweir: {error.format_message()}"
+    if error.ctx is None or error.ctx.command is WEIR:
+        return overview()
+    path = error.ctx.command_path
+    return f"{error.ctx.get_usage()}\n{path}: {error.format_message()}\nTry `{path} --help`."
+
+
 def _needs_package(name: str, error: ModuleNotFoundError) -> int:
-    """Say which extra of Weir brings a package that a command needs; a module of Weir that lacks is
-    our fault.
+    """Name the extra of Weir with a package that a command needs. Raise the error again if a module
+    of Weir itself is missing.
     """
     package = (error.name or "").partition(".")[0]
     if package in ("", "services", "shared"):
@@ -103,58 +147,20 @@ def _needs_package(name: str, error: ModuleNotFoundError) -> int:
     return FAILED
 
 
-def _overview(words: Sequence[str]) -> int:
-    """All commands, as asked for; or, where nothing was, what else there is to say."""
-    asked = bool(words) and words[0] in ("-h", "--help")
-    print(overview(), file=sys.stdout if asked else sys.stderr, end="")
-    return DONE if asked else WRONG_USE
-
-
 def overview() -> str:
-    """One line a command, and how each ends."""
-    rows = {name: said for name, said in COMMANDS.items() if name not in TOGETHER.values()}
-    for name, other in TOGETHER.items():
-        rows = {f"{name}, {other}" if row == name else row: said for row, said in rows.items()}
-        rows[f"{name}, {other}"] += f"; {COMMANDS[other]}"
-    wide = max(map(len, rows)) + 2
-    codes = ", ".join(f"{code} {said}".replace(" ", NO_BREAK) for code, said in CODES.items())
+    """Return the help of `weir`: one line a command, and the exit codes."""
+    rows = []
+    for name, text in COMMANDS.items():
+        if name in TOGETHER:
+            other = TOGETHER[name]
+            rows.append((f"{name}, {other}", f"{text}; {COMMANDS[other]}"))
+        elif name not in TOGETHER.values():
+            rows.append((name, text))
+    width = max(len(names) for names, _ in rows) + 2
+    codes = ", ".join(f"{code} {text}".replace(" ", NO_BREAK) for code, text in CODES.items())
     wrapped = textwrap.wrap(f"exit codes: {codes}", WIDTH, subsequent_indent=" " * 12)
-    ends = [line.replace(NO_BREAK, " ") for line in wrapped]
-    lines = [f"usage: {USAGE}", *(f"  {name:<{wide}}{said}" for name, said in rows.items()), *ends]
-    return "\n".join(lines) + "\n"
-
-
-def parser(name: str) -> Parser:
-    """Of one command, with its arguments."""
-    module = command(name)
-    made = Parser(f"weir {name}", COMMANDS[name], getattr(module, "EXAMPLES", ()))
-    module.arguments(made)
-    return made
-
-
-def parsers() -> dict[str, Parser]:
-    """Of all commands, for who has to know every word."""
-    return {name: parser(name) for name in COMMANDS}
-
-
-def command(name: str) -> ModuleType:
-    return importlib.import_module(f"services.cli.{name.replace('-', '_')}")
-
-
-def run(chosen: Any, args: argparse.Namespace) -> int:
-    """`chosen`: a command's module. How it ends, as `trouble.CODES` has it."""
-    try:
-        code = int(chosen.run(args))
-        sys.stdout.flush()
-        return code
-    except Trouble as trouble:
-        print(f"weir {args.command}: {trouble}", file=sys.stderr)
-        return trouble.code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
+    commands = [f"  {names:<{width}}{text}" for names, text in rows]
+    return "\n".join([f"usage: {USAGE}", *commands, *wrapped]).replace(NO_BREAK, " ")
 
 
 if __name__ == "__main__":

@@ -4,23 +4,21 @@ Needs no bus.
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 import msgspec
 
 from services.cli.asyncapi_document import document
 from services.cli.asyncapi_page import page
+from services.cli.command_line import Arguments, command, flag
 from services.console.trouble import DONE
 
 EXAMPLES = ("weir asyncapi > weir.json", "weir asyncapi --page > deploy/events.md")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--page", action="store_true", help="a page for people, in Markdown")
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@flag("--page", help="a page for people, in Markdown")
+def run(args: Arguments) -> int:
     whole = (
         page()
         if args.page

@@ -11,7 +11,6 @@ reader is told.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import uuid
 from pathlib import Path
@@ -19,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from services.cli import program_file
-from services.cli.parsing import apart
+from services.cli.command_line import FILE, Arguments, flag, help_page, option, options
 from services.cli.tfjob import WISHES, manifest, translate_tfjob
 from services.cli.tfjob import Asked as TfjobRequest
 from services.console import job_file
@@ -43,7 +42,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     program: bytes | None
 
 
-def asked(args: argparse.Namespace) -> Asked:
+def asked(args: Arguments) -> Asked:
     """Raises `Trouble` with everything that can be told against it here."""
     file = _source(args)
     fields, path = request_from_tfjob(args) if args.tfjob else _own(file, args)
@@ -67,7 +66,7 @@ def asked(args: argparse.Namespace) -> Asked:
 BEGIN = f"Nothing was sent; {job_file.BEGIN}."
 
 
-def _source(args: argparse.Namespace) -> Path:
+def _source(args: Arguments) -> Path:
     """The file that is asked by."""
     file: Path | None = args.tfjob or args.file
     if file is None:
@@ -75,7 +74,7 @@ def _source(args: argparse.Namespace) -> Path:
     return file
 
 
-def _own(file: Path, args: argparse.Namespace) -> tuple[Fields, Path | None]:
+def _own(file: Path, args: Arguments) -> tuple[Fields, Path | None]:
     """Of a job's own file; its program lies beside it."""
     check_unused_options(args)
     fields = job_file.parse(text_in(file, job_file.ONE), file.name)
@@ -128,21 +127,35 @@ NUMBERS = {
 }
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    said = "ask for what a Kubeflow TFJob asks for, with the program FILE"
-    parser.add_argument("--tfjob", type=Path, metavar="FILE", help=said)
-    said = "what of it is taken, and its own options"
-    own = apart(parser, "tfjob", "beside --tfjob FILE", ABOUT, said)
-    for name, said in NUMBERS.items():
-        own.add_argument(f"--{name}", type=int, metavar="N", help=said)
-    own.add_argument("--policy", metavar="NAME", help="how the job grows (default: the cluster's)")
-    own.add_argument("--image", metavar="IMAGE", help="instead of the TFJob's; '': the cluster's")
-    own.add_argument(
-        "--leave-out", action="store_true", help="go on without what Weir has nothing like"
-    )
+tfjob_options = options(
+    option(
+        "--tfjob",
+        type=FILE,
+        metavar="FILE",
+        help="ask for what a Kubeflow TFJob asks for, with the program FILE",
+    ),
+    help_page("tfjob", "beside --tfjob FILE", ABOUT, "what of it is taken, and its own options"),
+    *(
+        option(f"--{name}", type=int, metavar="N", help=text, page="tfjob")
+        for name, text in NUMBERS.items()
+    ),
+    option(
+        "--policy",
+        metavar="NAME",
+        help="how the job grows (default: the cluster's)",
+        page="tfjob",
+    ),
+    option(
+        "--image",
+        metavar="IMAGE",
+        help="instead of the TFJob's; '': the cluster's",
+        page="tfjob",
+    ),
+    flag("--leave-out", help="go on without what Weir has nothing like", page="tfjob"),
+)
 
 
-def check_unused_options(args: argparse.Namespace) -> None:
+def check_unused_options(args: Arguments) -> None:
     """Raises `Trouble` for what would be passed over in silence without a TFJob."""
     given = [f"--{name}" for name, value in _wishes(args).items() if value is not None]
     if given or args.leave_out:
@@ -150,7 +163,7 @@ def check_unused_options(args: argparse.Namespace) -> None:
         raise Trouble(f"{told} goes with --tfjob; a job's own file says all of it", WRONG_USE)
 
 
-def request_from_tfjob(args: argparse.Namespace) -> tuple[Fields, Path]:
+def request_from_tfjob(args: Arguments) -> tuple[Fields, Path]:
     """The request's fields, and where its program is; raises `Trouble` with everything that is in
     the way.
     """
@@ -174,7 +187,7 @@ def request_from_tfjob(args: argparse.Namespace) -> tuple[Fields, Path]:
     return found.fields, program
 
 
-def _wishes(args: argparse.Namespace) -> Fields:
+def _wishes(args: Arguments) -> Fields:
     return {name: getattr(args, name.replace("-", "_")) for name in WISHES}
 
 

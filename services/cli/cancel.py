@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import uuid
 
-from services.cli import connection, job_status, parameters
+from services.cli import connection, job_status
+from services.cli.command_line import (
+    Arguments,
+    command,
+    job_argument,
+    namespace_option,
+    nats_option,
+    timeout_option,
+)
 from services.cli.job_status import Standing, standing
 from services.console.trouble import DONE, Trouble
 from shared.bus.bus import Bus
@@ -17,21 +24,16 @@ LOOK = "`weir jobs` shows how it is; --timeout waits longer."
 STOPPED_S = 60.0
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    connection.arguments(parser)
-    parameters.namespace_argument(parser)
-    parser.add_argument("job", type=parameters.job_name, metavar="JOB", help="the job's name")
-    said = f"how long to wait for the end (default: {STOPPED_S:g}s)"
-    parser.add_argument(
-        "--timeout", type=parameters.duration, default=STOPPED_S, metavar="TIME", help=said
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@nats_option
+@namespace_option()
+@job_argument
+@timeout_option(STOPPED_S, "how long to wait until it has stopped")
+def run(args: Arguments) -> int:
     return connection.on_bus(args, cancel)
 
 
-async def cancel(bus: Bus, args: argparse.Namespace) -> int:
+async def cancel(bus: Bus, args: Arguments) -> int:
     order = CancelRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
     name = f"{order.namespace}/{order.job}"
     await require_open(bus, name, order.key())

@@ -5,12 +5,21 @@ Asking for a change of an open job, and waiting for the answer to this very requ
 
 from __future__ import annotations
 
-import argparse
 import re
 import uuid
 
-from services.cli import connection, job_status, parameters
+from services.cli import connection, job_status
 from services.cli.cancel import require_open
+from services.cli.command_line import (
+    Arguments,
+    Value,
+    command,
+    job_argument,
+    namespace_option,
+    nats_option,
+    option,
+    timeout_option,
+)
 from services.console.trouble import DONE, WRONG_USE, Trouble
 from shared.bus.bus import Bus
 from shared.messages import (
@@ -26,40 +35,45 @@ from shared.text import format_count, single_line
 
 EXAMPLES = ("weir change digits --priority 5", "weir change digits -n team-a --workers 1..8 --ps 2")
 HIGHEST = 2_147_483_647
+ANSWER_S = 30.0
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    job_arguments(parser)
-    parser.add_argument("--priority", type=priority, metavar="N", help="the larger, the earlier")
-    parser.add_argument(
-        "--workers", type=bounds, metavar="MIN..MAX", help="how many workers it may have"
-    )
-    parser.add_argument("--ps", type=bounds, metavar="MIN..MAX", help="how many ps it may have")
-
-
-def run(args: argparse.Namespace) -> int:
-    return connection.on_bus(args, change)
-
-
-def priority(text: str) -> int:
+def read_priority(text: str) -> int:
     """Read an argument."""
     if not re.fullmatch(r"-?\d{1,10}", text) or abs(int(text)) > HIGHEST:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a whole number from -{HIGHEST} to {HIGHEST}"
-        )
+        raise ValueError(f"{text!r} is not a whole number from -{HIGHEST} to {HIGHEST}")
     return int(text)
 
 
-def bounds(text: str) -> Bounds:
+def read_bounds(text: str) -> Bounds:
     """Read an argument: `1..8`, or `4` for exactly so many."""
     found = re.fullmatch(r"(\d{1,7})(?:\.\.(\d{1,7}))?", text)
     least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if not 1 <= least <= most <= MOST_OF_SPAN:
-        raise argparse.ArgumentTypeError(f"{text!r} is not MIN..MAX, such as 1..8, or one number")
+        raise ValueError(f"{text!r} is not MIN..MAX, such as 1..8, or one number")
     return Bounds(min=least, max=most)
 
 
-async def change(bus: Bus, args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@nats_option
+@namespace_option()
+@job_argument
+@timeout_option(ANSWER_S, "how long to wait for the answer")
+@option(
+    "--priority",
+    type=Value(read_priority),
+    metavar="N",
+    help="jobs with a larger number come first",
+)
+@option(
+    "--workers", type=Value(read_bounds), metavar="MIN..MAX", help="how many workers it may have"
+)
+@option("--ps", type=Value(read_bounds), metavar="MIN..MAX", help="how many ps it may have")
+def run(args: Arguments) -> int:
+    return connection.on_bus(args, change)
+
+
+async def change(bus: Bus, args: Arguments) -> int:
     if args.priority is None and args.workers is None and args.ps is None:
         raise Trouble("what is to change? Give --priority, --workers or --ps", WRONG_USE)
     order = ChangeRequested(
@@ -86,19 +100,7 @@ def _least(span: Span) -> str:
     return "" if span.min == span.max else f"{span.min} to "
 
 
-ANSWER_S = 30.0
 ANSWERS: tuple[type[JobChanged | ChangeRejected], ...] = (JobChanged, ChangeRejected)
-
-
-def job_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what every such command takes: the bus, the job, and how long to wait for the answer."""
-    connection.arguments(parser)
-    parameters.namespace_argument(parser)
-    parser.add_argument("job", type=parameters.job_name, metavar="JOB", help="the job's name")
-    said = f"how long to wait for the answer (default: {ANSWER_S:g}s)"
-    parser.add_argument(
-        "--timeout", type=parameters.duration, default=ANSWER_S, metavar="TIME", help=said
-    )
 
 
 async def ask_for(bus: Bus, change: Change, within_s: float) -> JobChanged:

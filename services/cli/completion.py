@@ -1,37 +1,46 @@
-"""`weir completion SHELL`: a script that completes `weir`'s words, for bash, zsh or fish. Needs no
-bus.
+"""`weir completion SHELL`: a script that completes `weir`'s words, for bash, zsh or fish.
 
-The script itself asks by `--names` for what only the bus knows.
+The script runs `weir` with `_WEIR_COMPLETE` in its environment, and click answers with the words
+that fit. Names of jobs and namespaces come from the bus (`known_names.py`).
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 
+import click
+from click.shell_completion import get_completion_class
+
 from services.cli import known_names
-from services.cli.shells import bash, fish, zsh
-from services.cli.shells.vocabulary import vocabulary
-from services.console.trouble import DONE
+from services.cli.command_line import Arguments, argument, command, flag
+from services.console.trouble import DONE, WRONG_USE, Trouble
 
 EXAMPLES = (
     "source <(weir completion bash)",
     "weir completion zsh > ~/.zfunc/_weir",
     "weir completion fish > ~/.config/fish/completions/weir.fish",
 )
-SHELLS = {"bash": bash.script, "zsh": zsh.script, "fish": fish.script}
+SHELLS = ("bash", "fish", "zsh")
+NAMES_HELP = "only names that the bus knows, for scripts of earlier versions: jobs or namespaces"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=sorted(SHELLS), metavar="SHELL", help="bash, zsh or fish")
-    said = "only these names, as far as the bus tells them at once: jobs or namespaces; then what was typed"
-    parser.add_argument("--names", nargs=argparse.REMAINDER, metavar="WHAT", help=said)
-
-
-def run(args: argparse.Namespace) -> int:
-    """`args.parsers()`: those of all commands."""
+@command(EXAMPLES, context_settings={"ignore_unknown_options": True})
+@argument("shell", type=click.Choice(SHELLS), metavar="SHELL", help="bash, zsh or fish")
+@flag("--names", help=NAMES_HELP)
+@argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[WORD]...", help="with --names")
+def run(args: Arguments) -> int:
+    weir = click.get_current_context().find_root().command
     if args.names:
-        what, *typed = args.names
-        return known_names.print_names(what, typed, args.parsers())
-    sys.stdout.write(SHELLS[args.shell](vocabulary(args.parsers())))
+        return known_names.print_names(weir, *args.words)
+    if args.words:
+        raise Trouble(f"unexpected words: {' '.join(args.words)}", WRONG_USE)
+    sys.stdout.write(script(args.shell, weir))
     return DONE
+
+
+def script(shell: str, weir: click.Command) -> str:
+    """Return the completion script of a shell. Call no shell, unlike `click`'s `source()`."""
+    kind = get_completion_class(shell)
+    assert kind is not None
+    complete = kind(weir, {}, "weir", "_WEIR_COMPLETE")
+    return complete.source_template % complete.source_vars()

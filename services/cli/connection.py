@@ -8,7 +8,6 @@ from: by its URL from `weir up`, otherwise by kubeconfig.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
@@ -20,6 +19,7 @@ import msgspec
 from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
+from services.cli.command_line import NATS_URL, Arguments
 from services.console.trouble import WRONG_USE, Trouble
 from shared.auth.keyring import credentials_file
 from shared.bus.bus import Bus
@@ -29,7 +29,7 @@ from shared.bus.tail import NotAdmitted, TooManyReaders
 from shared.runtime.process import cancel_tasks
 
 FILE = Path(".weir/connection.json")
-USUAL, KUBE = "nats://127.0.0.1:4222", "http://127.0.0.1:8001"
+USUAL, KUBE = NATS_URL, "http://127.0.0.1:8001"
 CONNECT_S, RETRY_S = 5.0, 0.2
 ELSEWHERE = (
     "Is it running? If not, start it with `weir up`; it is found from its own folder and those below, "
@@ -68,11 +68,6 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
         return f"{parts._replace(netloc=parts.netloc.rpartition('@')[2]).geturl()} ({self.source})"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    said = f"where NATS is (default: WEIR_NATS_URL, `weir up` here, else {USUAL})"
-    parser.add_argument("--nats", metavar="URL", help=said)
-
-
 def find(given: str | None, environ: Mapping[str, str], folder: Path) -> Connection:
     url, source = (given, "--nats") if given else (environ.get("WEIR_NATS_URL"), "WEIR_NATS_URL")
     found = _at(url, source, folder) if url else _local_connection(folder) or Connection()
@@ -91,7 +86,7 @@ def _at(url: str, source: str, folder: Path) -> Connection:
     return Connection(nats_url=url, source=source)
 
 
-def here(args: argparse.Namespace) -> Connection:
+def here(args: Arguments) -> Connection:
     """The connection of a command that is run in this folder, with this environment."""
     return find(args.nats, os.environ, Path.cwd())
 
@@ -128,12 +123,10 @@ NEVER = "\nIf it never answers, nats-server was started without JetStream (-js).
 NO_JETSTREAM = (10039, 10076)
 """The server's codes for: not enabled for this account, not enabled at all."""
 Errors = asyncio.Queue[Exception]
-Work = Callable[[Bus, argparse.Namespace], Awaitable[int]]
+Work = Callable[[Bus, Arguments], Awaitable[int]]
 
 
-def on_bus(
-    args: argparse.Namespace, work: Work, user: str = "", within_s: float | None = None
-) -> int:
+def on_bus(args: Arguments, work: Work, user: str = "", within_s: float | None = None) -> int:
     """Connect, work, close. What NATS refuses becomes `Trouble`.
 
     `user`: whose work this is, if his credentials lie beside ours (as `weir up` and `weir
@@ -149,7 +142,7 @@ def _as(connection: Connection, user: str) -> Connection:
     return msgspec.structs.replace(connection, nats_credentials=str(beside))
 
 
-async def _on_bus(connection: Connection, args: argparse.Namespace, work: Work) -> int:
+async def _on_bus(connection: Connection, args: Arguments, work: Work) -> int:
     errors: Errors = asyncio.Queue()
     bus = await _connect_bus(connection, errors)
     try:

@@ -4,11 +4,10 @@ for Secrets.
 
 from __future__ import annotations
 
-import argparse
 import time
-from pathlib import Path
 
 from services.cli import parameters
+from services.cli.command_line import FILE, Arguments, Value, argument, command, option
 from services.console.trouble import DONE, FAILED, Trouble
 from shared.auth import keyring
 
@@ -18,27 +17,28 @@ EXAMPLES = (
 )
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "folder",
-        type=Path,
-        metavar="FOLDER",
-        help="where they go; keys that are there are used again",
-    )
-    said = "also for one who may ask for jobs in this namespace, and see them; may be repeated"
-    parser.add_argument(
-        "--submitter",
-        type=parameters.name,
-        action="append",
-        default=[],
-        metavar="NAMESPACE",
-        help=said,
-    )
-    said = "the server's certificate and its key: with them it speaks over TLS only"
-    parser.add_argument("--tls", type=Path, nargs=2, metavar=("CERT", "KEY"), help=said)
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@argument(
+    "folder",
+    type=FILE,
+    metavar="FOLDER",
+    help="the folder for the files; keys in it are used again",
+)
+@option(
+    "--submitter",
+    type=Value(parameters.name),
+    multiple=True,
+    metavar="NAMESPACE",
+    help="also for a person who may submit jobs in this namespace and see them; may be repeated",
+)
+@option(
+    "--tls",
+    type=FILE,
+    nargs=2,
+    metavar="CERT KEY",
+    help="the server's certificate and its key: with them it accepts TLS only",
+)
+def run(args: Arguments) -> int:
     try:
         written = keyring.write_credentials(
             args.folder, time.time(), args.submitter, tuple(args.tls) if args.tls else None

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 
+import click
 import msgspec
 from nats.js.errors import NotFoundError
 
-from services.cli import connection, parameters
+from services.cli import connection
+from services.cli.command_line import (
+    DURATION,
+    Arguments,
+    argument,
+    command,
+    flag,
+    nats_option,
+    option,
+)
 from services.cli.terminal import Terminal
 from services.console.log_entry import Entry, entry_filters
 from services.console.log_reader import read_entries
@@ -31,22 +40,19 @@ list: one line each, with the number by which the others ask for it; show N: all
 put-back N: say the message again, on its own subject, if it can be read by now. The letter itself stays for a month."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    connection.arguments(parser)
-    parser.add_argument(
-        "what", nargs="?", choices=("list", "show", "put-back"), default="list", help=WHAT
-    )
-    parser.add_argument("number", nargs="?", type=int, metavar="N", help="the letter's number")
-    parser.add_argument(
-        "--since",
-        type=parameters.duration,
-        metavar="AGE",
-        help="list nothing older than, e.g., 2h or 1d",
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object a letter, on a line")
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@nats_option
+@argument(
+    "what",
+    type=click.Choice(("list", "show", "put-back")),
+    required=False,
+    default="list",
+    help=WHAT,
+)
+@argument("number", type=int, required=False, metavar="[N]", help="the letter's number")
+@option("--since", type=DURATION, metavar="AGE", help="list nothing older than, e.g., 2h or 1d")
+@flag("--json", help="one JSON object a letter, on a line")
+def run(args: Arguments) -> int:
     if (args.number is None) != (args.what == "list"):
         said = (
             "takes no number"
@@ -62,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 # ---------------------------------------------------------------- looking
 
 
-async def list_all(bus: Bus, args: argparse.Namespace) -> int:
+async def list_all(bus: Bus, args: Arguments) -> int:
     console, found = Terminal(highlight=False, soft_wrap=True), 0
     since_s = None if args.since is None else time.time() - args.since
     async for entry in read_entries(
@@ -78,7 +84,7 @@ async def list_all(bus: Bus, args: argparse.Namespace) -> int:
     return DONE
 
 
-async def show(bus: Bus, args: argparse.Namespace) -> int:
+async def show(bus: Bus, args: Arguments) -> int:
     entry = await letter(bus, args.number)
     assert isinstance(entry.said, DeadLetter)
     print(encode_dead_letter(entry) if args.json else format_dead_letter_fields(entry.said))
@@ -100,7 +106,7 @@ async def letter(bus: Bus, number: int) -> Entry:
 # ---------------------------------------------------------------- putting back
 
 
-async def put_back(bus: Bus, args: argparse.Namespace) -> int:
+async def put_back(bus: Bus, args: Arguments) -> int:
     """Its id is the letter's: within the stream's duplicate window it is stored once, however often
     one asks.
     """

@@ -9,7 +9,6 @@ NATS.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 import traceback
@@ -18,40 +17,39 @@ import msgspec
 
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Rules
-from services.cli import file_formats
-from services.cli.parameters import policy
-from services.cli.parsing import apart, at_least_zero
+from services.cli import file_formats, parameters
+from services.cli.command_line import AT_LEAST_ZERO, Arguments, Value, command, help_page, option
 from services.console.trouble import DONE
 from services.whatif.decide_json.answer import Answer, DocumentSession, Refusal
 
 EXAMPLES = ("weir decide < worlds > decisions", "weir decide --policy dlrover < worlds")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    names = ", ".join(sorted(POLICIES))
-    said = f"for jobs that name none (default: {Rules().policy}); there are {names}, or module:function"
-    parser.add_argument("--policy", type=policy, default=Rules().policy, metavar="NAME", help=said)
-    said = f"jobs that have waited so long have capacity reserved (default: {Rules().reserve_after_s:g}; 0: never)"
-    parser.add_argument(
-        "--reserve-after",
-        type=at_least_zero,
-        default=Rules().reserve_after_s,
-        metavar="S",
-        help=said,
-    )
-    apart(
-        parser,
-        "lines",
-        "what is in the lines",
-        file_formats.DECIDE,
-        "what is in a line, with an example",
-    )
-    apart(
-        parser, "fields", "what else a line may say", file_formats.FIELDS, "all that a line may say"
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@option(
+    "--policy",
+    type=Value(parameters.policy, offers=sorted(POLICIES)),
+    default=Rules().policy,
+    metavar="NAME",
+    help=f"for jobs that name none (default: {Rules().policy}): {', '.join(sorted(POLICIES))}, "
+    "or module:function",
+)
+@option(
+    "--reserve-after",
+    type=AT_LEAST_ZERO,
+    default=Rules().reserve_after_s,
+    metavar="S",
+    help="reserve capacity for jobs that have waited so long "
+    f"(default: {Rules().reserve_after_s:g}; 0: never)",
+)
+@help_page(
+    "lines",
+    "what is in the lines",
+    file_formats.DECIDE,
+    "what is in a line, with an example",
+)
+@help_page("fields", "what else a line may say", file_formats.FIELDS, "all that a line may say")
+def run(args: Arguments) -> int:
     desk = DocumentSession(
         Rules(policy=args.policy, reserve_after_s=args.reserve_after), time.perf_counter
     )

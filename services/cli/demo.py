@@ -7,7 +7,6 @@ a busy machine. The last line of standard output is one JSON object.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -26,6 +25,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from services.cli.command_line import FILE, Arguments, command, option
 from services.cli.trial import Failed, Trial, trial
 from services.cli.up import cluster_file
 from services.console.job_file import examples_folder
@@ -79,15 +79,21 @@ REQUEST: dict[str, Any] = {
 }
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    said = f"where it is drawn (default: {PICTURE})"
-    parser.add_argument("--picture", type=Path, default=PICTURE, metavar="PNG", help=said)
-    parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="keep state and logs in this folder"
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@option(
+    "--picture",
+    type=FILE,
+    default=PICTURE,
+    metavar="PNG",
+    help=f"the file for the picture (default: {PICTURE})",
+)
+@option(
+    "--keep",
+    type=FILE,
+    metavar="FOLDER",
+    help="keep state and logs in this folder",
+)
+def run(args: Arguments) -> int:
     """0: it grew and counted every example once."""
     with _folder(args.keep) as folder, cluster_file(None, CLUSTER) as cluster:
         try:

@@ -10,7 +10,6 @@ Edge.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import os
 import signal
@@ -25,7 +24,15 @@ from rich.text import Text
 
 from services.allocator.admission.validation import InvalidRequest, check_request
 from services.cli import program_file
-from services.cli.parameters import duration
+from services.cli.command_line import (
+    FILE,
+    Arguments,
+    argument,
+    command,
+    json_option,
+    option,
+    timeout_option,
+)
 from services.cli.terminal import Terminal
 from services.console import job_file as job_file_module
 from services.console.dry_run import rules_from_environment
@@ -63,18 +70,22 @@ EXAMPLES = (
 )
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "program", type=Path, metavar="PROGRAM", help="the training program, or its job's YAML"
-    )
-    said = "the job's file (default: the YAML of the same name beside the program, if there is one)"
-    parser.add_argument("--job", type=Path, metavar="YAML", help=said)
-    said = f"how long one call of its code may take (default: {LIMIT_S:g}s)"
-    parser.add_argument("--timeout", type=duration, default=LIMIT_S, metavar="TIME", help=said)
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@argument(
+    "program",
+    type=FILE,
+    metavar="PROGRAM",
+    help="the training program, or its job's YAML",
+)
+@option(
+    "--job",
+    type=FILE,
+    metavar="YAML",
+    help="the job's file (default: the YAML of the same name beside the program, if there is one)",
+)
+@timeout_option(LIMIT_S, "how long one call of its code may take")
+@json_option
+def run(args: Arguments) -> int:
     program, job_file = _named_files(args.program, args.job)
     body = program_file.read(program)
     findings = list(_examine_program(program, body, job_file, args.timeout))

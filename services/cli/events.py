@@ -4,7 +4,6 @@ stored.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -13,7 +12,17 @@ from contextlib import aclosing
 from rich.rule import Rule
 
 from services.cli import connection, parameters
-from services.cli.parameters import kinds
+from services.cli.command_line import (
+    JOB_NAME,
+    MOMENT,
+    Arguments,
+    Value,
+    command,
+    flag,
+    namespace_option,
+    nats_option,
+    option,
+)
 from services.cli.terminal import Terminal
 from services.console.job_view_reader import follow_views
 from services.console.log_entry import Entry, entry_filters
@@ -33,35 +42,32 @@ EXAMPLES = (
 Show = Callable[[Entry], None]
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    connection.arguments(parser)
-    parameters.namespace_argument(parser, default=None)
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
-    how.add_argument(
-        "--until", type=parameters.moment, metavar="TIME", help="nothing newer than this"
-    )
-    parser.add_argument("--job", type=parameters.job_name, help="only what is about this job")
-    said = "only these: job.requested, all of training, or resumed; separated by commas"
-    parser.add_argument("--kind", type=kinds, default=(), metavar="A,B", help=said)
-    parser.add_argument(
-        "--since",
-        type=parameters.moment,
-        metavar="TIME",
-        help="nothing older: 10m, 2h, 13:45, 2026-11-21",
-    )
-    parser.add_argument(
-        "--dead", action="store_true", help="dead letters too: what could not be read, and why"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parameters.allow_ages(parser)
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES, exclusive=("follow", "until"))
+@nats_option
+@namespace_option(default=None)
+@flag("-f", "--follow", help="go on with new events")
+@option("--until", type=MOMENT, metavar="TIME", help="nothing newer than this")
+@option("--job", type=JOB_NAME, metavar="JOB", help="only events of this job")
+@option(
+    "--kind",
+    type=Value(parameters.kinds, offers=parameters.KIND_WORDS),
+    default=(),
+    metavar="A,B",
+    help="only these: job.requested, all of training, or resumed; separated by commas",
+)
+@option(
+    "--since",
+    type=MOMENT,
+    metavar="TIME",
+    help="nothing older: 10m, 2h, 13:45, 2026-11-21",
+)
+@flag("--dead", help="dead letters too: messages that could not be read, and the reason")
+@flag("--json", help="one JSON object a line")
+def run(args: Arguments) -> int:
     return connection.on_bus(args, show)
 
 
-async def show(bus: Bus, args: argparse.Namespace) -> int:
+async def show(bus: Bus, args: Arguments) -> int:
     now, put = time.time(), printer(args.json)
     until_s = float("inf") if args.until is None else args.until(now)
     chosen = wanted_streams(args, now)
@@ -77,7 +83,7 @@ async def show(bus: Bus, args: argparse.Namespace) -> int:
     return DONE
 
 
-async def unknown(bus: Bus, args: argparse.Namespace) -> str:
+async def unknown(bus: Bus, args: Arguments) -> str:
     """What to tell of a job of which neither the log nor the allocator knows; empty, if one of them
     does.
     """
@@ -98,7 +104,7 @@ async def unknown(bus: Bus, args: argparse.Namespace) -> str:
     )
 
 
-def wanted_streams(args: argparse.Namespace, now: float) -> list[StreamQuery]:
+def wanted_streams(args: Arguments, now: float) -> list[StreamQuery]:
     since_s = None if args.since is None else args.since(now)
     chosen = {
         stream: entry_filters(stream, args.job, args.namespace, args.kind)
@@ -117,7 +123,7 @@ def wanted_streams(args: argparse.Namespace, now: float) -> list[StreamQuery]:
     return found
 
 
-def streams(args: argparse.Namespace) -> tuple[str, ...]:
+def streams(args: Arguments) -> tuple[str, ...]:
     return (ORDERS, FACTS, DEAD) if args.dead else (ORDERS, FACTS)
 
 

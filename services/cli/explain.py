@@ -7,7 +7,6 @@ which are read from the environment, as it reads them.
 
 from __future__ import annotations
 
-import argparse
 import time
 from contextlib import aclosing
 
@@ -15,7 +14,16 @@ import msgspec
 from msgspec.structs import replace
 
 from services.cli import connection, parameters
-from services.cli.parameters import SAID, allow_ages, moment
+from services.cli.command_line import (
+    MOMENT,
+    Arguments,
+    command,
+    job_argument,
+    json_option,
+    namespace_option,
+    nats_option,
+    option,
+)
 from services.console.dry_run import rules_from_environment
 from services.console.job_view_reader import follow_views
 from services.console.log_history import read_past, with_event
@@ -32,22 +40,23 @@ EXAMPLES = (
 )
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    connection.arguments(parser)
-    parameters.namespace_argument(parser)
-    parser.add_argument("job", type=parameters.job_name, metavar="JOB", help="the job's name")
-    parser.add_argument(
-        "--at", type=moment, default="now", metavar="TIME", help=f"{SAID}; default: now"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    allow_ages(parser)
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@nats_option
+@namespace_option()
+@job_argument
+@option(
+    "--at",
+    type=MOMENT,
+    default="now",
+    metavar="TIME",
+    help=f"{parameters.SAID}; default: now",
+)
+@json_option
+def run(args: Arguments) -> int:
     return connection.on_bus(args, explain)
 
 
-async def explain(bus: Bus, args: argparse.Namespace) -> int:
+async def explain(bus: Bus, args: Arguments) -> int:
     now = time.time()
     key = f"{args.namespace}.{args.job}"
     at_s = args.at(now)

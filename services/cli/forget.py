@@ -4,7 +4,6 @@ wanted.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import shutil
 import sys
@@ -12,8 +11,19 @@ import uuid
 from contextlib import aclosing
 from pathlib import Path
 
-from services.cli import connection, parameters
+from services.cli import connection
 from services.cli.cancel import standing_of
+from services.cli.command_line import (
+    FILE,
+    Arguments,
+    command,
+    flag,
+    job_argument,
+    namespace_option,
+    nats_option,
+    option,
+    timeout_option,
+)
 from services.console.log_reader import read_entries
 from services.console.trouble import DONE, Trouble
 from shared import checkpoints
@@ -30,27 +40,27 @@ FOLDER = Path(".weir/checkpoints")
 REMOVED_S, LOOK_S = 60.0, 0.1
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    connection.arguments(parser)
-    parameters.namespace_argument(parser)
-    parser.add_argument("job", type=parameters.job_name, metavar="JOB", help="the job's name")
-    said = (
-        "remove its checkpoints, too; without it a terminal is asked, and anybody else keeps them"
-    )
-    parser.add_argument("--checkpoints", action="store_true", help=said)
-    said = f"the checkpoints of all jobs (default: {FOLDER})"
-    parser.add_argument("--folder", type=Path, default=FOLDER, metavar="FOLDER", help=said)
-    said = f"how long to wait until it is removed (default: {REMOVED_S:g}s)"
-    parser.add_argument(
-        "--timeout", type=parameters.duration, default=REMOVED_S, metavar="TIME", help=said
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@nats_option
+@namespace_option()
+@job_argument
+@flag(
+    "--checkpoints",
+    help="remove its checkpoints too; without it they stay, unless you say yes at a terminal",
+)
+@option(
+    "--folder",
+    type=FILE,
+    default=FOLDER,
+    metavar="FOLDER",
+    help=f"the checkpoints of all jobs (default: {FOLDER})",
+)
+@timeout_option(REMOVED_S, "how long to wait until it is removed")
+def run(args: Arguments) -> int:
     return connection.on_bus(args, forget)
 
 
-async def forget(bus: Bus, args: argparse.Namespace) -> int:
+async def forget(bus: Bus, args: Arguments) -> int:
     order = ForgetRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
     name = f"{order.namespace}/{order.job}"
     await _require_over(bus, name, order.key())
@@ -134,7 +144,7 @@ async def _job_that_continues(bus: Bus, place: str, namespace: str) -> str:
     return ""
 
 
-def _end_checkpoints(place: str, args: argparse.Namespace) -> None:
+def _end_checkpoints(place: str, args: Arguments) -> None:
     """Remove them where that is wanted; else say where they are."""
     folder = args.folder / place
     if (

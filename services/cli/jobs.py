@@ -6,7 +6,6 @@ keeps. Edge.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, aclosing
@@ -15,7 +14,8 @@ import msgspec
 from rich.live import Live
 
 from services.allocator.job_views import JobView
-from services.cli import connection, parameters
+from services.cli import connection
+from services.cli.command_line import Arguments, command, flag, namespace_option, nats_option
 from services.cli.terminal import of_tables
 from services.console.job_view_reader import Views, stored_views, views_with_starts
 from services.console.top.job_tables import jobs_table
@@ -27,22 +27,16 @@ EXAMPLES = ("weir jobs", "weir jobs --watch", "weir jobs -n team-a --json")
 Show = Callable[[Views], Coroutine[None, None, None]]
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    connection.arguments(parser)
-    parameters.namespace_argument(parser, default=None)
-    parser.add_argument("-w", "--watch", action="store_true", help="go on, and show every change")
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="one JSON object a line: all jobs, then each that changes",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@nats_option
+@namespace_option(default=None)
+@flag("-w", "--watch", help="go on, and show every change")
+@flag("--json", help="one JSON object a line: all jobs, then each that changes")
+def run(args: Arguments) -> int:
     return connection.on_bus(args, jobs)
 
 
-async def jobs(bus: Bus, args: argparse.Namespace) -> int:
+async def jobs(bus: Bus, args: Arguments) -> int:
     with ExitStack() as screen:
         show = _lines() if args.json else _tables(bus, args.watch, screen)
         async with aclosing(

@@ -1,15 +1,18 @@
-"""Names that a person may be about to type, as far as the bus tells them at once; nothing where it
-does not.
+"""The names of jobs and namespaces on the bus, for completion.
+
+Return no names where the bus does not answer at once: a person waits at the prompt.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from itertools import pairwise
 
+import click
+
 from services.cli import connection
+from services.cli.command_line import Arguments, default_namespace
 from services.console.board.figures import is_ended
 from services.console.job_view_reader import follow_views
 from services.console.trouble import DONE, Trouble
@@ -18,44 +21,45 @@ from shared.bus.subjects import is_name
 
 ANSWER_S = 1.0
 CANCEL = "cancel"
-"""The command that means only jobs that are not over."""
+"""The command that takes only jobs that are not over."""
 OPTIONS = ("-n", "--namespace")
 
 
-def print_names(
-    what: str, typed: Sequence[str], parsers: Mapping[str, argparse.ArgumentParser]
-) -> int:
-    """One a line. `typed`: the command and what stands behind it; jobs are those of the namespace
-    that it means.
+def known_names(kind: str, namespace: str | None, only_open: bool = False) -> list[str]:
+    """Return the sorted names of jobs or namespaces (`kind`); of all namespaces, if None.
+
+    Only names of the right form: a shell interprets what it is given.
     """
-    live = list(typed[:1]) == [CANCEL]
-    asked = argparse.Namespace(
-        nats=None, what=what, live=live, namespace=namespace(what, typed, parsers)
-    )
+    found: list[str] = []
+
+    async def collect(bus: Bus, _: Arguments) -> int:
+        async with aclosing(follow_views(bus, namespace)) as changes:
+            views = await anext(changes)
+        for view in views.values():
+            if not (only_open and is_ended(view)):
+                found.append(view.job if kind == "jobs" else view.namespace)
+        return DONE
+
     with suppress(Trouble, OSError, TimeoutError):
-        connection.on_bus(asked, _names, within_s=ANSWER_S)
+        connection.on_bus(Arguments(nats=None), collect, within_s=ANSWER_S)
+    return sorted(set(filter(is_name, found)))
+
+
+def print_names(weir: click.Command, kind: str = "", *typed: str) -> int:
+    """Print one name a line. `typed`: the command and the words after it."""
+    only_open = typed[:1] == (CANCEL,)
+    for name in known_names(kind, typed_namespace(weir, kind, typed), only_open):
+        print(name)
     return DONE
 
 
-def namespace(
-    what: str, typed: Sequence[str], parsers: Mapping[str, argparse.ArgumentParser]
-) -> str | None:
-    """None: all of them."""
-    if what != "jobs":
+def typed_namespace(weir: click.Command, kind: str, typed: Sequence[str]) -> str | None:
+    """Return the namespace of the jobs that the typed words mean; None means all of them."""
+    if kind != "jobs":
         return None
     named = [word for option, word in pairwise(typed) if option in OPTIONS and is_name(word)]
     if named:
         return named[-1]
-    parser = parsers.get(typed[0]) if typed else None
-    usual = parser.get_default("namespace") if parser else None
-    return usual if isinstance(usual, str) else None
-
-
-async def _names(bus: Bus, args: argparse.Namespace) -> int:
-    async with aclosing(follow_views(bus, args.namespace)) as changes:
-        views = [
-            view for view in (await anext(changes)).values() if not (args.live and is_ended(view))
-        ]
-    names = {view.job if args.what == "jobs" else view.namespace for view in views}
-    print("\n".join(sorted(filter(is_name, names))))  # a shell looks closely at what it is told
-    return DONE
+    assert isinstance(weir, click.Group)
+    command = weir.get_command(click.Context(weir), typed[0]) if typed else None
+    return default_namespace(command) if command else None

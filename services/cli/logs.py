@@ -10,7 +10,6 @@ Whose log does a person want? Pure.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +22,17 @@ import msgspec
 import urllib3
 from kubernetes import client, config
 
-from services.cli import connection, parameters
+from services.cli import connection
+from services.cli.command_line import (
+    Arguments,
+    argument,
+    command,
+    flag,
+    job_argument,
+    namespace_option,
+    nats_option,
+    option,
+)
 from services.cli.terminal import Terminal
 from services.console.job_view_reader import follow_views
 from services.console.text.log_lines import lines, once, routine
@@ -41,31 +50,26 @@ LEFT_OUT = "weir logs: left out {lines} of Weir's own work, TensorFlow's start a
 ELSEWHERE = f"`weir up` is found from its own folder and those below, elsewhere give --kube URL (usually {connection.KUBE})."
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    connection.arguments(parser)
-    parameters.namespace_argument(parser)
-    parser.add_argument("job", type=parameters.job_name, metavar="JOB", help="the job's name")
-    said = "a role, or one task of it by its pod's number: worker, worker-2 (default: chief); "
-    said += f"of a `weir up` those of the last {format_count(PODS, 'pod')} that are gone, too"
-    parser.add_argument("task", nargs="?", metavar="TASK", help=said)
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with what is printed")
-    parser.add_argument(
-        "-a",
-        "--all",
-        action="store_true",
-        help="also Weir's own work, TensorFlow's start, its echoes",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="all as it was printed: what Weir says is JSON"
-    )
-    parser.add_argument(
-        "--kube",
-        metavar="URL",
-        help="the Kubernetes API (default: `weir up`'s, else by kubeconfig)",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@nats_option
+@namespace_option()
+@job_argument
+@argument(
+    "task",
+    required=False,
+    metavar="[TASK]",
+    help="a role, or one task of it by its pod's number: worker, worker-2 (default: chief); "
+    f"of a `weir up` also those of the last {format_count(PODS, 'pod')} that are gone",
+)
+@flag("-f", "--follow", help="go on with new output")
+@flag("-a", "--all", help="also Weir's own work, TensorFlow's start, its echoes")
+@flag("--json", help="all output as it was printed: Weir's own lines are JSON")
+@option(
+    "--kube",
+    metavar="URL",
+    help="the Kubernetes API (default: `weir up`'s, else by kubeconfig)",
+)
+def run(args: Arguments) -> int:
     here = connection.here(args)
     gone = kept_pods("" if args.kube else here.pod_logs, args.namespace, args.job)
     with _explain_errors():
@@ -127,7 +131,7 @@ def _readable(task: str) -> Callable[[bytes], None]:
     return put
 
 
-async def _absent(bus: Bus, args: argparse.Namespace) -> int:
+async def _absent(bus: Bus, args: Arguments) -> int:
     """There are no pods: why, knows the view that the allocator keeps."""
     async with aclosing(follow_views(bus, None)) as changes:
         raise Trouble(describe_missing_log(f"{args.namespace}.{args.job}", await anext(changes)))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 
 from services.cli import connection
+from services.cli.command_line import Arguments, command, nats_option, option
 from services.console.trouble import DONE, Trouble
 from shared.auth.permissions import PAGE
 from shared.bus.bus import Bus
@@ -14,23 +14,20 @@ EXAMPLES = ("weir page", "weir page --port 9000")
 HOST, PORT = "127.0.0.1", 8002
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    connection.arguments(parser)
-    parser.add_argument(
-        "--host",
-        default=HOST,
-        help=f"where to answer browsers (default: {HOST}, this machine only)",
-    )
-    parser.add_argument(
-        "--port", type=int, default=PORT, metavar="N", help=f"default: {PORT}; 0: any that is free"
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@nats_option
+@option(
+    "--host",
+    default=HOST,
+    metavar="HOST",
+    help=f"the address to listen on (default: {HOST}, this machine only)",
+)
+@option("--port", type=int, default=PORT, metavar="N", help=f"default: {PORT}; 0: any that is free")
+def run(args: Arguments) -> int:
     return connection.on_bus(args, page, user=PAGE)
 
 
-async def page(bus: Bus, args: argparse.Namespace) -> int:
+async def page(bus: Bus, args: Arguments) -> int:
     from services.console.page.service import Page, Settings
     from services.console.page.watch import Watch
 

@@ -15,93 +15,72 @@ Which facts a person names: `training.resumed`, all of `training`, or `resumed` 
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Callable
 from datetime import datetime, tzinfo
-from typing import Generic, TypeVar
 
 from services.allocator.admission.validation import NAME
 from services.allocator.custom_policies import register_policies
-from services.allocator.policies.registry import POLICIES
-from shared.bus.subjects import BY_TAG, DEFAULT_NAMESPACE, LONGEST_NAME, is_name
+from shared.bus.subjects import BY_TAG, LONGEST_NAME, is_name
 from shared.runtime.config import BadSettings
 
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
-T = TypeVar("T")
-
-
-class Word(Generic[T]):
-    """How an argument is read. `offers`: what a shell completes it to; or whose names it `asks` the
-    bus for.
-    """
-
-    def __init__(
-        self, read: Callable[[str], T], offers: tuple[str, ...] = (), asks: str = ""
-    ) -> None:
-        self.read = read
-        self.offers = offers
-        self.asks = asks
-
-    def __call__(self, text: str) -> T:
-        return self.read(text)
 
 
 def name(text: str) -> str:
     if not is_name(text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not {NAME}, at most {LONGEST_NAME} characters"
-        )
+        raise ValueError(f"{text!r} is not {NAME}, at most {LONGEST_NAME} characters")
     return text
-
-
-job_name, namespace_name = Word(name, asks="jobs"), Word(name, asks="namespaces")
 
 
 def duration(text: str) -> float:
     """Seconds in `90`, `90s`, `10m`, `2h` or `1.5d`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 90s, 10m, 2h or 1d")
+        raise ValueError(f"{text!r} is not a duration such as 90s, 10m, 2h or 1d")
     return float(found[1]) * SECONDS[found[2] or "s"]
 
 
-def namespace_argument(
-    parser: argparse.ArgumentParser, default: str | None = DEFAULT_NAMESPACE
-) -> None:
-    said = f"the job's namespace (default: {default or 'all'})"
-    parser.add_argument(
-        "-n", "--namespace", type=namespace_name, default=default, metavar="NS", help=said
-    )
+def at_least_zero(text: str) -> float:
+    return _number(text, lambda value: 0 <= value < float("inf"), "a number of at least 0")
 
 
-def _several(text: str) -> tuple[str, ...]:
+def above_zero(text: str) -> float:
+    return _number(text, lambda value: 0 < value < float("inf"), "a number above 0")
+
+
+def _number(text: str, is_valid: Callable[[float], bool], description: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not is_valid(value):
+        raise ValueError(f"{text!r} is not {description}")
+    return value
+
+
+def policies(text: str) -> tuple[str, ...]:
     """Names with commas between, as an argument."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     try:
         register_policies(names or (text,))
     except BadSettings as bad:
-        raise argparse.ArgumentTypeError(str(bad)) from bad
+        raise ValueError(str(bad)) from bad
     return names
 
 
-OURS = tuple(sorted(POLICIES))
-policies, policy = Word(_several, offers=OURS), Word(lambda text: _several(text)[0], offers=OURS)
+def policy(text: str) -> str:
+    return policies(text)[0]
+
 
 Moment = Callable[[float], float]
 """Seconds since 1970, from now."""
 CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 SAID = "a time (2026-11-21T13:45:02, 13:45) or an age (10m ago, -10m)"
-NEGATIVE = re.compile(r"-\d")
-
-
-def allow_ages(parser: argparse.ArgumentParser) -> None:
-    """So that `-10m` behind an option is its value, and no option itself."""
-    parser._negative_number_matcher = NEGATIVE
 
 
 def moment(text: str, zone: tzinfo | None = None) -> Moment:
-    """`zone` None: that of this machine. Raises `ArgumentTypeError`."""
+    """`zone` None: that of this machine. Raises `ValueError`."""
     words = text.strip()
     if words == "now":
         return lambda now: now
@@ -111,7 +90,7 @@ def moment(text: str, zone: tzinfo | None = None) -> Moment:
 def _age(words: str) -> Moment | None:
     try:
         seconds = duration(words.removesuffix("ago").strip().removeprefix("-"))
-    except argparse.ArgumentTypeError:
+    except ValueError:
         return None
     return lambda now: now - seconds
 
@@ -122,7 +101,7 @@ def _clock(words: str, zone: tzinfo | None) -> Moment | None:
         return None
     hour, minute, second = ([*map(int, words.split(":")), 0])[:3]
     if hour > 23 or minute > 59 or second > 59:
-        raise argparse.ArgumentTypeError(f"{words!r} is no time of day")
+        raise ValueError(f"{words!r} is no time of day")
 
     def today(now: float) -> float:
         day = datetime.fromtimestamp(now, zone)
@@ -135,7 +114,7 @@ def _date(words: str, zone: tzinfo | None) -> Moment:
     try:
         at = datetime.fromisoformat(words)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{words!r} is not {SAID}") from None
+        raise ValueError(f"{words!r} is not {SAID}") from None
     at_s = (at if at.tzinfo else at.replace(tzinfo=zone)).timestamp()
     return lambda now: at_s
 
@@ -151,20 +130,16 @@ or both.
 """
 
 
-def _parse_kinds(text: str) -> tuple[str, ...]:
-    """Tags; several names are separated by commas. Raises `ArgumentTypeError` with all the names
+def kinds(text: str) -> tuple[str, ...]:
+    """Tags; several names are separated by commas. Raises `ValueError` with all the names
     that there are.
     """
     named = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in named if name not in NAMED]
     if unknown or not named:
-        raise argparse.ArgumentTypeError(
-            f"{', '.join(unknown) or text!r}: there are {', '.join(BY_TAG)}"
-        )
+        raise ValueError(f"{', '.join(unknown) or text!r}: there are {', '.join(BY_TAG)}")
     return tuple(dict.fromkeys(tag for name in named for tag in NAMED[name]))
 
 
-kinds = Word(
-    _parse_kinds,
-    offers=tuple(dict.fromkeys(word for tag in BY_TAG for word in (tag.partition(".")[0], tag))),
-)
+KIND_WORDS = tuple(dict.fromkeys(word for tag in BY_TAG for word in (tag.partition(".")[0], tag)))
+"""The words that name kinds without doubt: each area, and each whole tag."""

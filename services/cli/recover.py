@@ -11,7 +11,6 @@ its mark.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 import uuid
@@ -23,6 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.cli import connection, job_status, program_file
+from services.cli.command_line import FILE, Arguments, argument, command, flag, nats_option
 from services.console.log_reader import read_entries
 from services.console.trouble import DONE, FAILED, WRONG_USE, Trouble
 from shared import checkpoints
@@ -44,19 +44,19 @@ ANSWERS: tuple[type[JobAccepted | JobRejected], ...] = (JobAccepted, JobRejected
 ANSWER_S = 30.0
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    connection.arguments(parser)
-    said = f"the checkpoints of all jobs, or what --print wrote (default: {CHECKPOINTS})"
-    parser.add_argument(
-        "folder", type=Path, nargs="?", default=CHECKPOINTS, metavar="FOLDER", help=said
-    )
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--resume", action="store_true", help="ask for those that can go on")
-    said = "only print what is there as JSON, for a machine that reaches the bus"
-    how.add_argument("--print", action="store_true", help=said)
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES, exclusive=("resume", "print"))
+@nats_option
+@argument(
+    "folder",
+    type=FILE,
+    required=False,
+    default=CHECKPOINTS,
+    metavar="[FOLDER]",
+    help=f"the checkpoints of all jobs, or the output of --print (default: {CHECKPOINTS})",
+)
+@flag("--resume", help="submit again the jobs that can go on")
+@flag("--print", help="only print the jobs found as JSON, for a machine that reaches the bus")
+def run(args: Arguments) -> int:
     found = remains_in(args.folder)
     if args.print:
         sys.stdout.writelines(f"{msgspec.json.encode(each).decode()}\n" for each in found)
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     return connection.on_bus(args, partial(recover, found))
 
 
-async def recover(found: list[Remains], bus: Bus, args: argparse.Namespace) -> int:
+async def recover(found: list[Remains], bus: Bus, args: Arguments) -> int:
     known = await known_folders(bus)
     lost = [each for each in found if each.folder not in known]
     print_table(found, known)

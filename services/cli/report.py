@@ -7,12 +7,20 @@ top` and the page fold it.
 
 from __future__ import annotations
 
-import argparse
 import time
 from contextlib import aclosing
 from pathlib import Path
 
-from services.cli import connection, parameters
+from services.cli import connection
+from services.cli.command_line import (
+    JOB_NAME,
+    Arguments,
+    argument,
+    command,
+    namespace_option,
+    nats_option,
+    option,
+)
 from services.console.board.board import Board, apply, initial_board
 from services.console.log_entry import entry_filters
 from services.console.log_history import beginning
@@ -33,22 +41,16 @@ EXAMPLES = (
 STDOUT = "-"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    connection.arguments(parser)
-    parameters.namespace_argument(parser)
-    parser.add_argument(
-        "job", type=parameters.job_name, metavar="JOB", help="the job's name; of several the newest"
-    )
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help=f"default: JOB.html; {STDOUT}: standard output"
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@nats_option
+@namespace_option()
+@argument("job", type=JOB_NAME, metavar="JOB", help="the job's name; of several the newest")
+@option("-o", "--output", metavar="FILE", help=f"default: JOB.html; {STDOUT}: standard output")
+def run(args: Arguments) -> int:
     return connection.on_bus(args, report)
 
 
-async def report(bus: Bus, args: argparse.Namespace) -> int:
+async def report(bus: Bus, args: Arguments) -> int:
     board, passes = await fold_log(bus, args.namespace, args.job)
     story = board.jobs.get(f"{args.namespace}.{args.job}")
     if story is None:

@@ -7,7 +7,6 @@ draws a picture.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +20,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Rules
-from services.cli import file_formats
-from services.cli.parameters import policies
-from services.cli.parsing import above_zero, apart, at_least_zero
+from services.cli import file_formats, parameters
+from services.cli.command_line import (
+    ABOVE_ZERO,
+    AT_LEAST_ZERO,
+    FILE,
+    Arguments,
+    Value,
+    command,
+    flag,
+    help_page,
+    option,
+)
 from services.cli.terminal import Terminal
 from services.console.report import runs as runs_module
 from services.console.report.runs import describe_different_jobs, runs_table
@@ -41,72 +49,81 @@ EXAMPLES = ("weir simulate --jobs jobs.csv --surfaces speeds.csv --cluster nodes
 T = TypeVar("T")
 WIDTH = 110  # of the table, where no terminal says how wide it is
 
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    usual = Scenario(jobs=(), cluster=Cluster(nodes=()), surfaces={})
-    parser.add_argument("--jobs", type=Path, metavar="CSV", help="the jobs: when, what, how much")
-    parser.add_argument("--surfaces", type=Path, metavar="CSV", help="each model's measured speeds")
-    parser.add_argument(
-        "--cluster", type=Path, metavar="YAML", help="the nodes, and tenants on them"
-    )
-    said = "in place of these: a log of `weir events --json`"
-    parser.add_argument("--from-log", type=Path, metavar="LOG", help=said)
-    said = f"which (default: {Rules().policy}); there are {', '.join(sorted(POLICIES))}, or module:function"
-    parser.add_argument(
-        "--policies", type=policies, default=(Rules().policy,), metavar="A,B", help=said
-    )
-    said = f"the pause of each change (default: {usual.restart_s:g}, or the log's)"
-    parser.add_argument("--restart-seconds", type=at_least_zero, metavar="S", help=said)
-    said = "speeds vary by this share, e.g. 0.03 (default: 0)"
-    parser.add_argument(
-        "--noise", type=at_least_zero, default=usual.noise, metavar="SHARE", help=said
-    )
-    said = f"between two reports of a job (default: {usual.report_s:g}, or the log's)"
-    parser.add_argument("--report-seconds", type=above_zero, metavar="S", help=said)
-    said = f"reserve capacity after such a wait ({Rules().reserve_after_s:g}; 0: never)"
-    parser.add_argument(
-        "--reserve-after",
-        type=at_least_zero,
-        default=Rules().reserve_after_s,
-        metavar="S",
-        help=said,
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="the same seed, the same world (default: 0)",
-    )
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write each policy's figures here")
-    parser.add_argument(
-        "--timeline", action="store_true", help="in the JSON: each job's allocation over time"
-    )
-    parser.add_argument(
-        "--picture",
-        type=Path,
-        metavar="PNG",
-        help="draw allocations, utilisation, completion times",
-    )
-    own = apart(
-        parser,
-        "files",
-        "what is in the files",
-        file_formats.SIMULATE,
-        "what is in these files, with examples",
-    )
-    own.add_argument(
-        "--loss",
-        type=Path,
-        metavar="CSV",
-        help=f"loss curves, if known: {' then '.join(file_formats.LOSSES.split()[:2])}",
-    )
+USUAL = Scenario(jobs=(), cluster=Cluster(nodes=()), surfaces={})
 
 
-# ---------------------------------------------------------------- running
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@option("--jobs", type=FILE, metavar="CSV", help="the jobs: when, what, how much")
+@option("--surfaces", type=FILE, metavar="CSV", help="each model's measured speeds")
+@option("--cluster", type=FILE, metavar="YAML", help="the nodes, and tenants on them")
+@option(
+    "--from-log",
+    type=FILE,
+    metavar="LOG",
+    help="in place of these: a log of `weir events --json`",
+)
+@option(
+    "--policies",
+    type=Value(parameters.policies, offers=sorted(POLICIES)),
+    default=(Rules().policy,),
+    metavar="A,B",
+    help=f"default: {Rules().policy}; there are {', '.join(sorted(POLICIES))}, or module:function",
+)
+@option(
+    "--restart-seconds",
+    type=AT_LEAST_ZERO,
+    metavar="S",
+    help=f"the pause of each change (default: {USUAL.restart_s:g}, or the log's)",
+)
+@option(
+    "--noise",
+    type=AT_LEAST_ZERO,
+    default=USUAL.noise,
+    metavar="SHARE",
+    help="speeds vary by this share, e.g. 0.03 (default: 0)",
+)
+@option(
+    "--report-seconds",
+    type=ABOVE_ZERO,
+    metavar="S",
+    help=f"between two reports of a job (default: {USUAL.report_s:g}, or the log's)",
+)
+@option(
+    "--reserve-after",
+    type=AT_LEAST_ZERO,
+    default=Rules().reserve_after_s,
+    metavar="S",
+    help=f"reserve capacity after such a wait ({Rules().reserve_after_s:g}; 0: never)",
+)
+@option(
+    "--seed",
+    type=int,
+    default=0,
+    metavar="N",
+    help="the same seed, the same world (default: 0)",
+)
+@option("--json", type=FILE, metavar="OUT", help="write each policy's figures here")
+@flag("--timeline", help="in the JSON: each job's allocation over time")
+@option(
+    "--picture",
+    type=FILE,
+    metavar="PNG",
+    help="draw allocations, utilisation, completion times",
+)
+@help_page(
+    "files",
+    "what is in the files",
+    file_formats.SIMULATE,
+    "what is in these files, with examples",
+)
+@option(
+    "--loss",
+    type=FILE,
+    metavar="CSV",
+    help=f"loss curves, if known: {' then '.join(file_formats.LOSSES.split()[:2])}",
+    page="files",
+)
+def run(args: Arguments) -> int:
     if args.timeline and not args.json:
         raise Trouble("--timeline is part of the JSON: say where with --json OUT", WRONG_USE)
     before, world = _recorded_run(args) if args.from_log else ([], scenario(args))
@@ -177,7 +194,7 @@ def document(runs: Sequence[Run], with_timeline: bool) -> dict[str, dict[str, An
 # ---------------------------------------------------------------- files
 
 
-def scenario(args: argparse.Namespace) -> Scenario:
+def scenario(args: Arguments) -> Scenario:
     """What was handed in; raises `Trouble` with every reason against every file."""
     if missing := [
         f"--{name}" for name in ("jobs", "surfaces", "cluster") if getattr(args, name) is None
@@ -193,7 +210,7 @@ def scenario(args: argparse.Namespace) -> Scenario:
     return _as_asked(args, Scenario(jobs=jobs, cluster=cluster, surfaces=surfaces, losses=losses))
 
 
-def _recorded_run(args: argparse.Namespace) -> tuple[list[Run], Scenario]:
+def _recorded_run(args: Arguments) -> tuple[list[Run], Scenario]:
     """The run as it was, and its world."""
     if given := [
         f"--{name}" for name in ("jobs", "surfaces", "loss", "cluster") if getattr(args, name)
@@ -211,7 +228,7 @@ def _recorded_run(args: argparse.Namespace) -> tuple[list[Run], Scenario]:
     return [found.run], _as_asked(args, found.scenario)
 
 
-def _as_asked(args: argparse.Namespace, world: Scenario) -> Scenario:
+def _as_asked(args: Arguments, world: Scenario) -> Scenario:
     restart_s = world.restart_s if args.restart_seconds is None else args.restart_seconds
     report_s = world.report_s if args.report_seconds is None else args.report_seconds
     return replace(world, restart_s=restart_s, report_s=report_s, noise=args.noise)

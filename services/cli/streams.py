@@ -7,12 +7,13 @@ those of --namespace.
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import click
 
 from services.cli import connection
-from services.cli.parameters import namespace_name
+from services.cli.command_line import NAMESPACE, Arguments, argument, command, nats_option, option
 from services.console.trouble import DONE, WRONG_USE, Trouble
 from shared.auth.permissions import SETUP
 from shared.bus.bus import Bus
@@ -29,42 +30,67 @@ EXAMPLES = (
 NAMESPACES = "WEIR_JOB_NAMESPACES"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    connection.arguments(parser)
-    said = "make or update them; or fail unless they are there"
-    parser.add_argument("what", choices=("create", "verify"), help=said)
-    kept = "servers that keep each stream (default: 1, or as before)"
-    parser.add_argument("--replicas", type=int, choices=(1, 3, 5), default=0, help=kept)
-    room = "room of weir-orders (default: 1, or as before)"
-    parser.add_argument("--orders-gib", type=int, default=0, metavar="N", help=room)
-    said = f"one more than {NAMESPACES} lists; may be repeated"
-    parser.add_argument(
-        "--namespace", type=namespace_name, action="append", default=[], metavar="NS", help=said
-    )
-    said = f"room of a namespace's programs (default: {PROGRAMS_BYTES // MIB}, or as before)"
-    parser.add_argument("--programs-mib", type=int, default=0, metavar="N", help=said)
-    for option, what, usual in (
-        ("--requests-kib-s", "requests", DEFAULT_RATES.requests),
-        ("--reports-kib-s", "facts", DEFAULT_RATES.reports),
-    ):
-        said = f"rate of a namespace's {what} (default: {usual}, or as before)"
-        parser.add_argument(option, type=int, default=0, metavar="N", help=said)
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@nats_option
+@argument(
+    "what",
+    type=click.Choice(("create", "verify")),
+    help="create or update them; or fail unless they are there",
+)
+@option(
+    "--replicas",
+    type=click.Choice((1, 3, 5)),
+    help="servers that store each stream (default: 1, or as before)",
+)
+@option(
+    "--orders-gib",
+    type=int,
+    default=0,
+    metavar="N",
+    help="room of weir-orders (default: 1, or as before)",
+)
+@option(
+    "--namespace",
+    type=NAMESPACE,
+    multiple=True,
+    metavar="NS",
+    help=f"one more than {NAMESPACES} lists; may be repeated",
+)
+@option(
+    "--programs-mib",
+    type=int,
+    default=0,
+    metavar="N",
+    help=f"room of a namespace's programs (default: {PROGRAMS_BYTES // MIB}, or as before)",
+)
+@option(
+    "--requests-kib-s",
+    type=int,
+    default=0,
+    metavar="N",
+    help=f"rate of a namespace's requests (default: {DEFAULT_RATES.requests}, or as before)",
+)
+@option(
+    "--reports-kib-s",
+    type=int,
+    default=0,
+    metavar="N",
+    help=f"rate of a namespace's facts (default: {DEFAULT_RATES.reports}, or as before)",
+)
+def run(args: Arguments) -> int:
     return connection.on_bus(args, create if args.what == "create" else verify, user=SETUP)
 
 
-async def create(bus: Bus, args: argparse.Namespace) -> int:
+async def create(bus: Bus, args: Arguments) -> int:
     namespaces = namespaces_to_provision(args.namespace, os.environ)
     rates = Rates(requests=args.requests_kib_s, reports=args.reports_kib_s)
     await bus.create(
-        args.replicas, args.orders_gib * GIB, namespaces, args.programs_mib * MIB, rates
+        args.replicas or 0, args.orders_gib * GIB, namespaces, args.programs_mib * MIB, rates
     )
     return _show("made", namespaces)
 
 
-def namespaces_to_provision(given: list[str], environ: Mapping[str, str]) -> list[str]:
+def namespaces_to_provision(given: Sequence[str], environ: Mapping[str, str]) -> list[str]:
     """Return `default`, the namespaces that the setting lists, and those given on the command
     line.
     """
@@ -76,7 +102,7 @@ def namespaces_to_provision(given: list[str], environ: Mapping[str, str]) -> lis
     return with_default([*listed, *given])
 
 
-async def verify(bus: Bus, args: argparse.Namespace) -> int:
+async def verify(bus: Bus, args: Arguments) -> int:
     await bus.verify()
     namespaces = namespaces_to_provision(args.namespace, os.environ)
     for bucket in BUCKETS:

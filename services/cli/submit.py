@@ -14,7 +14,6 @@ come, nothing is told.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import shlex
 import sys
@@ -28,8 +27,19 @@ from nats.errors import Error as NatsError
 
 from services.allocator.job_views import JobView
 from services.allocator.placement.trial import NEVER
-from services.cli import build_request, connection, job_status, parameters, program_file
+from services.cli import build_request, connection, job_status, program_file
 from services.cli.build_request import Asked, asked
+from services.cli.command_line import (
+    FILE,
+    NAMESPACE,
+    Arguments,
+    argument,
+    command,
+    flag,
+    nats_option,
+    option,
+    timeout_option,
+)
 from services.cli.events import printer
 from services.console import job_file
 from services.console.dry_run import dry_run, rules_from_environment
@@ -55,36 +65,28 @@ ANSWER_S = 30.0
 HEADERS_BYTES = 2048  # the server's limit counts them too
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    connection.arguments(parser)
-    said = "the job's YAML file; with --tfjob: the program"
-    parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help=said)
-    build_request.arguments(parser)
-    said = "the job's, where the file names none"
-    parser.add_argument(
-        "-n", "--namespace", type=parameters.namespace_name, metavar="NS", help=said
-    )
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument(
-        "-f",
-        "--follow",
-        action="store_true",
-        help="watch the job to its end; 0 only if it succeeded",
-    )
-    said = "only say what would happen now, and why"
-    how.add_argument("--dry-run", action="store_true", help=said)
-    how.add_argument(
-        "--print",
-        action="store_true",
-        help="only print the request as JSON; nothing is sent or kept",
-    )
-    said = f"how long to wait for the answer (default: {ANSWER_S:g}s)"
-    parser.add_argument(
-        "--timeout", type=parameters.duration, default=ANSWER_S, metavar="TIME", help=said
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES, exclusive=("follow", "dry_run", "print"))
+@nats_option
+@argument(
+    "file",
+    type=FILE,
+    required=False,
+    metavar="[FILE]",
+    help="the job's YAML file; with --tfjob: the program",
+)
+@build_request.tfjob_options
+@option(
+    "-n",
+    "--namespace",
+    type=NAMESPACE,
+    metavar="NS",
+    help="the job's namespace, if the file names none",
+)
+@flag("-f", "--follow", help="watch the job to its end; 0 only if it succeeded")
+@flag("--dry-run", help="only show the decision for it as of now, and the reason")
+@flag("--print", help="only print the request as JSON; nothing is sent or stored")
+@timeout_option(ANSWER_S, "how long to wait for the answer")
+def run(args: Arguments) -> int:
     request = asked(args)
     if args.print:
         return print_request(request)
@@ -100,7 +102,7 @@ def print_request(request: Asked) -> int:
     return DONE
 
 
-async def submit(request: Asked, bus: Bus, args: argparse.Namespace) -> int:
+async def submit(request: Asked, bus: Bus, args: Arguments) -> int:
     namespace = str(request.fields.get("namespace", DEFAULT_NAMESPACE))
     if request.program is None:
         await program_file.require_bucket(bus, namespace)
@@ -128,7 +130,7 @@ async def submit(request: Asked, bus: Bus, args: argparse.Namespace) -> int:
     return await follow(bus, answer) if args.follow else DONE
 
 
-def _next(accepted: JobAccepted, program: Path | None, args: argparse.Namespace) -> str:
+def _next(accepted: JobAccepted, program: Path | None, args: Arguments) -> str:
     """One line: how to watch it, and what was not done before it was asked for."""
     bus = (
         f" --nats {args.nats}" if args.nats and "@" not in args.nats else ""
@@ -144,7 +146,7 @@ def _next(accepted: JobAccepted, program: Path | None, args: argparse.Namespace)
     return "; ".join([*watched, *untried])
 
 
-async def rehearse(request: Asked, bus: Bus, args: argparse.Namespace) -> int:
+async def rehearse(request: Asked, bus: Bus, args: Arguments) -> int:
     lines = await dry_run(
         bus, request.body, str(request.file), rules_from_environment(connection.here(args).limits)
     )

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import uuid
 
 from services.cli import connection
-from services.cli.change import ask_for, job_arguments
+from services.cli.change import ANSWER_S, ask_for
+from services.cli.command_line import (
+    Arguments,
+    command,
+    job_argument,
+    namespace_option,
+    nats_option,
+    timeout_option,
+)
 from services.console.trouble import DONE
 from shared.bus.bus import Bus
 from shared.messages import SuspendRequested
@@ -14,15 +21,16 @@ from shared.messages import SuspendRequested
 EXAMPLES = ("weir suspend digits", "weir suspend digits -n team-a")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    job_arguments(parser)
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@nats_option
+@namespace_option()
+@job_argument
+@timeout_option(ANSWER_S, "how long to wait for the answer")
+def run(args: Arguments) -> int:
     return connection.on_bus(args, suspend)
 
 
-async def suspend(bus: Bus, args: argparse.Namespace) -> int:
+async def suspend(bus: Bus, args: Arguments) -> int:
     order = SuspendRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
     await ask_for(bus, order, args.timeout)
     print(f"job {args.namespace}/{args.job} saves and gives back what it has")

@@ -6,7 +6,6 @@ text.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import time
@@ -14,7 +13,8 @@ import time
 from rich.console import Group
 from rich.live import Live
 
-from services.cli import connection, parameters
+from services.cli import connection
+from services.cli.command_line import DURATION, Arguments, command, flag, nats_option, option
 from services.cli.terminal import Terminal, of_tables
 from services.console.board.board import Board
 from services.console.board.figures import is_ended
@@ -32,22 +32,21 @@ job.
 """
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    connection.arguments(parser)
-    parser.add_argument(
-        "--once", action="store_true", help="one picture, and no more; so too where no terminal is"
-    )
-    said = f"draw anew so often (default: {EVERY_S:g}s)"
-    parser.add_argument(
-        "--every", type=parameters.duration, default=EVERY_S, metavar="TIME", help=said
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@nats_option
+@flag("--once", help="one picture only; the default where the output is no terminal")
+@option(
+    "--every",
+    type=DURATION,
+    default=EVERY_S,
+    metavar="TIME",
+    help=f"the time between two pictures (default: {EVERY_S:g}s)",
+)
+def run(args: Arguments) -> int:
     return connection.on_bus(args, top)
 
 
-async def top(bus: Bus, args: argparse.Namespace) -> int:
+async def top(bus: Bus, args: Arguments) -> int:
     await (
         bus.verify()
     )  # who watches waits for what is away, and would wait for ever for what was never made

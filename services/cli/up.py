@@ -13,7 +13,6 @@ cluster's file. Edge.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import signal
@@ -27,6 +26,7 @@ import msgspec
 from nats.errors import Error as NatsError
 
 from services.allocator.job_views import ENDED, JobView
+from services.cli.command_line import FILE, Arguments, command, option
 from services.cli.page import PORT as PAGE_PORT
 from services.console.job_file import example, text_in
 from services.console.job_view_reader import follow_views
@@ -65,35 +65,42 @@ Parameter servers and workers listen on this machine's ports without authenticat
 """
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    said = "nodes and tenants, YAML (default: 4 nodes of half a core)"
-    parser.add_argument("--cluster", type=Path, metavar="FILE", help=said)
-    said = f"where state and logs go (default: {FOLDER})"
-    parser.add_argument("--data", type=Path, default=FOLDER, metavar="FOLDER", help=said)
-    parser.add_argument(
-        "--nats-port",
-        type=int,
-        default=4222,
-        metavar="N",
-        help="where NATS listens (default: 4222)",
-    )
-    parser.add_argument(
-        "--kube-port",
-        type=int,
-        default=8001,
-        metavar="N",
-        help="the Kubernetes API (default: 8001)",
-    )
-    parser.add_argument(
-        "--page-port",
-        type=int,
-        default=PAGE_PORT,
-        metavar="N",
-        help=f"the page (default: {PAGE_PORT})",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@option(
+    "--cluster",
+    type=FILE,
+    metavar="FILE",
+    help="nodes and tenants, YAML (default: 4 nodes of half a core)",
+)
+@option(
+    "--data",
+    type=FILE,
+    default=FOLDER,
+    metavar="FOLDER",
+    help=f"the folder for state and logs (default: {FOLDER})",
+)
+@option(
+    "--nats-port",
+    type=int,
+    default=4222,
+    metavar="N",
+    help="where NATS listens (default: 4222)",
+)
+@option(
+    "--kube-port",
+    type=int,
+    default=8001,
+    metavar="N",
+    help="the Kubernetes API (default: 8001)",
+)
+@option(
+    "--page-port",
+    type=int,
+    default=PAGE_PORT,
+    metavar="N",
+    help=f"the page (default: {PAGE_PORT})",
+)
+def run(args: Arguments) -> int:
     if args.cluster is not None:
         spec_in(args.cluster)
     try:
@@ -103,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         return 1
 
 
-async def _up(args: argparse.Namespace) -> int:
+async def _up(args: Arguments) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -6,12 +6,19 @@ events --json`). Orders are read whole, facts as far as the chain touches them.
 
 from __future__ import annotations
 
-import argparse
 from contextlib import aclosing
 
 import msgspec
 
-from services.cli import connection, parameters
+from services.cli import connection
+from services.cli.command_line import (
+    Arguments,
+    argument,
+    command,
+    flag,
+    namespace_option,
+    nats_option,
+)
 from services.cli.terminal import Terminal
 from services.console.log_entry import Entry, entry_filters, event_name, parse_event_name
 from services.console.log_reader import THEIR_CLOCKS_S, read_entries
@@ -43,26 +50,21 @@ READS_MOST = 24
 """So many jobs and nodes are looked at; what lies behind more is not known."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    connection.arguments(parser)
-    parameters.namespace_argument(parser, default=None)
-    said = "its name, as `weir events` shows it (o12, f345), or its id, as --json does"
-    parser.add_argument("event", metavar="EVENT", help=said)
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help=f"every row (otherwise {ROWS} before it, and {ROWS} after)",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="one JSON object a line: causes, the event, effects"
-    )
-
-
-def run(args: argparse.Namespace) -> int:
+@command(EXAMPLES)
+@nats_option
+@namespace_option(default=None)
+@argument(
+    "event",
+    metavar="EVENT",
+    help="its name, as `weir events` shows it (o12, f345), or its id, as --json does",
+)
+@flag("--all", help=f"every row (otherwise {ROWS} before it, and {ROWS} after)")
+@flag("--json", help="one JSON object a line: causes, the event, effects")
+def run(args: Arguments) -> int:
     return connection.on_bus(args, why)
 
 
-async def why(bus: Bus, args: argparse.Namespace) -> int:
+async def why(bus: Bus, args: Arguments) -> int:
     found = await read_chain(bus, await event(bus, args.event, args.namespace), args.namespace)
     if args.json:
         for role, steps in (

@@ -4,7 +4,6 @@ restart.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -19,6 +18,7 @@ from services.allocator.policies.contract import JobSnapshot, Target, start_targ
 from services.allocator.policies.registry import POLICIES
 from services.allocator.service import Settings, start
 from services.cli.cancel import cancel
+from services.cli.command_line import Arguments
 from services.console.job_view_reader import follow_views
 from shared.auth.permissions import ALLOCATOR, JOB, MONITOR, OPERATOR, SUBMITTER
 from shared.bus import bus as wire
@@ -161,9 +161,7 @@ async def found_letters(operator: Bus, number: int) -> JobRequested | None:
 
 async def cancelled(operator: Bus, namespace: str, job: str) -> str:
     """The outcome after `weir cancel`."""
-    assert (
-        await cancel(operator, argparse.Namespace(job=job, namespace=namespace, timeout=60.0)) == 0
-    )
+    assert await cancel(operator, Arguments(job=job, namespace=namespace, timeout=60.0)) == 0
     return (await last(operator, JobFinished, f"{namespace}.{job}")).outcome
 
 

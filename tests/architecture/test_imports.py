@@ -91,7 +91,6 @@ PURE_ELSEWHERE = (
     "services.whatif",
     "services.cli.asyncapi_document",
     "services.cli.asyncapi_page",
-    "services.cli.shells",
     "shared.bounds",
     "shared.checkpoints",
     "shared.documents",
@@ -112,6 +111,7 @@ PURE_ELSEWHERE = (
 
 LIBRARIES = {
     "aiohttp",
+    "click",
     "hypothesis",
     "keras",
     "kubernetes",

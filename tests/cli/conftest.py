@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple
 
+import click
 import pytest
 from aiohttp import web
 
-from services.__main__ import weir
+from services.__main__ import WEIR, weir
 from services.cli import connection
+from services.cli.command_line import Command
 from shared.bus import log_reader
 from shared.bus.bus import Bus
 from shared.runtime.process import cancel_tasks
@@ -43,6 +45,18 @@ def prompt(capsys: pytest.CaptureFixture[str]) -> Prompt:
         return Said(code, *capsys.readouterr())
 
     return typed
+
+
+def command(name: str) -> Command:
+    found = WEIR.get_command(click.Context(WEIR), name)
+    assert isinstance(found, Command)
+    return found
+
+
+def parsed(name: str, *words: str) -> click.Context:
+    """The context of a command after it has read these words; raises for a wrong use."""
+    weir_context = click.Context(WEIR, info_name="weir")
+    return command(name).make_context(name, [*words], parent=weir_context)
 
 
 # ---------------------------------------------------------------- a Kubernetes to look at

@@ -1,127 +1,219 @@
-"""`weir completion`: each shell completes with its script, where it is installed."""
+"""`weir completion`: each shell completes with its script, where it is installed.
+
+The offers themselves come from click's own classes, in this process.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+import click
 import pytest
+from click.shell_completion import ShellComplete
 
-from services.__main__ import COMMANDS, parsers
-from services.cli.completion import SHELLS
-from services.cli.shells.vocabulary import vocabulary
-from tests.cli.conftest import Prompt
+from services.__main__ import COMMANDS, WEIR
+from services.allocator.policies.registry import POLICIES
+from services.cli import known_names
+from services.cli.command_line import JOB_NAME, NAMESPACE, Value
+from services.cli.completion import SHELLS, script
+from shared.bus.bus import Bus
+from tests.architecture.source import ROOT
+from tests.cli.conftest import Prompt, command
+from tests.cli.test_jobs import shown
 
-WORDS = vocabulary(parsers())
+NOWHERE = {"WEIR_NATS_URL": "nats://127.0.0.1:1"}
 
 
-def script(shell: str, folder: Path) -> Path:
+def offered(*typed: str) -> list[str]:
+    """The words that are offered in place of the last one, which is unfinished; no paths."""
+    *before, incomplete = typed
+    items = ShellComplete(WEIR, {}, "weir", "_WEIR_COMPLETE").get_completions(before, incomplete)
+    return [item.value for item in items if item.type == "plain"]
+
+
+CASES = [
+    (("ex",), ["explain"]),
+    (("streams", ""), ["create", "verify"]),
+    (("streams", "--repl"), ["--replicas"]),
+    (("streams", "create", "--replicas", ""), ["1", "3", "5"]),
+    (("decide", "--policy", "con"), ["config-manager"]),
+    (("completion", "z"), ["zsh"]),
+    (("submit", "--tfjob", ""), []),
+    (("simulate", "--policies", "fl"), ["flowcon"]),
+    (("events", "--kind", "training.res"), ["training.resumed"]),
+]
+
+
+@pytest.mark.parametrize(("typed", "fitting"), CASES)
+def test_the_words_that_fit_are_offered(typed: tuple[str, ...], fitting: list[str]) -> None:
+    assert offered(*typed) == fitting
+
+
+def test_every_command_and_every_option_is_offered() -> None:
+    assert offered("") == list(COMMANDS) and {"--help", "--version"} <= {*offered("-")}
+    for name in COMMANDS:
+        options = {option for each in command(name).params for option in each.opts if "-" in option}
+        assert options <= {*offered(name, "-")} | {o for o in options if o[0] != "-"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_word_is_one_that_a_shell_takes_as_it_is(name: str) -> None:
+    """So that a script needs no quoting of words."""
+    words = [name]
+    for each in command(name).params:
+        if isinstance(each.type, click.Choice):
+            words += map(str, each.type.choices)
+        if isinstance(each.type, Value):
+            words += each.type.offers
+        words += each.opts
+    assert all(re.fullmatch("[A-Za-z0-9_.-]+", word) for word in words), words
+
+
+def test_a_path_is_completed_by_the_shell() -> None:
+    complete = ShellComplete(WEIR, {}, "weir", "_WEIR_COMPLETE")
+    for typed in (["submit"], ["submit", "--tfjob"], ["recover"], ["simulate", "--json"]):
+        assert [item.type for item in complete.get_completions(typed, "")] == ["file"], typed
+
+
+def test_names_that_only_the_bus_knows_are_completed_where_they_may_stand() -> None:
+    types = {(name, p.name): p.type for name in COMMANDS for p in command(name).params}
+
+    about_a_job = {name for (name, _), each in types.items() if each is JOB_NAME}
+    named = {"cancel", "change", "explain", "forget", "logs", "report", "resume", "suspend"}
+    assert about_a_job == named | {"events"}
+    assert types["events", "job"] is JOB_NAME
+    assert all(each is NAMESPACE for (_, name), each in types.items() if name == "namespace")
+    kinds, policies = types["events", "kind"], types["simulate", "policies"]
+    assert isinstance(kinds, Value) and isinstance(policies, Value)
+    assert {"job", "job.accepted", "capacity.changed"} <= {*kinds.offers}
+    assert policies.offers == tuple(sorted(POLICIES))
+
+
+@pytest.mark.parametrize(
+    ("typed", "fitting"),
+    [
+        (("cancel", "di"), ["digits"]),
+        (("explain", "-n", "red", "di"), ["diabetes"]),
+        (("events", "--follow", "--job", "di"), ["diabetes", "digits"]),
+        (("jobs", "-n", "de"), ["default"]),
+    ],
+)
+async def test_names_come_from_the_bus_and_the_namespace_that_the_command_would_mean(
+    bus: Bus,
+    nats_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    typed: tuple[str, ...],
+    fitting: list[str],
+) -> None:
+    monkeypatch.setattr(known_names, "ANSWER_S", 60.0)
+    monkeypatch.setenv("WEIR_NATS_URL", nats_url)
+    for job, where in (("digits", "default"), ("clicks", "default"), ("diabetes", "red")):
+        await shown(bus, job, where)
+
+    assert await asyncio.to_thread(offered, *typed) == fitting
+
+
+async def test_cancel_is_offered_only_jobs_that_are_not_over(
+    bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_names, "ANSWER_S", 60.0)
+    monkeypatch.setenv("WEIR_NATS_URL", nats_url)
+    await shown(bus, "digits", phase="Running")
+    await shown(bus, "ended", phase="Succeeded")
+
+    assert await asyncio.to_thread(offered, "cancel", "") == ["digits"]
+    assert await asyncio.to_thread(offered, "logs", "") == ["digits", "ended"]
+
+
+# ---------------------------------------------------------------- the shells themselves
+
+
+def script_file(shell: str, folder: Path) -> Path:
     """Skips where there is no such shell."""
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
     file = folder / f"weir.{shell}"
-    file.write_text(SHELLS[shell](WORDS))
+    file.write_text(script(shell, WEIR))
     return file
 
 
-def bash(folder: Path, *typed: str, before: str = "") -> list[str]:
-    """What bash offers behind these words, the last of which is unfinished."""
-    quoted = " ".join(f"'{word}'" for word in ("weir", *typed))
-    ask = f"COMP_WORDS=({quoted}); COMP_CWORD={len(typed)}; _weir; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    return run("bash", "--norc", "-c", f"{before}source {script('bash', folder)}; {ask}").split()
-
-
-def run(*words: str) -> str:
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=120)
+def run(folder: Path, *words: str, environment: Mapping[str, str] = NOWHERE) -> str:
+    """The output of a shell that finds `weir` in a folder of its own."""
+    program = folder / "weir"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m services "$@"\n')
+    program.chmod(0o755)
+    path = f"{folder}:{os.environ['PATH']}"
+    ended = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environment, "PATH": path, "PYTHONPATH": str(ROOT)},
+    )
     assert ended.returncode == 0 and ended.stderr == "", ended.stderr
     return ended.stdout
 
 
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        (("ex",), ["explain"]),
-        (("streams", ""), ["create", "verify"]),
-        (("streams", "--repl"), ["--replicas"]),
-        (("streams", "create", "--replicas", ""), ["1", "3", "5"]),
-        (("decide", "--policy", "con"), ["config-manager"]),
-        (("completion", "z"), ["zsh"]),
-        (("submit", "--tfjob", ""), []),
-        (("simulate", "--policies", "fl"), ["flowcon"]),
-        (("events", "--kind", "training.res"), ["training.resumed"]),
-    ],
-)
-def test_bash_offers_what_fits(typed: tuple[str, ...], offered: list[str], tmp_path: Path) -> None:
-    assert bash(tmp_path, *typed) == offered
+def bash(folder: Path, *typed: str) -> list[str]:
+    """The words that bash offers for the last one, which is unfinished."""
+    quoted = " ".join(f"'{word}'" for word in ("weir", *typed))
+    ask = f"COMP_WORDS=({quoted}); COMP_CWORD={len(typed)}; _weir_completion weir"
+    lines = [
+        "compopt() { :; }",  # works inside a completion only
+        f"source {script_file('bash', folder)}",
+        ask,
+        "printf '%s\\n' \"${COMPREPLY[@]}\"",
+    ]
+    return run(folder, "bash", "--norc", "-c", "\n".join(lines)).split()
 
 
-ASKED = 'weir() {{ [ "$*" = "completion bash --names {}" ] && printf "%s\\n" digits diabetes clicks; }}; '
-"""Stands for the command, which the script asks for names."""
+@pytest.mark.parametrize(("typed", "fitting"), CASES)
+def test_bash_offers_what_fits(typed: tuple[str, ...], fitting: list[str], tmp_path: Path) -> None:
+    assert bash(tmp_path, *typed) == fitting
 
 
-@pytest.mark.parametrize(
-    ("typed", "what"),
-    [
-        (("cancel", "di"), "jobs"),
-        (("explain", "-n", "red", "di"), "jobs"),
-        (("events", "--follow", "--job", "di"), "jobs"),
-        (("jobs", "-n", "di"), "namespaces"),
-    ],
-)
-def test_bash_asks_for_names_with_all_that_was_typed(
-    typed: tuple[str, ...], what: str, tmp_path: Path
-) -> None:
-    asked = ASKED.format(" ".join([what, *typed]))
-
-    assert bash(tmp_path, *typed, before=asked) == ["digits", "diabetes"]
-
-
-def test_where_nobody_answers_bash_offers_nothing_and_says_nothing(tmp_path: Path) -> None:
-    assert (
-        bash(tmp_path, "cancel", "di", before="weir() { echo no such bus >&2; return 1; }; ") == []
-    )
-
-
-def test_bash_offers_every_command_and_every_option(tmp_path: Path) -> None:
-    assert bash(tmp_path, "") == [*COMMANDS, "--help"]
-    for command in WORDS:
-        names = [name for option in command.options for name in option.names]
-        assert bash(tmp_path, command.name, "-") == names
+def test_where_the_bus_does_not_answer_bash_offers_nothing_and_says_nothing(tmp_path: Path) -> None:
+    assert bash(tmp_path, "cancel", "di") == []
 
 
 def test_fish_offers_what_fits(tmp_path: Path) -> None:
-    file = script("fish", tmp_path)
-    asked = "function weir; test $argv[3] = --names; and printf '%s\\n' digits diabetes clicks; end"
+    file = script_file("fish", tmp_path)
 
-    def offered(typed: str) -> list[str]:
-        told = run("fish", "--no-config", "-c", f"{asked}; source {file}; complete -C '{typed}'")
+    def offered_by_fish(typed: str) -> list[str]:
+        told = run(tmp_path, "fish", "--no-config", "-c", f"source {file}; complete -C '{typed}'")
         return [line.split("\t")[0] for line in told.splitlines()]
 
-    assert offered("weir ") == sorted(COMMANDS)
-    assert offered("weir streams ") == ["create", "verify"]
-    assert offered("weir streams create --replicas ") == ["1", "3", "5"]
-    assert "--follow" in offered("weir events --f")
-    assert offered("weir cancel -n red d") == ["diabetes", "digits"]
-    assert offered("weir events --job c") == ["clicks"]
+    assert sorted(offered_by_fish("weir ")) == sorted(COMMANDS)
+    assert offered_by_fish("weir streams ") == ["create", "verify"]
+    assert offered_by_fish("weir streams create --replicas ") == ["1", "3", "5"]
+    assert "--follow" in offered_by_fish("weir events --f")
 
 
 def test_zsh_reads_its_script_and_knows_whom_it_completes(tmp_path: Path) -> None:
-    file = script("zsh", tmp_path)
+    file = script_file("zsh", tmp_path)
 
-    told = run(
-        "zsh",
-        "-f",
-        "-c",
-        f"autoload -U compinit; compinit -D; source {file}; print ${{_comps[weir]}}",
-    )
+    lines = f"autoload -U compinit; compinit -D; source {file}; print ${{_comps[weir]}}"
+    told = run(tmp_path, "zsh", "-f", "-c", lines)
 
-    assert told.strip() == "_weir"
+    assert told.strip() == "_weir_completion"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 async def test_it_writes_the_script(prompt: Prompt, shell: str) -> None:
     said = await prompt("completion", shell)
 
-    assert said.code == 0 and said.out == SHELLS[shell](WORDS)
-    assert all(name in said.out for name in COMMANDS)
+    assert said.code == 0 and said.out == script(shell, WEIR)
+    assert f"_WEIR_COMPLETE={shell}_complete" in said.out
+
+
+async def test_words_without_names_are_wrong_use(prompt: Prompt) -> None:
+    said = await prompt("completion", "bash", "more")
+
+    assert said.code == 2 and "unexpected words: more" in said.err

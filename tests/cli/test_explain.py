@@ -220,8 +220,9 @@ async def test_whatever_the_log_holds_is_no_hindrance(
 async def test_what_is_no_time_is_wrong_use(
     at: str, nats_server: NatsServer, prompt: Prompt
 ) -> None:
-    with pytest.raises(SystemExit):
-        await prompt("explain", "mnist", "--nats", nats_server.url, "--at", at)
+    said = await prompt("explain", "mnist", "--nats", nats_server.url, "--at", at)
+
+    assert said.code == 2
 
 
 async def test_where_the_policy_is_not_known_here_the_allocators_last_word_is_told(

@@ -10,10 +10,10 @@ import time
 import msgspec
 import pytest
 
-from services.__main__ import parsers
+from services.__main__ import WEIR
 from services.allocator.job_views import JobView
 from services.cli import connection, known_names
-from services.cli.known_names import namespace
+from services.cli.known_names import typed_namespace
 from shared.bus.bus import Bus
 from shared.bus.subjects import JOBS
 from tests.cli.conftest import Prompt
@@ -100,6 +100,6 @@ async def test_a_bus_that_does_not_answer_is_not_waited_for(
 
 def test_a_command_that_is_not_known_means_every_namespace() -> None:
     assert (
-        namespace("jobs", [], parsers()) is None
-        and namespace("jobs", ["nonsense", ""], parsers()) is None
+        typed_namespace(WEIR, "jobs", []) is None
+        and typed_namespace(WEIR, "jobs", ["nonsense", ""]) is None
     )

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from services.__main__ import parser
 from services.allocator.admission.validation import LARGEST_REQUEST
 from services.allocator.service import Settings, start
 from services.cli import program_file, submit
@@ -29,7 +28,7 @@ from shared.messages import (
     JobRequested,
     ProgressReported,
 )
-from tests.cli.conftest import Prompt, closed
+from tests.cli.conftest import Prompt, closed, parsed
 from tests.conftest import connected
 
 PROGRAM = "".join(f"def {name}(*_): ...\n" for name in REQUIRED)
@@ -218,7 +217,7 @@ async def test_who_has_asked_is_told_how_to_watch_it_and_what_was_not_tried(
         f"the program was read, not tried: `weir doctor {job.parent / 'train.py'}`\n"
     )
     advised = re.findall("`weir ([a-z]+) ([^`]+)`", said.err)
-    assert [parser(name).parse_args(words.split()).nats for name, words in advised[:2]] == [
+    assert [parsed(name, *words.split()).params["nats"] for name, words in advised[:2]] == [
         nats_url,
         nats_url,
     ]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import contextlib
+import importlib
 import os
 import re
 import shlex
@@ -13,11 +12,12 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 
 import services.cli
-from services.__main__ import COMMANDS, command, overview, parser, weir
-from services.__main__ import run as ended
+from services.__main__ import COMMANDS, WEIR, overview, weir
+from services.cli.command_line import Arguments, exit_code
 from services.cli.suggest import BY_WORD, MEANT
 from services.console.trouble import (
     CODES,
@@ -31,17 +31,16 @@ from services.console.trouble import (
 from shared.bus.bus import Bus
 from shared.version import VERSION
 from tests.architecture.source import ROOT
-from tests.cli.conftest import Api
+from tests.cli.conftest import Api, command, parsed
 from tests.cli.test_jobs import shown
 from tests.shared.sample_messages import abandoned
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_a_module_with_the_same_two_functions(name: str) -> None:
-    module = command(name)
+def test_every_command_is_the_function_run_of_a_module_with_examples(name: str) -> None:
+    module = importlib.import_module(f"services.cli.{name.replace('-', '_')}")
 
-    module.arguments(argparse.ArgumentParser())
-    assert callable(module.run)
+    assert module.run is command(name) and module.EXAMPLES
 
 
 def test_every_command_module_is_a_command() -> None:
@@ -49,7 +48,7 @@ def test_every_command_module_is_a_command() -> None:
     modules = {
         file.stem.replace("_", "-")
         for file in folder.glob("*.py")
-        if "\ndef run(args: " in file.read_text()
+        if "\n@command(EXAMPLES" in file.read_text()
     }
 
     assert modules == set(COMMANDS)
@@ -78,11 +77,10 @@ def test_the_version_is_the_one_of_the_package(capsys: pytest.CaptureFixture[str
 def test_wrong_use_ends_with_2_and_says_where_help_is(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        weir(words)
+    assert weir(words) == 2
 
     said = capsys.readouterr().err
-    assert ended.value.code == 2 and said.startswith(f"usage: weir {words[0]} ")
+    assert said.startswith(f"usage: weir {words[0]} ")
     assert said.endswith(f"Try `weir {words[0]} --help`.\n")
 
 
@@ -147,24 +145,35 @@ def test_without_a_command_all_of_them_are_shown(
 
 
 COLUMNS, LINES = 80, 24
+
+
+def option_names(name: str) -> list[str]:
+    """The options of a command that have a word for a name, without `--help`."""
+    every = (option for each in command(name).params for option in each.opts)
+    return [option for option in every if option.startswith("--")]
+
+
 PAGES = [
     (name, option)
     for name in COMMANDS
-    for option in parser(name)._option_string_actions
+    for option in ["--help", *option_names(name)]
     if "--help" in option
 ]
 
 
 def shown_by(name: str) -> str:
-    return overview() if name == "weir" else parser(name).format_help()
+    if name == "weir":
+        return overview()
+    context = click.Context(command(name), parent=click.Context(WEIR, info_name="weir"))
+    context.info_name = name
+    return command(name).get_help(context) + "\n"
 
 
 @pytest.mark.parametrize("words", [("--help",), *PAGES], ids=" ".join)
 def test_each_page_of_help_fits_a_screen(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with contextlib.suppress(SystemExit):
-        weir(words)
+    assert weir(words) == 0
 
     lines = capsys.readouterr().out.splitlines()
     assert lines and max(map(len, lines)) <= COLUMNS, max(lines, key=len)
@@ -173,7 +182,7 @@ def test_each_page_of_help_fits_a_screen(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_name_is_broken_at_its_hyphen(name: str) -> None:
-    assert re.findall(r"\w-$", parser(name).format_help(), re.MULTILINE) == []
+    assert re.findall(r"\w-$", shown_by(name), re.MULTILINE) == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -181,33 +190,28 @@ def test_every_option_is_on_one_page_of_help_and_on_no_more(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for option in (option for whose, option in PAGES if whose == name):
-        with pytest.raises(SystemExit, match="0"):
-            weir([name, option])
-    told = re.findall(r"^  (?:-\w(?: \w+)?, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE)
+        assert weir([name, option]) == 0
+    told = re.findall(r"^  (?:-\w, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE)
 
-    assert sorted(told) == sorted(
-        o for o in parser(name)._option_string_actions if o[:2] == "--" and o != "--help"
-    )
+    assert sorted(told) == sorted(option_names(name))
 
 
 def test_what_few_need_stands_apart_and_the_first_page_leads_there(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert "\n  --help-tfjob " in shown_by("submit") and "--max-workers N" not in shown_by("submit")
-    with pytest.raises(SystemExit, match="0"):
-        weir(["submit", "--help-tfjob"])
+    assert weir(["submit", "--help-tfjob"]) == 0
     assert "--max-workers N  how far workers may grow" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_examples_that_can_be_typed(name: str) -> None:
     """Each is read by the command's own parser, as a shell would hand it over."""
-    examples = command(name).EXAMPLES
+    examples = command(name).examples
     assert examples and all(f"  {example}\n" in shown_by(name) for example in examples)
 
     for example in examples:
-        words = typed(example, name)
-        parser(name).parse_args(words)
+        assert parsed(name, *typed(example, name)).command is command(name)
 
 
 def typed(example: str, name: str) -> list[str]:
@@ -219,10 +223,10 @@ def typed(example: str, name: str) -> list[str]:
 
 def test_every_option_says_what_it_does() -> None:
     silent = [
-        (n, a.dest)
-        for n in COMMANDS
-        for a in parser(n)._actions
-        if not (a.help or a.metavar == a.dest)
+        (name, each.name)
+        for name in COMMANDS
+        for each in command(name).params
+        if not getattr(each, "help", "")
     ]
 
     assert silent == []
@@ -244,7 +248,7 @@ class Ends:
     def __init__(self, how: BaseException | int) -> None:
         self.how = how
 
-    def run(self, args: argparse.Namespace) -> int:
+    def run(self, args: Arguments) -> int:
         if isinstance(self.how, BaseException):
             raise self.how
         return self.how
@@ -261,7 +265,7 @@ class Ends:
     ],
 )
 def test_a_command_ends_with_a_code_of_the_table(how: BaseException | int, code: int) -> None:
-    assert ended(Ends(how), argparse.Namespace(command="x")) == code and code in CODES
+    assert exit_code(Ends(how).run, "x", Arguments()) == code and code in CODES
 
 
 def test_as_a_program_it_says_what_is_wrong_without_a_traceback() -> None:

@@ -19,7 +19,7 @@ from shared.version import VERSION
 from tests.architecture.source import ROOT
 
 EXAMPLES = "services/console/example_jobs"
-WITHOUT_EXTRAS = ("msgspec", "nats", "nkeys", "psutil", "structlog")
+WITHOUT_EXTRAS = ("click", "msgspec", "nats", "nkeys", "psutil", "structlog")
 SHOW_EXAMPLES = """
 from services.cli import doctor, job_file, submit
 print(job_file.BEGIN, *submit.EXAMPLES, *doctor.EXAMPLES, sep="\\n")

@@ -1,0 +1,279 @@
+"""The command line of `weir`, on top of click: commands, their pages of help, and the options and
+types of values that several commands have.
+
+A usage line names the arguments; the options stand below it, one a line, on a page that fits a
+screen. Options that few people need have a help page of their own (`help_page`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from services.cli import parameters
+from services.console.trouble import INTERRUPTED, PIPE_CLOSED, Trouble
+from shared.bus.subjects import DEFAULT_NAMESPACE
+
+WIDTH = 80
+HELP_COLUMN = 26
+"""The help texts begin at this column, or before it where all names are short."""
+NATS_URL = "nats://127.0.0.1:4222"
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[F], F]
+
+
+class Arguments(SimpleNamespace):
+    """The values of a command's arguments and options, by name."""
+
+
+# ---------------------------------------------------------------- a command
+
+
+class Command(click.Command):
+    """A command whose callback takes `Arguments` and returns an exit code.
+
+    `examples` are shown at the end of its help. `exclusive` names options of which at most one may
+    be given.
+    """
+
+    def __init__(
+        self, *args: Any, examples: Sequence[str], exclusive: Sequence[str] = (), **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+        self.exclusive = exclusive
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        given = [name for name in self.exclusive if ctx.params.get(name)]
+        if len(given) > 1 and not ctx.resilient_parsing:
+            options = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise click.UsageError(f"{options} exclude each other: give one of them", ctx)
+        return rest
+
+    def invoke(self, ctx: click.Context) -> int:
+        """Run the command and return its exit code (`trouble.CODES`).
+
+        `ctx.obj`, if any, is called first; it prepares the process.
+        """
+        if ctx.obj:
+            ctx.obj()
+        assert self.callback is not None
+        return exit_code(self.callback, str(self.name), Arguments(**ctx.params))
+
+    def get_usage(self, ctx: click.Context) -> str:
+        arguments = [p.make_metavar(ctx) for p in self.params if isinstance(p, click.Argument)]
+        return " ".join(["usage:", ctx.command_path, "[options]", *arguments])
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        arguments = [p for p in self.params if isinstance(p, click.Argument)]
+        parts = [
+            self.get_usage(ctx),
+            self.help or "",
+            "\n".join(["arguments:", *_format_rows(ctx, arguments)]) if arguments else "",
+            "\n".join(["options:", *_format_rows(ctx, _options_on(self, ""))]),
+            "\n".join(["for example:", *(f"  {example}" for example in self.examples)]),
+        ]
+        formatter.write("\n\n".join(filter(None, parts)))
+
+
+def command(
+    examples: Sequence[str], exclusive: Sequence[str] = (), **settings: Any
+) -> Callable[[Any], Command]:
+    """Make a command of the function `run(args)` of a module of this package."""
+    return click.command(cls=Command, examples=examples, exclusive=exclusive, **settings)
+
+
+def exit_code(run: Callable[[Arguments], int], name: str, args: Arguments) -> int:
+    """Run a command; return its exit code and print why it could not be done, if so."""
+    try:
+        code = int(run(args))
+        sys.stdout.flush()
+        return code
+    except Trouble as trouble:
+        print(f"weir {name}: {trouble}", file=sys.stderr)
+        return trouble.code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+
+
+# ---------------------------------------------------------------- help
+
+
+class Option(click.Option):
+    """An option that is shown on the page `--help-<page>`; on `--help` where that is empty."""
+
+    def __init__(self, *args: Any, page: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.page = page
+
+
+def option(*names: str, **settings: Any) -> Decorator[Any]:
+    return click.option(*names, cls=Option, **settings)
+
+
+def flag(*names: str, **settings: Any) -> Decorator[Any]:
+    return option(*names, is_flag=True, **settings)
+
+
+def help_page(name: str, title: str, text: str, help: str) -> Decorator[Any]:
+    """Add `--help-<name>`, which prints a text and the options with `page=name`, and ends."""
+
+    def show(ctx: click.Context, _: click.Parameter, chosen: bool) -> None:
+        if chosen and not ctx.resilient_parsing:
+            about = textwrap.indent(text.rstrip("\n"), "  ", lambda _: True)
+            parts = [ctx.command.get_usage(ctx), f"{title}:\n{about}"]
+            rows = _format_rows(ctx, _options_on(ctx.command, name))
+            click.echo("\n\n".join([*parts, *(["\n".join(rows)] if rows else [])]))
+            ctx.exit()
+
+    settings: dict[str, Any] = {"is_eager": True, "expose_value": False, "callback": show}
+    return flag(f"--help-{name}", help=help, **settings)
+
+
+def _options_on(shown: click.Command, page: str) -> list[Option]:
+    return [p for p in shown.params if isinstance(p, Option) and p.page == page]
+
+
+def _format_rows(ctx: click.Context, parameters: Iterable[click.Parameter]) -> list[str]:
+    """Return two columns: names with metavars, help. A hyphenated name is never broken."""
+    records = [record for each in parameters if (record := each.get_help_record(ctx))]
+    if not records:
+        return []
+    column = min(HELP_COLUMN, max(len(names) for names, _ in records) + 4)
+    rows = []
+    for names, text in records:
+        lines = textwrap.wrap(text, WIDTH - column, break_on_hyphens=False)
+        if len(names) + 4 > column:
+            rows.append(f"  {names}")
+        elif lines:
+            rows.append(f"  {names}".ljust(column) + lines.pop(0))
+        rows += [" " * column + line for line in lines]
+    return rows
+
+
+# ---------------------------------------------------------------- types of values
+
+
+class Value(click.ParamType[Any]):
+    """A value that a function reads from text; the function raises ValueError with the reason.
+
+    `offers`: the words to which a shell completes it.
+    """
+
+    def __init__(
+        self, read: Callable[[str], Any], name: str = "text", offers: Iterable[str] = ()
+    ) -> None:
+        self.read = read
+        self.name = name
+        self.offers = tuple(offers)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):  # a default
+            return value
+        try:
+            return self.read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [
+            CompletionItem(word)
+            for word in self.completions(ctx, incomplete)
+            if word.startswith(incomplete)
+        ]
+
+    def completions(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        return self.offers
+
+
+class NameOnBus(Value):
+    """The name of a job or a namespace; a shell completes it to those that the bus knows."""
+
+    def completions(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        from services.cli import known_names
+
+        if self.name == "namespace":
+            return known_names.known_names("namespaces", None)
+        namespace = ctx.params.get("namespace") or default_namespace(ctx.command)
+        only_open = ctx.command.name == known_names.CANCEL
+        return known_names.known_names("jobs", namespace, only_open)
+
+
+def default_namespace(command: click.Command) -> str | None:
+    """Return the namespace that a command means where none is given; None means all of them."""
+    for parameter in command.params:
+        if parameter.name == "namespace" and isinstance(parameter.default, str):
+            return parameter.default
+    return None
+
+
+JOB_NAME = NameOnBus(parameters.name, "job")
+NAMESPACE = NameOnBus(parameters.name, "namespace")
+DURATION = Value(parameters.duration, "duration")
+MOMENT = Value(parameters.moment, "time")
+AT_LEAST_ZERO = Value(parameters.at_least_zero, "number")
+ABOVE_ZERO = Value(parameters.above_zero, "number")
+FILE = click.Path(path_type=Path, readable=False)
+
+
+# ---------------------------------------------------------------- options of several commands
+
+
+def options(*decorators: Decorator[Any]) -> Decorator[Any]:
+    """Combine the decorators of several options into one, in the order of their help."""
+
+    def decorate(function: Any) -> Any:
+        for each in reversed(decorators):
+            function = each(function)
+        return function
+
+    return decorate
+
+
+def argument(name: str, **settings: Any) -> Decorator[Any]:
+    return click.argument(name, **settings)
+
+
+def namespace_option(default: str | None = DEFAULT_NAMESPACE) -> Decorator[Any]:
+    return option(
+        "-n",
+        "--namespace",
+        type=NAMESPACE,
+        default=default,
+        metavar="NS",
+        help=f"the job's namespace (default: {default or 'all'})",
+    )
+
+
+def timeout_option(default_s: float, help: str) -> Decorator[Any]:
+    return option(
+        "--timeout",
+        type=DURATION,
+        default=default_s,
+        metavar="TIME",
+        help=f"{help} (default: {default_s:g}s)",
+    )
+
+
+nats_option = option(
+    "--nats",
+    metavar="URL",
+    help=f"where NATS is (default: WEIR_NATS_URL, `weir up` here, else {NATS_URL})",
+)
+job_argument = argument("job", type=JOB_NAME, metavar="JOB", help="the job's name")
+json_option = flag("--json", help="one JSON object")

@@ -1,3 +1,0 @@
-"""Completion of `weir`'s words, as a script for each shell: made from the commands' own parsers.
-All of it pure.
-"""

@@ -88,6 +88,12 @@ class CommandGroup(click.Group):
         commands = [CompletionItem(name, help=COMMANDS[name]) for name in named]
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
+    def known_names(self, kind: str, namespace: str | None, only_open: bool) -> list[str]:
+        """Return the names on the bus that complete a word of a command."""
+        from services.cli.known_names import known_names
+
+        return known_names(kind, namespace, only_open)
+
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write(overview())
 

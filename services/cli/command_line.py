@@ -26,6 +26,8 @@ WIDTH = 80
 HELP_COLUMN = 26
 """The help texts begin at this column, or before it where all names are short."""
 NATS_URL = "nats://127.0.0.1:4222"
+CANCEL = "cancel"
+"""The command that takes only jobs that are not over."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -202,16 +204,18 @@ class Value(click.ParamType[Any]):
 
 
 class NameOnBus(Value):
-    """The name of a job or a namespace; a shell completes it to those that the bus knows."""
+    """The name of a job or a namespace; a shell completes it to those that the bus knows.
+
+    The group of all commands looks them up (`services/__main__.py`).
+    """
 
     def completions(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
-        from services.cli import known_names
-
+        weir: Any = ctx.find_root().command
         if self.name == "namespace":
-            return known_names.known_names("namespaces", None)
+            return list(weir.known_names("namespaces", None, only_open=False))
         namespace = ctx.params.get("namespace") or default_namespace(ctx.command)
-        only_open = ctx.command.name == known_names.CANCEL
-        return known_names.known_names("jobs", namespace, only_open)
+        only_open = ctx.command.name == CANCEL
+        return list(weir.known_names("jobs", namespace, only_open))
 
 
 def default_namespace(command: click.Command) -> str | None:

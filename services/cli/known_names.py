@@ -12,7 +12,7 @@ from itertools import pairwise
 import click
 
 from services.cli import connection
-from services.cli.command_line import Arguments, default_namespace
+from services.cli.command_line import CANCEL, Arguments, default_namespace
 from services.console.board.figures import is_ended
 from services.console.job_view_reader import follow_views
 from services.console.trouble import DONE, Trouble
@@ -20,12 +20,10 @@ from shared.bus.bus import Bus
 from shared.bus.subjects import is_name
 
 ANSWER_S = 1.0
-CANCEL = "cancel"
-"""The command that takes only jobs that are not over."""
 OPTIONS = ("-n", "--namespace")
 
 
-def known_names(kind: str, namespace: str | None, only_open: bool = False) -> list[str]:
+def known_names(kind: str, namespace: str | None, only_open: bool) -> list[str]:
     """Return the sorted names of jobs or namespaces (`kind`); of all namespaces, if None.
 
     Only names of the right form: a shell interprets what it is given.

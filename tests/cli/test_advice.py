@@ -69,7 +69,7 @@ WITH_A_BUS = [
 
 
 @pytest.mark.parametrize(("line", "code", "advice"), WITHOUT_A_BUS)
-async def test_without_a_bus_an_error_says_what_to_do(
+async def test_errors_without_a_bus_have_a_remedy(
     line: str, code: int, advice: str, files: Path, prompt: Prompt
 ) -> None:
     said = await prompt(*line.format(files=files, nowhere=NOWHERE).split())
@@ -80,7 +80,7 @@ async def test_without_a_bus_an_error_says_what_to_do(
 
 @pytest.mark.usefixtures("bus")
 @pytest.mark.parametrize(("line", "advice"), WITH_A_BUS)
-async def test_on_a_bus_an_error_says_what_to_do(
+async def test_errors_on_a_bus_have_a_remedy(
     line: str, advice: str, files: Path, kube: Api, nats_url: str, prompt: Prompt
 ) -> None:
     kube.items = [pod for pod in kube.items if "nothing" not in line]
@@ -90,7 +90,7 @@ async def test_on_a_bus_an_error_says_what_to_do(
     assert said.code in (1, 2) and advice in said.err, said
 
 
-async def test_a_job_that_is_over_cannot_be_cancelled_and_the_way_on_is_told(
+async def test_cancelling_a_finished_job_is_an_error_with_a_remedy(
     bus: Bus, nats_url: str, prompt: Prompt, files: Path
 ) -> None:
     service = await connected(nats_url, "allocator")

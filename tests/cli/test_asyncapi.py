@@ -9,11 +9,11 @@ from services.cli.asyncapi_page import page
 from tests.cli.conftest import Prompt
 
 
-async def test_it_writes_json(prompt: Prompt) -> None:
+async def test_asyncapi_writes_json(prompt: Prompt) -> None:
     said = await prompt("asyncapi")
 
     assert said.code == 0 and json.loads(said.out) == json.loads(json.dumps(document()))
 
 
-async def test_or_the_page(prompt: Prompt) -> None:
+async def test_asyncapi_writes_the_page(prompt: Prompt) -> None:
     assert (await prompt("asyncapi", "--page")).out == page()

@@ -64,19 +64,19 @@ def references(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("where", FIELDS)
-def test_every_object_has_fields_of_asyncapi_alone(where: str) -> None:
+def test_every_object_has_only_asyncapi_fields(where: str) -> None:
     objects = [WHOLE] if not where else list(at(where).values())
 
     assert objects and all(set(each) <= FIELDS[where] for each in objects)
 
 
-def test_every_reference_leads_somewhere() -> None:
+def test_every_reference_has_a_target() -> None:
     found = list(references(WHOLE))
 
     assert len(found) > 100 and all(at(reference) is not None for reference in found)
 
 
-def test_it_is_asyncapi_3_and_says_what_must_be_said() -> None:
+def test_the_document_is_asyncapi_3_with_the_required_fields() -> None:
     assert WHOLE["asyncapi"] == "3.0.0" and {"title", "version"} <= set(WHOLE["info"])
     assert {"host", "protocol"} <= set(WHOLE["servers"]["bus"])
     assert all(
@@ -94,7 +94,7 @@ def test_every_subject_is_a_channel_with_its_names_declared() -> None:
 
 
 @pytest.mark.parametrize("said", one_of_each(), ids=lambda m: type(m).__name__)
-def test_a_message_is_said_on_its_channels_address(said: Message) -> None:
+def test_a_messages_subject_matches_its_channel(said: Message) -> None:
     names = {
         "namespace": getattr(said, "namespace", ""),
         "job": getattr(said, "job", ""),
@@ -105,7 +105,7 @@ def test_a_message_is_said_on_its_channels_address(said: Message) -> None:
     assert address(type(said)).format(**names) == subject_of(said)
 
 
-def test_who_says_and_hears_what_is_as_the_permissions_have_it() -> None:
+def test_operations_match_the_permissions() -> None:
     for kind in MESSAGES:
         for action, table in (("send", PUBLISHED_BY), ("receive", RECEIVED_BY)):
             operation = WHOLE["operations"][f"{action}{kind.__name__}"]
@@ -125,14 +125,14 @@ def test_an_operations_message_is_one_of_its_channel() -> None:
 
 
 @pytest.mark.parametrize("said", one_of_each(), ids=lambda m: type(m).__name__)
-def test_a_message_is_as_its_schema_says(said: Message) -> None:
+def test_every_message_is_valid_under_its_schema(said: Message) -> None:
     jsonschema.validate(
         body_of(said), {"$ref": f"#/components/schemas/{type(said).__name__}", **WHOLE}, DRAFT
     )
 
 
 @pytest.mark.parametrize("said", one_of_each(), ids=lambda m: type(m).__name__)
-def test_what_is_no_such_message_is_not_as_its_schema_says(said: Message) -> None:
+def test_invalid_messages_are_invalid_under_their_schema(said: Message) -> None:
     body = body_of(said)
     schema = {"$ref": f"#/components/schemas/{type(said).__name__}", **WHOLE}
 
@@ -147,7 +147,7 @@ def test_every_schema_is_one_of_draft_7() -> None:
     assert "prefixItems" not in str(WHOLE) and r"\Z" not in str(WHOLE["components"]["schemas"])
 
 
-def test_the_headers_are_those_that_are_sent() -> None:
+def test_documented_headers_are_those_that_are_sent() -> None:
     said = one_of_each()[0]
     sent = message_headers(said, "x")
 
@@ -158,5 +158,5 @@ def test_the_headers_are_those_that_are_sent() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda k: k.__name__)
-def test_every_kind_says_what_it_is_in_a_sentence(kind: type[Any]) -> None:
+def test_every_message_kind_has_a_summary(kind: type[Any]) -> None:
     assert len(summary(kind)) > 10 and summary(kind).endswith(".") and "Struct" not in summary(kind)

@@ -37,7 +37,7 @@ def test_every_link_leads_to_a_heading() -> None:
     assert linked and linked <= headings
 
 
-def test_every_table_is_as_wide_in_every_row() -> None:
+def test_every_table_row_has_the_same_number_of_columns() -> None:
     lines = SAID.splitlines()
     for above, below in itertools.pairwise(lines):
         if above.startswith("|") and below.startswith("|"):

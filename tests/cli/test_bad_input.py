@@ -38,9 +38,7 @@ EVERYWHERE = (
 )
 
 
-async def test_events_shows_what_can_be_read_between_what_cannot(
-    bus: Bus, nats_url: str, prompt: Prompt
-) -> None:
+async def test_events_skips_unreadable_messages(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     for message in one_of_each():
         await talk(bus, *EVERYWHERE[:: len(EVERYWHERE) // 3])
         await bus.publish(message)
@@ -51,7 +49,7 @@ async def test_events_shows_what_can_be_read_between_what_cannot(
     assert [json.loads(shown)["fact"] for shown in said.out.splitlines()] == list(subjects.BY_TAG)
 
 
-async def test_of_one_job_events_shows_what_can_be_read(
+async def test_events_of_one_job_skips_unreadable_messages(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     await talk(bus, *EVERYWHERE)
@@ -63,7 +61,7 @@ async def test_of_one_job_events_shows_what_can_be_read(
     assert [json.loads(shown)["fact"] for shown in said.out.splitlines()] == ["cluster.abandoned"]
 
 
-async def test_jobs_leaves_out_what_is_no_job(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_jobs_leaves_out_unreadable_entries(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     views = await bus.bucket(JOBS)
     for number, body in enumerate(NONSENSE):
         await views.put(f"default.odd-{number}", body or b" ")
@@ -78,7 +76,7 @@ async def test_jobs_leaves_out_what_is_no_job(bus: Bus, nats_url: str, prompt: P
     assert "there are no jobs" in shown.err
 
 
-async def test_cancel_hears_the_end_behind_nonsense(
+async def test_cancel_sees_the_end_after_unreadable_messages(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     uid = await bus.request(request())
@@ -97,7 +95,7 @@ async def test_cancel_hears_the_end_behind_nonsense(
     assert (said.code, said.out) == (0, "job default/digits is cancelled\n"), said.err
 
 
-async def test_submit_hears_the_answer_behind_nonsense(
+async def test_submit_sees_the_answer_after_unreadable_messages(
     bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path
 ) -> None:
     (tmp_path / "digits.py").write_text(PROGRAM)
@@ -111,7 +109,7 @@ async def test_submit_hears_the_answer_behind_nonsense(
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(odd_messages(), st.integers(0, 2**63 - 1), st.floats(0, 4e9))
-def test_whatever_can_be_read_can_be_shown(said: Message, sequence: int, stored_s: float) -> None:
+def test_every_readable_message_can_be_shown(said: Message, sequence: int, stored_s: float) -> None:
     entry = Entry(said, subjects.subject_of(said), "weir-orders", sequence, stored_s)
 
     assert line(entry, None).plain.count("\n") == 0
@@ -119,7 +117,7 @@ def test_whatever_can_be_read_can_be_shown(said: Message, sequence: int, stored_
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\nb", "[bold]x", "\u202e"])
-def test_a_dead_letter_cannot_speak_to_the_terminal(text: str) -> None:
+def test_dead_letters_are_shown_without_control_characters(text: str) -> None:
     letter = DeadLetter(stream=text, sequence=1, subject=text, error=text, body=text, said_by=text)
 
     assert line(Entry(letter, "s", "weir-dead", 1, 0.0), None).plain.isprintable()

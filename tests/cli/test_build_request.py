@@ -60,9 +60,7 @@ async def printed(prompt: Prompt, *words: object) -> Said:
     return await prompt("submit", *words, "--print", "--nats", "nats://127.0.0.1:1")
 
 
-async def test_what_is_printed_is_the_request_and_nothing_else(
-    prompt: Prompt, folder: Path
-) -> None:
+async def test_print_writes_only_the_request(prompt: Prompt, folder: Path) -> None:
     said = await printed(
         prompt, folder / "train.py", "--tfjob", folder / "small.yaml", *NEEDED, "--max-workers", "9"
     )
@@ -72,16 +70,16 @@ async def test_what_is_printed_is_the_request_and_nothing_else(
     assert request["program"]["name"] == "train.py" and "request_id" not in request
 
 
-async def test_an_annotated_program_lies_beside_the_manifest(prompt: Prompt, folder: Path) -> None:
+async def test_an_annotated_program_is_relative_to_the_manifest(
+    prompt: Prompt, folder: Path
+) -> None:
     said = await printed(prompt, "--tfjob", folder / "large.yaml", "--leave-out")
 
     assert said.code == 0 and json.loads(said.out)["program"]["name"] == "train.py"
     assert json.loads(said.out)["workers"]["max"] == 16
 
 
-async def test_what_cannot_come_along_stops_it_until_it_is_left_out(
-    prompt: Prompt, folder: Path
-) -> None:
+async def test_unsupported_fields_are_refused_unless_left_out(prompt: Prompt, folder: Path) -> None:
     said = await printed(prompt, "--tfjob", folder / "large.yaml")
 
     assert (said.code, said.out) == (2, "")
@@ -93,7 +91,7 @@ async def test_what_cannot_come_along_stops_it_until_it_is_left_out(
     )
 
 
-async def test_everything_that_is_lacking_is_told_at_once(prompt: Prompt, folder: Path) -> None:
+async def test_everything_missing_is_listed(prompt: Prompt, folder: Path) -> None:
     said = await printed(prompt, "--tfjob", folder / "small.yaml")
 
     lines = [
@@ -109,9 +107,7 @@ async def test_everything_that_is_lacking_is_told_at_once(prompt: Prompt, folder
     ]
 
 
-async def test_what_belongs_to_a_tfjob_is_not_passed_over_without_one(
-    prompt: Prompt, folder: Path
-) -> None:
+async def test_tfjob_options_without_a_tfjob_are_wrong_use(prompt: Prompt, folder: Path) -> None:
     job = folder / "job.yaml"
     job.write_text("job: digits\nprogram: train.py\nepochs: 2\nbatch: 32\nps: 1\nworkers: 1\n")
 
@@ -121,14 +117,14 @@ async def test_what_belongs_to_a_tfjob_is_not_passed_over_without_one(
     assert (await printed(prompt, job)).code == 0
 
 
-async def test_without_any_file_it_is_wrong_use(prompt: Prompt) -> None:
+async def test_submit_without_a_file_is_wrong_use(prompt: Prompt) -> None:
     for words in ([], ["--dry-run"], ["--print"]):
         said = await prompt("submit", *words, "--nats", "nats://127.0.0.1:1")
 
         assert said.code == 2 and "which job?" in said.err
 
 
-async def test_a_file_that_is_not_there_is_told(prompt: Prompt, folder: Path) -> None:
+async def test_a_missing_file_is_an_error(prompt: Prompt, folder: Path) -> None:
     said = await printed(prompt, folder / "train.py", "--tfjob", folder / "none.yaml")
 
     assert said.code == 2 and "none.yaml: No such file" in said.err

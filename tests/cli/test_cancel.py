@@ -36,7 +36,7 @@ async def test_a_running_job_is_cancelled(nats_url: str, prompt: Prompt) -> None
     assert (said.code, said.out) == (0, "job default/digits is cancelled\n")
 
 
-async def test_a_job_that_succeeds_meanwhile_is_not_called_cancelled(
+async def test_a_job_that_succeeds_meanwhile_is_not_reported_as_cancelled(
     nats_url: str, prompt: Prompt
 ) -> None:
     world = await connected(nats_url, "world")
@@ -48,7 +48,7 @@ async def test_a_job_that_succeeds_meanwhile_is_not_called_cancelled(
     assert said.code == 1 and "succeeded before it could be cancelled" in said.err
 
 
-async def test_a_slip_in_the_name_is_told_and_nothing_is_asked(
+async def test_cancelling_an_unknown_job_sends_nothing(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     await running(bus)
@@ -70,7 +70,9 @@ async def test_a_job_that_is_over_cannot_be_cancelled(
     assert said.code == 1 and "is over already" in said.err
 
 
-async def test_without_an_allocator_it_says_so(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_cancel_without_an_allocator_is_an_error(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await running(bus)
 
     said = await prompt("cancel", "digits", "--nats", nats_url, "--timeout", "0.2")

@@ -52,11 +52,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(("typed", "fitting"), CASES)
-def test_the_words_that_fit_are_offered(typed: tuple[str, ...], fitting: list[str]) -> None:
+def test_matching_words_are_completed(typed: tuple[str, ...], fitting: list[str]) -> None:
     assert offered(*typed) == fitting
 
 
-def test_every_command_and_every_option_is_offered() -> None:
+def test_every_command_and_option_is_completed() -> None:
     assert offered("") == list(COMMANDS) and {"--help", "--version"} <= {*offered("-")}
     for name in COMMANDS:
         options = {option for each in command(name).params for option in each.opts if "-" in option}
@@ -64,7 +64,7 @@ def test_every_command_and_every_option_is_offered() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_word_is_one_that_a_shell_takes_as_it_is(name: str) -> None:
+def test_no_completed_word_needs_quoting(name: str) -> None:
     """So that a script needs no quoting of words."""
     words = [name]
     for each in command(name).params:
@@ -82,7 +82,7 @@ def test_a_path_is_completed_by_the_shell() -> None:
         assert [item.type for item in complete.get_completions(typed, "")] == ["file"], typed
 
 
-def test_names_that_only_the_bus_knows_are_completed_where_they_may_stand() -> None:
+def test_job_names_are_completed_where_they_are_arguments() -> None:
     types = {(name, p.name): p.type for name in COMMANDS for p in command(name).params}
 
     about_a_job = {name for (name, _), each in types.items() if each is JOB_NAME}
@@ -105,7 +105,7 @@ def test_names_that_only_the_bus_knows_are_completed_where_they_may_stand() -> N
         (("jobs", "-n", "de"), ["default"]),
     ],
 )
-async def test_names_come_from_the_bus_and_the_namespace_that_the_command_would_mean(
+async def test_completed_names_are_of_the_commands_bus_and_namespace(
     bus: Bus,
     nats_url: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -120,7 +120,7 @@ async def test_names_come_from_the_bus_and_the_namespace_that_the_command_would_
     assert await asyncio.to_thread(offered, *typed) == fitting
 
 
-async def test_cancel_is_offered_only_jobs_that_are_not_over(
+async def test_cancel_completes_only_unfinished_jobs(
     bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known_names, "ANSWER_S", 60.0)
@@ -175,15 +175,17 @@ def bash(folder: Path, *typed: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("typed", "fitting"), CASES)
-def test_bash_offers_what_fits(typed: tuple[str, ...], fitting: list[str], tmp_path: Path) -> None:
+def test_bash_completes_matching_words(
+    typed: tuple[str, ...], fitting: list[str], tmp_path: Path
+) -> None:
     assert bash(tmp_path, *typed) == fitting
 
 
-def test_where_the_bus_does_not_answer_bash_offers_nothing_and_says_nothing(tmp_path: Path) -> None:
+def test_bash_completes_nothing_silently_without_a_bus(tmp_path: Path) -> None:
     assert bash(tmp_path, "cancel", "di") == []
 
 
-def test_fish_offers_what_fits(tmp_path: Path) -> None:
+def test_fish_completes_matching_words(tmp_path: Path) -> None:
     file = script_file("fish", tmp_path)
 
     def offered_by_fish(typed: str) -> list[str]:
@@ -196,7 +198,7 @@ def test_fish_offers_what_fits(tmp_path: Path) -> None:
     assert "--follow" in offered_by_fish("weir events --f")
 
 
-def test_zsh_reads_its_script_and_knows_whom_it_completes(tmp_path: Path) -> None:
+def test_zsh_loads_its_completion_script(tmp_path: Path) -> None:
     file = script_file("zsh", tmp_path)
 
     lines = f"autoload -U compinit; compinit -D; source {file}; print ${{_comps[weir]}}"
@@ -206,14 +208,14 @@ def test_zsh_reads_its_script_and_knows_whom_it_completes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-async def test_it_writes_the_script(prompt: Prompt, shell: str) -> None:
+async def test_completion_writes_the_script(prompt: Prompt, shell: str) -> None:
     said = await prompt("completion", shell)
 
     assert said.code == 0 and said.out == script(shell, WEIR)
     assert f"_WEIR_COMPLETE={shell}_complete" in said.out
 
 
-async def test_words_without_names_are_wrong_use(prompt: Prompt) -> None:
+async def test_unexpected_words_are_wrong_use(prompt: Prompt) -> None:
     said = await prompt("completion", "bash", "more")
 
     assert said.code == 2 and "unexpected words: more" in said.err

@@ -30,7 +30,7 @@ def beside_up(tmp_path: Path) -> Path:
     return written(tmp_path, json.dumps({"nats_url": UP, "kube_url": KUBE}))
 
 
-def test_what_was_given_comes_first_and_leaves_kubernetes_to_the_kubeconfig(
+def test_a_given_url_comes_first_and_kubernetes_uses_the_kubeconfig(
     beside_up: Path,
 ) -> None:
     found = find("nats://given:4222", NAMED, beside_up)
@@ -48,7 +48,7 @@ def test_a_running_weir_up_in_this_folder_comes_third_with_its_kubernetes(beside
     assert (found.nats_url, found.kube_url) == (UP, KUBE)
 
 
-def test_it_is_found_from_every_folder_below_too_and_says_where(beside_up: Path) -> None:
+def test_a_running_weir_up_is_found_from_folders_below(beside_up: Path) -> None:
     below = beside_up / "data" / "mine"
     below.mkdir(parents=True)
 
@@ -58,7 +58,7 @@ def test_it_is_found_from_every_folder_below_too_and_says_where(beside_up: Path)
     assert found.public_address == f"{UP} ({beside_up / FILE})"
 
 
-def test_the_nearest_counts(beside_up: Path) -> None:
+def test_the_nearest_weir_up_counts(beside_up: Path) -> None:
     (beside_up / "other").mkdir()
     nearer = written(beside_up / "other", json.dumps({"nats_url": "nats://127.0.0.1:4444"}))
     (nearer / "below").mkdir()
@@ -70,7 +70,7 @@ def test_the_nearest_counts(beside_up: Path) -> None:
     )
 
 
-def test_above_us_a_file_of_somebody_else_is_not_believed(
+def test_a_file_of_another_user_is_ignored(
     beside_up: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (beside_up / "below").mkdir()
@@ -83,11 +83,11 @@ def test_above_us_a_file_of_somebody_else_is_not_believed(
     )
 
 
-def test_otherwise_it_is_the_usual_address(tmp_path: Path) -> None:
+def test_the_default_is_the_usual_address(tmp_path: Path) -> None:
     assert find(None, {}, tmp_path).nats_url == USUAL
 
 
-def test_a_broken_file_is_told_and_not_passed_over(tmp_path: Path) -> None:
+def test_a_broken_connection_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(Trouble, match=r"cannot read .*connection\.json") as told:
         find(None, {}, written(tmp_path, "{"))
     assert told.value.code == 2
@@ -100,7 +100,7 @@ def test_a_password_in_the_address_is_not_shown() -> None:
     )
 
 
-async def test_a_nats_that_is_not_there_is_told_at_once_with_where_it_was_looked_for(
+async def test_an_unreachable_nats_is_an_immediate_error_with_its_address(
     prompt: Prompt,
 ) -> None:
     said = await prompt("jobs", "--nats", "nats://127.0.0.1:1")
@@ -110,13 +110,13 @@ async def test_a_nats_that_is_not_there_is_told_at_once_with_where_it_was_looked
     assert "Traceback" not in said.err
 
 
-async def test_an_address_that_is_none_is_told(prompt: Prompt) -> None:
+async def test_an_invalid_address_is_an_error(prompt: Prompt) -> None:
     said = await prompt("jobs", "--nats", "nats://host:port")
 
     assert said.code == 1 and "cannot reach NATS" in said.err
 
 
-async def test_streams_are_missing_until_they_are_made(
+async def test_missing_streams_are_an_error_until_they_are_created(
     prompt: Prompt, nats_server: NatsServer
 ) -> None:
     before = await prompt("streams", "verify", "--nats", nats_server.url)

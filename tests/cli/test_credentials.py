@@ -10,7 +10,7 @@ from tests.cli.conftest import Prompt
 from tests.conftest import NatsServer
 
 
-async def test_a_server_with_these_files_takes_the_commands_of_who_has_one(
+async def test_a_server_with_the_written_files_accepts_their_credentials(
     prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = await prompt("credentials", tmp_path / "all", "--submitter", "team-a")
@@ -32,7 +32,7 @@ async def test_a_server_with_these_files_takes_the_commands_of_who_has_one(
     await server.kill()
 
 
-async def test_a_server_that_wants_credentials_is_not_said_to_be_away(
+async def test_missing_credentials_are_distinguished_from_an_unreachable_server(
     prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for whose in ("theirs", "ours"):
@@ -60,7 +60,7 @@ async def test_a_server_that_wants_credentials_is_not_said_to_be_away(
         )
 
 
-async def test_what_cannot_be_written_is_told(prompt: Prompt, tmp_path: Path) -> None:
+async def test_unwritable_credentials_are_an_error(prompt: Prompt, tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text("{")
     broken = await prompt("credentials", tmp_path)
     nowhere = await prompt("credentials", tmp_path / "keys.json" / "below")
@@ -72,7 +72,7 @@ async def test_what_cannot_be_written_is_told(prompt: Prompt, tmp_path: Path) ->
         ), said
 
 
-async def test_credentials_that_are_none_are_told(
+async def test_invalid_credentials_are_an_error(
     prompt: Prompt, tmp_path: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "odd.creds").write_text("hello")

@@ -34,7 +34,9 @@ async def buried(bus: Bus, said: Message, why: str = WHY) -> None:
     )
 
 
-async def test_a_line_says_when_what_and_why(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_a_dead_letter_line_has_time_subject_and_error(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await buried(bus, abandoned())
 
     said = await prompt("dead-letters", "--nats", nats_url)
@@ -50,7 +52,7 @@ async def test_a_line_says_when_what_and_why(bus: Bus, nats_url: str, prompt: Pr
     assert len(day) == 10 and len(time) == 8
 
 
-async def test_as_json_a_letter_is_whole(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_a_dead_letter_as_json_is_complete(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     await buried(bus, abandoned())
 
     (line,) = (await prompt("dead-letters", "--nats", nats_url, "--json")).out.splitlines()
@@ -60,13 +62,17 @@ async def test_as_json_a_letter_is_whole(bus: Bus, nats_url: str, prompt: Prompt
     assert json.loads(letter["body"])["fact"] == "cluster.abandoned" and letter["said_by"] == "test"
 
 
-async def test_where_there_are_none_it_says_so(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_without_dead_letters_that_is_reported(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     said = await prompt("dead-letters", "--nats", nats_url)
 
     assert said == (0, "", "there are no dead letters\n")
 
 
-async def test_one_is_shown_with_its_body(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_one_dead_letter_is_shown_with_its_body(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await buried(bus, abandoned())
 
     said = await prompt("dead-letters", "show", 1, "--nats", nats_url)
@@ -75,7 +81,7 @@ async def test_one_is_shown_with_its_body(bus: Bus, nats_url: str, prompt: Promp
 
 
 @pytest.mark.parametrize("what", ["show", "put-back"])
-async def test_a_letter_that_is_not_there_is_missed(
+async def test_a_missing_dead_letter_is_an_error(
     bus: Bus, nats_url: str, prompt: Prompt, what: str
 ) -> None:
     said = await prompt("dead-letters", what, 7, "--nats", nats_url)
@@ -88,7 +94,7 @@ async def test_wrong_use_ends_with_2(prompt: Prompt, typed: list[object]) -> Non
     assert (await prompt("dead-letters", *typed)).code == 2
 
 
-async def test_what_can_be_read_by_now_is_put_back_and_heard(
+async def test_a_readable_dead_letter_is_republished(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     await buried(bus, abandoned())
@@ -107,7 +113,9 @@ async def test_what_can_be_read_by_now_is_put_back_and_heard(
     await service.close()
 
 
-async def test_to_put_it_back_twice_says_it_once(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_republishing_twice_stores_one_message(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await buried(bus, abandoned())
 
     for _ in range(2):
@@ -116,7 +124,7 @@ async def test_to_put_it_back_twice_says_it_once(bus: Bus, nats_url: str, prompt
     assert (await bus.js.stream_info(subjects.ORDERS)).state.messages == 2
 
 
-async def test_what_still_cannot_be_read_is_not_put_back(
+async def test_an_unreadable_dead_letter_is_not_republished(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     await bus.js.publish("weir.job.cancel.default.digits", b"not json")
@@ -128,7 +136,7 @@ async def test_what_still_cannot_be_read_is_not_put_back(
     assert (await bus.js.stream_info(subjects.ORDERS)).state.messages == 1
 
 
-async def test_an_entry_of_a_bucket_is_not_put_back(
+async def test_a_dead_bucket_entry_is_not_republished(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     await bus.add_dead_entry(subjects.LEDGER, "default.digits", 3, b"{", "Input data was truncated")
@@ -139,7 +147,7 @@ async def test_an_entry_of_a_bucket_is_not_put_back(
 
 
 @pytest.mark.parametrize(("user", "code"), [(OPERATOR, 0), (ALLOCATOR, 1), (SETUP, 1)])
-async def test_the_operator_may_put_back_what_he_could_not_say_and_nobody_else_may(
+async def test_only_the_operator_may_republish(
     tmp_path: Path, prompt: Prompt, monkeypatch: pytest.MonkeyPatch, user: str, code: int
 ) -> None:
     async with guarded(tmp_path) as server:

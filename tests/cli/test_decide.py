@@ -36,7 +36,7 @@ def answers(
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
-def test_a_line_in_and_a_line_out_and_the_state_between_them() -> None:
+def test_decide_answers_line_by_line_and_keeps_state() -> None:
     larger = [*NODES, {"name": "n2", "cpu": 2, "memory_gib": 8}]
     runs = {"chief": "n1", "ps": ["n1"], "workers": ["n1"], "batch": 64, "since_s": 0}
     first, wrong, grown = answers(document(0, NODES), "{", document(600, larger, current=runs))
@@ -55,7 +55,7 @@ def test_a_line_in_and_a_line_out_and_the_state_between_them() -> None:
     assert sorted(grown["decisions"][0]["workers"]) == ["n1", "n2", "n2"]
 
 
-def test_empty_lines_and_an_end_without_any_are_fine() -> None:
+def test_decide_accepts_empty_lines_and_an_empty_input() -> None:
     assert answers() == [] and len(answers("", document(0, NODES), "  ", "")) == 1
 
 
@@ -64,7 +64,7 @@ def test_the_policy_is_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> Non
     assert "config-manager" in capsys.readouterr().err
 
 
-def test_a_fault_of_a_policy_is_told_and_does_not_end_it(
+def test_a_policy_error_is_reported_and_decide_continues(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     import io
@@ -84,7 +84,7 @@ def test_a_fault_of_a_policy_is_told_and_does_not_end_it(
     ]
 
 
-def test_a_policy_of_ones_own_that_fails_is_told_with_one_traceback(tmp_path: Path) -> None:
+def test_a_failing_custom_policy_has_one_traceback(tmp_path: Path) -> None:
     (tmp_path / "slips.py").write_text("def mine(cluster, jobs, now):\n    return {}['n9']\n")
     words = [sys.executable, "-m", "services", "decide", "--policy", "slips:mine"]
     around = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -99,7 +99,7 @@ def test_a_policy_of_ones_own_that_fails_is_told_with_one_traceback(tmp_path: Pa
     assert [one["reason"] for one in json.loads(ended.stdout)["decisions"]] == [reason]
 
 
-def test_of_a_job_that_says_no_current_what_was_answered_stands() -> None:
+def test_a_job_without_a_current_size_keeps_its_last_answer() -> None:
     first, silent, stopped = answers(
         document(0, NODES), document(9, NODES), document(18, NODES, current=None)
     )
@@ -110,7 +110,7 @@ def test_of_a_job_that_says_no_current_what_was_answered_stands() -> None:
 
 
 @pytest.mark.parametrize(("after_s", "starts"), [("0", True), ("60", False)])
-def test_reservations_for_jobs_that_wait_can_be_switched_off(after_s: str, starts: bool) -> None:
+def test_reservations_can_be_disabled(after_s: str, starts: bool) -> None:
     """A large job has waited for long beside one that runs; would a later small one fit beside
     that?
     """

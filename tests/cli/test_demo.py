@@ -104,7 +104,7 @@ def resumed(generation: int) -> TrainingResumed:
     return TrainingResumed(job="digits", uid=1, generation=generation, step=1, samples=10)
 
 
-async def test_whatever_it_waits_for_it_says_what_happens_meanwhile() -> None:
+async def test_the_demo_shows_what_it_waits_for() -> None:
     first = [TaskStarted(**pod(0)), *map(ready, range(demo.FIRST_TASKS)), resumed(1)]
     far = replace(report(50), reported_s=time.time() + 600)  # whenever the first was
     watched = Played(*first, report(0), far, ready(3), resumed(2))
@@ -115,7 +115,7 @@ async def test_whatever_it_waits_for_it_says_what_happens_meanwhile() -> None:
     assert len(set(watched.waits)) == len(watched.waits), "nothing is said of two waits"
 
 
-def test_a_legend_names_what_is_drawn_and_no_more() -> None:
+def test_a_legend_names_exactly_what_is_drawn() -> None:
     foreseen = Run(name="static (predicted)", total_s=20.0, epoch_s=[2.0] * 10)
     measured = Run(
         name="elastic", total_s=10.0, epoch_s=[1.0] * 10, utilisation=[(0.0, 0.1), (10.0, 0.4)]
@@ -137,7 +137,7 @@ def test_the_dotted_line_of_a_hand_over_is_named_once_in_the_legend() -> None:
     assert named(axes) == ["elastic", "elastic: a new size takes over"]
 
 
-def test_what_static_is_predicted_from_was_before_the_decision_to_grow_and_says_so() -> None:
+def test_the_static_prediction_uses_speeds_before_the_growth() -> None:
     """100 examples/s for 5 s; from the decision on 20 a second, while what comes is prepared. 200
     examples an epoch.
     """
@@ -184,7 +184,7 @@ def named(axes: Any) -> list[str]:
     return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
-def test_a_utilisation_says_of_which_time_it_is() -> None:
+def test_a_utilisation_has_its_period() -> None:
     watched = Watched()
     watched.heard.append(report(50))
     drawn = demo_screen._figures(
@@ -194,7 +194,7 @@ def test_a_utilisation_says_of_which_time_it_is() -> None:
     assert "utilisation, last 3 s" in [column.header for column in drawn.columns]
 
 
-async def test_each_turn_of_the_story_is_a_line_and_so_is_how_far_it_is() -> None:
+async def test_each_step_of_the_demo_and_its_progress_is_a_line() -> None:
     watched, lines = Watched(), list[str]()
     telling = asyncio.ensure_future(
         demo.tell(cast(Trial, watched), lines.append, Turns(report_s=0.0))
@@ -221,6 +221,6 @@ async def test_each_turn_of_the_story_is_a_line_and_so_is_how_far_it_is() -> Non
     ], "what is not new is not said again"
 
 
-def test_the_demo_promises_growth_alone() -> None:
+def test_the_demo_promises_only_growth() -> None:
     """No other job comes for which its own would make room."""
     assert "grow" in COMMANDS["demo"] and "shrink" not in COMMANDS["demo"]

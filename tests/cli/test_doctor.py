@@ -117,7 +117,7 @@ def told(said: str, weight: str) -> list[str]:
     ]
 
 
-def test_a_program_that_is_well_is_told_so_and_what_it_is(
+def test_a_good_program_has_only_fine_findings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert weir(["doctor", str(JOBS / "digits.py")]) == 0
@@ -135,7 +135,7 @@ def test_a_program_that_is_well_is_told_so_and_what_it_is(
     assert told(said, "wrong") == [] and said.splitlines()[-1] == "nothing wrong, 0 to consider"
 
 
-def test_the_mistakes_that_nobody_would_see_in_a_running_job_are_found(doctor) -> None:
+def test_silent_mistakes_are_found(doctor) -> None:
     code, said = doctor(HEAD + STRANGE, job=SMALL)
 
     wrong, advice = "\n".join(told(said, "wrong")), "\n".join(told(said, "advice"))
@@ -153,7 +153,7 @@ def test_the_mistakes_that_nobody_would_see_in_a_running_job_are_found(doctor) -
     assert said.splitlines()[-1] == f"2 wrong, {len(told(said, 'advice'))} to consider"
 
 
-def test_classes_without_an_output_and_outputs_that_are_no_probabilities_are_told_with_a_way_out(
+def test_missing_class_outputs_and_logits_have_a_remedy(
     doctor,
 ) -> None:
     code, said = doctor(HEAD + CLASSES, job=SMALL)
@@ -168,7 +168,7 @@ def test_classes_without_an_output_and_outputs_that_are_no_probabilities_are_tol
     assert "-> from_logits=True there, or a last layer with activation='softmax'" in said
 
 
-def test_a_number_that_is_none_is_found_in_the_data_and_in_the_weights(doctor) -> None:
+def test_nan_is_found_in_data_and_weights(doctor) -> None:
     code, said = doctor(HEAD + SPOILT)
 
     assert code == 1
@@ -178,7 +178,7 @@ def test_a_number_that_is_none_is_found_in_the_data_and_in_the_weights(doctor) -
     ]
 
 
-def test_what_a_job_would_fail_of_is_told_with_the_programs_own_line(doctor) -> None:
+def test_a_failing_function_has_its_line(doctor) -> None:
     code, said = doctor("import nowhere\n" + HEAD)
 
     assert code == 1
@@ -189,9 +189,7 @@ def test_what_a_job_would_fail_of_is_told_with_the_programs_own_line(doctor) -> 
     )
 
 
-def test_modules_that_lie_beside_it_are_told_once_each_and_not_as_something_to_install(
-    doctor, tmp_path: Path
-) -> None:
+def test_local_modules_are_reported_once_and_not_as_packages(doctor, tmp_path: Path) -> None:
     (tmp_path / "helpers.py").write_text("def clean(x): return x\n")
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "words.py").write_text("N = 3\n")
@@ -206,7 +204,7 @@ def test_modules_that_lie_beside_it_are_told_once_each_and_not_as_something_to_i
     assert told(said, "advice") == [] and "install" not in said
 
 
-def test_a_program_that_never_returns_is_made_to_say_where_it_stands(doctor) -> None:
+def test_a_hanging_program_has_the_line_where_it_hangs(doctor) -> None:
     code, said = doctor(HEAD + STUCK, "--timeout", "12")
 
     assert code == 1
@@ -216,7 +214,7 @@ def test_a_program_that_never_returns_is_made_to_say_where_it_stands(doctor) -> 
     assert "while start > 0:" in said or "pass" in said
 
 
-def test_a_process_that_ends_on_the_way_is_told_with_what_it_printed(doctor) -> None:
+def test_a_process_that_exits_early_has_its_output(doctor) -> None:
     code, said = doctor(HEAD + DYING)
 
     assert code == 1 and told(said, "wrong") == ["its process ended with code 7, and says no more"]
@@ -226,7 +224,7 @@ def test_a_process_that_ends_on_the_way_is_told_with_what_it_printed(doctor) -> 
 # ---------------------------------------------------------------- without a process
 
 
-def test_what_the_text_lacks_is_told_at_once_and_nothing_is_run(doctor, tmp_path: Path) -> None:
+def test_missing_functions_are_reported_without_running_the_program(doctor, tmp_path: Path) -> None:
     code, said = doctor(f"open({str(tmp_path / 'run')!r}, 'w')\ndef model(): ...\n", "--json")
 
     (only,) = json.loads(said)["findings"]
@@ -237,9 +235,7 @@ def test_what_the_text_lacks_is_told_at_once_and_nothing_is_run(doctor, tmp_path
     )
 
 
-def test_a_jobs_file_stands_for_the_program_that_it_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_file_selects_its_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "mine.py").write_text("def model(): ...\n")
     (tmp_path / "small.yml").write_text(SMALL.replace("mine.py", "code/mine.py"))
@@ -264,7 +260,7 @@ def test_a_jobs_file_stands_for_the_program_that_it_names(
         ("- a\n", "", "is not a job request"),
     ],
 )
-def test_a_jobs_file_that_names_no_program_is_wrong_use(
+def test_a_job_file_without_a_program_is_wrong_use(
     text: str, more: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.yaml").write_text(text)
@@ -283,7 +279,7 @@ def test_a_jobs_file_that_names_no_program_is_wrong_use(
         ),
     ],
 )
-def test_what_cannot_be_read_and_what_lacks_functions_are_mended_in_different_ways(
+def test_unreadable_programs_and_missing_functions_have_different_remedies(
     doctor, text, remedy
 ) -> None:
     code, said = doctor(text, "--json")
@@ -291,25 +287,23 @@ def test_what_cannot_be_read_and_what_lacks_functions_are_mended_in_different_wa
     assert code == 1 and [each["remedy"] for each in json.loads(said)["findings"]] == [remedy]
 
 
-def test_a_folder_is_no_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert weir(["doctor", str(tmp_path)]) == 2
     assert "Is a directory; a program is one file of Python" in capsys.readouterr().err
 
 
-def test_a_program_that_is_not_there_is_wrong_use(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_program_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert weir(["doctor", str(tmp_path / "none.py")]) == 2
     assert "cannot read the program" in capsys.readouterr().err
 
 
-def test_the_command_itself_imports_no_tensorflow() -> None:
+def test_the_doctor_command_imports_no_tensorflow() -> None:
     text = "import sys, services.cli.doctor; sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", text], timeout=120).returncode == 0
 
 
-def test_the_program_of_the_first_hour_is_well_as_it_is_printed(
+def test_the_documented_first_program_has_no_findings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = (JOBS / "README.md").read_text()

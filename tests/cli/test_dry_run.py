@@ -31,7 +31,7 @@ def job(tmp_path: Path) -> Path:
     return written(tmp_path, GOOD)
 
 
-async def test_it_says_where_a_job_would_start_and_why(
+async def test_a_dry_run_shows_placement_and_reason(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     await bus.publish(node("big", cpu=4))
@@ -48,7 +48,7 @@ async def test_it_says_where_a_job_would_start_and_why(
     assert (await (await bus.program_store()).status()).size == 0
 
 
-async def test_a_node_that_no_fact_tells_of_any_more_has_room(
+async def test_a_dry_run_knows_nodes_whose_facts_were_purged(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     await lost_history(bus, await bus.publish(node("big", cpu=4)))
@@ -58,7 +58,7 @@ async def test_a_node_that_no_fact_tells_of_any_more_has_room(
     assert "  where: big: chief, ps, worker" in said.out.splitlines()
 
 
-async def test_it_says_why_a_job_would_wait(
+async def test_a_dry_run_shows_why_a_job_would_wait(
     nats_url: str, bus: Bus, prompt: Prompt, job: Path
 ) -> None:
     said = await prompt("submit", job, "--dry-run", "--nats", nats_url)
@@ -66,7 +66,7 @@ async def test_it_says_why_a_job_would_wait(
     assert "job default/digits would wait for room for a chief, 1 ps and 1 worker\n" in said.out
 
 
-async def test_what_weir_up_lets_jobs_have_is_known_beside_it_and_no_other_setting_of_its_file_is_believed(
+async def test_a_dry_run_uses_only_the_permissions_of_weir_up(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = {
@@ -86,7 +86,7 @@ async def test_what_weir_up_lets_jobs_have_is_known_beside_it_and_no_other_setti
     assert ours.code == 0 and "would wait for room" in ours.out
 
 
-async def test_it_says_every_reason_of_this_clusters_rules_against_a_job(
+async def test_a_dry_run_lists_every_reason_against_a_job(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEIR_ALLOCATOR_IMAGES", "registry.example/")
@@ -103,7 +103,7 @@ async def test_it_says_every_reason_of_this_clusters_rules_against_a_job(
     ]
 
 
-async def test_a_policy_that_is_not_known_here_is_refused_with_those_that_are(
+async def test_an_unknown_policy_is_refused_with_the_known_ones(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     for policy, told in (
@@ -122,7 +122,7 @@ async def test_a_policy_that_is_not_known_here_is_refused_with_those_that_are(
         assert told in said.err
 
 
-async def test_where_another_jobs_policy_cannot_be_asked_here_it_says_who_is_asked_in_its_place(
+async def test_a_dry_run_names_the_substitute_for_an_unknown_policy(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     await bus.publish(accepted(request("other", policy="mine:fair")))
@@ -138,7 +138,7 @@ async def test_where_another_jobs_policy_cannot_be_asked_here_it_says_who_is_ask
     ]
 
 
-async def test_a_name_that_is_in_use_would_be_refused(
+async def test_a_dry_run_reports_a_name_in_use(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     await bus.publish(accepted())

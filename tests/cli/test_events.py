@@ -60,9 +60,7 @@ async def test_every_kind_is_shown_in_the_order_in_which_it_was_stored(
     assert [d["fact"] for d in documents] == [m.__struct_config__.tag for m in one_of_each()]
 
 
-async def test_of_one_job_only_its_own_events_are_shown(
-    bus: Bus, nats_url: str, prompt: Prompt
-) -> None:
+async def test_events_of_one_job_are_only_its_own(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     capacity = [message for message in one_of_each() if isinstance(message, CapacityChanged)]
     await told(bus, CancelRequested(job="clicks"), saved(1), *capacity)
 
@@ -81,7 +79,7 @@ async def told_with_a_pause(bus: Bus, first: Message, second: Message) -> str:
     return between
 
 
-async def test_an_age_is_counted_from_now(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_an_age_is_relative_to_now(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     await told(bus, saved(1))
 
     since, until = [
@@ -92,9 +90,7 @@ async def test_an_age_is_counted_from_now(bus: Bus, nats_url: str, prompt: Promp
     assert json.loads(since.out)["message"]["step"] == 1 and until.out == ""
 
 
-async def test_what_is_older_than_asked_for_is_left_out(
-    bus: Bus, nats_url: str, prompt: Prompt
-) -> None:
+async def test_events_before_since_are_left_out(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     between = await told_with_a_pause(bus, saved(1), saved(2))
 
     said = await prompt("events", "--nats", nats_url, "--since", between, "--json")
@@ -102,9 +98,7 @@ async def test_what_is_older_than_asked_for_is_left_out(
     assert [json.loads(line)["message"]["step"] for line in said.out.splitlines()] == [2]
 
 
-async def test_what_is_newer_than_asked_for_is_left_out(
-    bus: Bus, nats_url: str, prompt: Prompt
-) -> None:
+async def test_events_after_until_are_left_out(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     between = await told_with_a_pause(bus, saved(1), saved(2))
 
     said = await prompt("events", "--nats", nats_url, "--until", between, "--json")
@@ -112,9 +106,7 @@ async def test_what_is_newer_than_asked_for_is_left_out(
     assert [json.loads(line)["message"]["step"] for line in said.out.splitlines()] == [1]
 
 
-async def test_only_the_kinds_that_are_asked_for_are_shown(
-    bus: Bus, nats_url: str, prompt: Prompt
-) -> None:
+async def test_only_the_requested_kinds_are_shown(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     await told(bus, *one_of_each())
 
     said = await prompt("events", "--nats", nats_url, "--kind", "allocation,resumed", "--json")
@@ -126,15 +118,13 @@ async def test_only_the_kinds_that_are_asked_for_are_shown(
 
 
 @pytest.mark.usefixtures("bus")
-async def test_who_asks_for_nodes_of_a_job_is_told_what_to_leave_out(
-    nats_url: str, prompt: Prompt
-) -> None:
+async def test_node_events_of_a_job_are_wrong_use(nats_url: str, prompt: Prompt) -> None:
     said = await prompt("events", "--nats", nats_url, "--kind", "capacity", "--job", "digits")
 
     assert said.code == 2 and "is about nodes or services, not jobs: leave out --job" in said.err
 
 
-async def test_of_a_job_that_nobody_knows_it_is_told_which_there_are(
+async def test_events_of_an_unknown_job_name_the_known_ones(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     view = JobView(job="digits", namespace="default", uid=7, phase="Pending")
@@ -148,7 +138,7 @@ async def test_of_a_job_that_nobody_knows_it_is_told_which_there_are(
     assert other.err.startswith("weir events: there is no job red/digits; there are none")
 
 
-async def test_a_job_of_which_only_other_events_are_asked_for_is_known(
+async def test_a_known_job_without_matching_events_is_no_error(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     await told(bus, saved(1))
@@ -160,9 +150,7 @@ async def test_a_job_of_which_only_other_events_are_asked_for_is_known(
     assert said == (0, "", "")
 
 
-async def test_dead_letters_are_shown_where_they_are_asked_for(
-    bus: Bus, nats_url: str, prompt: Prompt
-) -> None:
+async def test_dead_letters_are_shown_on_request(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     async def unheard(heard: StoredMessage) -> None: ...
 
     await bus.js.publish("weir.job.cancel.default.digits", b"not json")
@@ -182,7 +170,7 @@ async def test_dead_letters_are_shown_where_they_are_asked_for(
     )
 
 
-async def test_a_batch_that_nobody_can_read_does_not_hide_what_comes_after_it(bus: Bus) -> None:
+async def test_an_unreadable_batch_does_not_hide_later_messages(bus: Bus) -> None:
     for number in range(300):
         await bus.js.publish("weir.training.saved.default.digits", b"%d" % number)
     await told(bus, saved(1))
@@ -191,7 +179,7 @@ async def test_a_batch_that_nobody_can_read_does_not_hide_what_comes_after_it(bu
 
 
 @pytest.mark.usefixtures("brief_heartbeat")
-async def test_following_goes_on_with_what_comes_while_the_server_is_killed_and_comes_back(
+async def test_following_continues_after_a_server_restart(
     bus: Bus, nats_server: NatsServer
 ) -> None:
     await told(bus, saved(1))
@@ -211,7 +199,7 @@ async def test_following_goes_on_with_what_comes_while_the_server_is_killed_and_
     assert seen == [saved(1), saved(2), saved(3)]
 
 
-async def test_what_was_stored_while_the_server_was_away_is_told_in_order_across_streams(
+async def test_messages_stored_during_an_outage_are_shown_in_order(
     bus: Bus, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire, "RETRY_S", 2.0)  # so who reads is back when all has been said
@@ -235,7 +223,7 @@ async def test_what_was_stored_while_the_server_was_away_is_told_in_order_across
     assert heard == [saved(2), *many, CancelRequested(job="digits")]
 
 
-def test_at_a_terminal_the_day_stands_once_above_what_happened_on_it() -> None:
+def test_a_terminal_shows_each_day_once() -> None:
     day_s, console = (
         86_400.0,
         Terminal(width=80, file=io.StringIO(), highlight=False, soft_wrap=True),

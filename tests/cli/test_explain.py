@@ -49,7 +49,7 @@ async def started(bus: Bus) -> None:
     )
 
 
-async def test_it_says_what_a_job_has_why_and_what_would_get_it_more(
+async def test_explain_shows_size_reason_and_remedies(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     await started(bus)
@@ -66,7 +66,7 @@ async def test_it_says_what_a_job_has_why_and_what_would_get_it_more(
     assert any(line.startswith("for more   one more node like n1") for line in lines)
 
 
-async def test_a_past_moment_is_told_as_it_was(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_explain_shows_a_past_moment(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     await started(bus)
     then = datetime.fromtimestamp(time.time(), UTC).isoformat()
     await asyncio.sleep(APART_S)
@@ -84,7 +84,7 @@ async def test_a_past_moment_is_told_as_it_was(bus: Bus, nats_url: str, prompt: 
     assert [means["changes"][0]["what"] for means in is_["means"]] == ["waits"]
 
 
-async def test_before_there_was_such_a_job_it_is_told_when_it_came(
+async def test_explain_before_the_acceptance_names_its_time(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     await told(bus, msgspec.structs.replace(accepted(), accepted_s=time.time()))
@@ -98,7 +98,7 @@ async def test_before_there_was_such_a_job_it_is_told_when_it_came(
     )
 
 
-async def test_a_job_that_nobody_knows_is_no_riddle(
+async def test_explain_of_an_unknown_job_is_an_error(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     await told(
@@ -114,13 +114,13 @@ async def test_a_job_that_nobody_knows_is_no_riddle(
     )
 
 
-async def test_what_has_not_come_yet_is_wrong_use(nats_url: str, bus: Bus, prompt: Prompt) -> None:
+async def test_explain_of_the_future_is_wrong_use(nats_url: str, bus: Bus, prompt: Prompt) -> None:
     said = await prompt("explain", "mnist", "--nats", nats_url, "--at", "2099-01-01")
 
     assert said.code == 2 and "has not come yet" in said.err
 
 
-async def test_where_the_beginning_is_gone_it_says_so_and_the_stored_state_stands_in(
+async def test_explain_uses_the_snapshot_if_the_beginning_is_purged(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     await started(bus)

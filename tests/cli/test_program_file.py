@@ -21,12 +21,12 @@ def wrong(text: str | bytes) -> str:
     return str(told.value)
 
 
-def test_a_slip_of_syntax_is_told_with_file_and_line() -> None:
+def test_a_syntax_error_has_file_and_line() -> None:
     assert wrong(WHOLE + "def more(:\n    ...\n") == "jobs/mine.py:6: invalid syntax"
     assert wrong(WHOLE + "\nreturn 3\n") == "jobs/mine.py:7: 'return' outside function"
 
 
-def test_every_function_that_is_missing_is_named_as_the_trainer_names_it() -> None:
+def test_missing_functions_are_named_as_by_the_trainer() -> None:
     assert (
         wrong("def model(): ...\ndef loss(a, b): ...\n")
         == "mine.py lacks optimizer(), examples(), dataset()"
@@ -51,7 +51,7 @@ def test_a_function_may_be_bound_in_any_way(bound: str) -> None:
     check((WHOLE.replace("def model(*_): ...\n", "") + bound).encode(), PATH)
 
 
-def test_a_function_inside_another_is_none_of_the_program() -> None:
+def test_nested_functions_do_not_count() -> None:
     inside = "def outer():\n    def model(): ...\n"
 
     assert wrong(WHOLE.replace("def model(*_): ...\n", inside)) == "mine.py lacks model()"
@@ -67,16 +67,16 @@ def test_overwriting_weights_with_averages_is_refused_by_name() -> None:
     check(text.format(None).encode(), PATH)
 
 
-def test_nothing_is_run() -> None:
+def test_checking_a_program_runs_nothing() -> None:
     check(f"{WHOLE}import no_such_library\nraise SystemExit('run')\n".encode(), PATH)
 
 
 @pytest.mark.parametrize("body", [b"\x00", b"\xff\xfe", b"# coding: none\n", b"(" * 5000])
-def test_what_is_no_python_at_all_is_told_and_never_a_traceback(body: bytes) -> None:
+def test_a_file_that_is_no_python_is_an_error_without_a_traceback(body: bytes) -> None:
     assert wrong(body).startswith("jobs/mine.py")
 
 
-def test_a_program_in_another_encoding_is_read_as_python_reads_it() -> None:
+def test_a_programs_encoding_declaration_is_used() -> None:
     check(b"# coding: latin-1\n" + WHOLE.encode() + b"name = '\xe9'\n", PATH)
 
 
@@ -89,7 +89,7 @@ def test_a_program_in_another_encoding_is_read_as_python_reads_it() -> None:
         ("def loss(labels, outputs, *, weight): ...", "loss is called as loss(labels, outputs)"),
     ],
 )
-def test_a_function_that_cannot_be_called_is_told_with_its_line(function: str, reason: str) -> None:
+def test_a_function_with_a_wrong_signature_has_its_line(function: str, reason: str) -> None:
     assert wrong(f"{WHOLE}\n{function}\n") == f"jobs/mine.py:7: {reason}"
 
 
@@ -102,5 +102,5 @@ def test_a_function_that_cannot_be_called_is_told_with_its_line(function: str, r
         "dataset = print",
     ],
 )
-def test_a_function_that_can_be_called_may_take_more(function: str) -> None:
+def test_a_function_may_have_optional_parameters(function: str) -> None:
     check(f"{WHOLE}\n{function}\n".encode(), PATH)

@@ -63,7 +63,7 @@ async def asked(bus: Bus, job: str) -> JobRequested | None:
     return heard.message if heard and isinstance(heard.message, JobRequested) else None
 
 
-async def test_it_says_of_each_job_how_far_it_is_and_what_can_become_of_it(
+async def test_recover_lists_progress_and_options_of_each_job(
     bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path
 ) -> None:
     left(tmp_path, "digits")
@@ -92,7 +92,7 @@ async def test_it_says_of_each_job_how_far_it_is_and_what_can_become_of_it(
 
 @pytest.mark.usefixtures("allocator")
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "on another machine"])
-async def test_what_can_go_on_is_asked_for_with_its_program_and_once(
+async def test_recoverable_jobs_are_requested_once_with_their_program(
     bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path, elsewhere: bool
 ) -> None:
     place = tmp_path / "checkpoints"
@@ -118,7 +118,7 @@ async def test_what_can_go_on_is_asked_for_with_its_program_and_once(
     assert second.code == 0 and "the bus knows it" in second.out and "goes on" not in second.out
 
 
-async def test_what_a_job_wrote_of_itself_cannot_make_it_another_tenant_s(
+async def test_files_written_by_a_job_cannot_move_it_to_another_tenant(
     bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path
 ) -> None:
     home = tmp_path / left(tmp_path, "digits")
@@ -130,7 +130,7 @@ async def test_what_a_job_wrote_of_itself_cannot_make_it_another_tenant_s(
     assert (said.code, said.out) == (0, "no job has left anything here\n")
 
 
-async def test_a_program_that_is_not_the_requested_one_is_not_run(
+async def test_a_program_with_another_digest_is_not_recovered(
     bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path
 ) -> None:
     home = tmp_path / left(tmp_path, "digits")
@@ -142,7 +142,7 @@ async def test_a_program_that_is_not_the_requested_one_is_not_run(
     assert await asked(bus, "digits") is None
 
 
-async def test_a_folder_that_is_not_there_is_told(prompt: Prompt, tmp_path: Path) -> None:
+async def test_a_missing_recovery_folder_is_wrong_use(prompt: Prompt, tmp_path: Path) -> None:
     said = await prompt("recover", tmp_path / "nowhere")
 
     assert said.code == 2 and "give the folder of the checkpoints" in said.err

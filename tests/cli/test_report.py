@@ -24,7 +24,7 @@ async def said(bus: Bus) -> None:
         await bus.publish(told.message)
 
 
-async def test_a_page_of_the_job_is_written(
+async def test_the_report_of_a_job_is_written(
     bus: Bus, nats_url: str, prompt: Prompt, here: Path
 ) -> None:
     await said(bus)
@@ -38,7 +38,7 @@ async def test_a_page_of_the_job_is_written(
     assert text.count('id="decision-') == 4
 
 
-async def test_it_can_be_written_to_standard_output(
+async def test_a_report_can_be_written_to_standard_output(
     bus: Bus, nats_url: str, prompt: Prompt, here: Path
 ) -> None:
     await said(bus)
@@ -49,7 +49,9 @@ async def test_it_can_be_written_to_standard_output(
     )
 
 
-async def test_a_job_that_there_is_not_is_said_so(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_the_report_of_an_unknown_job_is_an_error(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     done = await prompt("report", "nothing", "--nats", nats_url)
 
     assert (
@@ -58,9 +60,7 @@ async def test_a_job_that_there_is_not_is_said_so(bus: Bus, nats_url: str, promp
     )
 
 
-async def test_where_it_cannot_be_written_it_says_what_to_do(
-    bus: Bus, nats_url: str, prompt: Prompt
-) -> None:
+async def test_an_unwritable_report_has_a_remedy(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     await said(bus)
     done = await prompt("report", "digits", "--nats", nats_url, "-o", "nowhere/digits.html")
 

@@ -114,7 +114,7 @@ def test_each_policy_has_its_figures(folder: Path, capsys: pytest.CaptureFixture
     )
 
 
-def test_the_longest_wait_is_told_and_reservations_can_be_switched_off(
+def test_the_longest_wait_is_shown_and_reservations_can_be_disabled(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     header = JOBS.splitlines()[0]
@@ -129,7 +129,7 @@ def test_the_longest_wait_is_told_and_reservations_can_be_switched_off(
     assert "MAX WAIT s" in capsys.readouterr().out
 
 
-def test_the_timeline_is_every_job_s_allocation(folder: Path) -> None:
+def test_the_timeline_has_every_jobs_allocation(folder: Path) -> None:
     timeline = told(folder, "--policies", "config-manager", "--timeline")["config-manager"][
         "timeline"
     ]
@@ -151,14 +151,14 @@ def test_the_same_seed_gives_the_same_file(folder: Path) -> None:
     assert figures(3) == figures(3) != figures(4)
 
 
-def test_losses_are_read_too(folder: Path) -> None:
+def test_loss_files_are_read(folder: Path) -> None:
     assert (
         told(folder, "--loss", folder / "loss.csv", "--policies", "static")["static"]["completed"]
         == 6
     )
 
 
-def test_a_picture_is_drawn(folder: Path) -> None:
+def test_a_plot_is_drawn(folder: Path) -> None:
     assert (
         simulate(folder, "--policies", "static,config-manager", "--picture", folder / "out.png")
         == 0
@@ -168,7 +168,7 @@ def test_a_picture_is_drawn(folder: Path) -> None:
     ).stat().st_size > 20_000
 
 
-def test_a_picture_names_the_jobs_and_says_what_its_axes_and_shades_are() -> None:
+def test_a_plot_has_job_names_axis_labels_and_a_legend() -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
     span, sizes = Span(start=1, min=1, max=4), [(60.0, 1, 1, 32), (90.0, 1, 3, 32)]
     works = [
@@ -201,7 +201,7 @@ def test_a_picture_names_the_jobs_and_says_what_its_axes_and_shades_are() -> Non
     assert last.get_xlabel() == "seconds since the job's own submission"
 
 
-def test_every_reason_against_every_file_is_told_at_once(
+def test_every_error_of_every_file_is_listed(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "jobs.csv").write_text(JOBS.replace("20000", "few").replace("25000", "-1"))
@@ -238,12 +238,12 @@ def test_wrong_options_end_with_2(
     assert words[0] in capsys.readouterr().err
 
 
-def test_a_timeline_needs_a_file_to_be_in(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_timeline_needs_an_output_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate(folder, "--timeline") == 2
     assert "say where with --json OUT" in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_written_is_no_traceback(
+def test_an_unwritable_file_is_an_error_without_a_traceback(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert simulate(folder, "--json", folder / "no" / "out.json") == 1
@@ -253,7 +253,7 @@ def test_a_file_that_cannot_be_written_is_no_traceback(
 # ---------------------------------------------------------------- yesterday's log
 
 
-def test_a_log_is_replayed_beside_what_was(
+def test_a_replay_is_shown_beside_the_recorded_run(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "log").write_bytes(b"\n".join(line(*one) for one in STORY))
@@ -285,7 +285,7 @@ def test_a_log_is_replayed_beside_what_was(
         (["--from-log", "nowhere"], "nowhere: No such file or directory"),
     ],
 )
-def test_there_is_one_source_of_jobs(
+def test_two_sources_of_jobs_are_wrong_use(
     words: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert weir(["simulate", *words]) == 2

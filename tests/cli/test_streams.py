@@ -20,7 +20,7 @@ async def room(bus: Bus) -> int:
     return int((await bus.js.stream_info(ORDERS)).config.max_bytes or 0)
 
 
-async def test_who_asks_for_room_gets_it_and_keeps_it(
+async def test_a_larger_stream_limit_is_applied_and_kept(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     assert await room(bus) == GIB
@@ -32,9 +32,7 @@ async def test_who_asks_for_room_gets_it_and_keeps_it(
     assert await room(bus) == 2 * GIB
 
 
-async def test_a_person_is_told_that_there_is_no_room_and_how_to_make_some(
-    bus: Bus, nats_url: str, prompt: Prompt
-) -> None:
+async def test_a_full_stream_has_a_remedy(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     await bus.publish(request())
     await bus.js.update_stream((await bus.js.stream_info(ORDERS)).config, max_bytes=1)
 

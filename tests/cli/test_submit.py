@@ -68,7 +68,7 @@ async def asked(bus: Bus, key: str = "default.digits") -> JobRequested:
 
 
 @pytest.mark.usefixtures("allocator")
-async def test_a_good_request_is_accepted_and_its_program_kept(
+async def test_a_valid_request_is_accepted_and_its_program_stored(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     said = await prompt("submit", job, "--nats", nats_url)
@@ -81,7 +81,7 @@ async def test_a_good_request_is_accepted_and_its_program_kept(
 
 @pytest.mark.usefixtures("allocator")
 @WAYS
-async def test_nobody_runs_a_program_to_ask_for_it_or_to_answer(
+async def test_submitting_runs_no_program_code(
     nats_url: str, prompt: Prompt, job: Path, words: list[str]
 ) -> None:
     ran = job.parent / "ran"
@@ -92,7 +92,7 @@ async def test_nobody_runs_a_program_to_ask_for_it_or_to_answer(
 
 
 @WAYS
-async def test_every_slip_in_a_file_is_told_at_once_before_the_bus_is_looked_for(
+async def test_every_error_in_a_file_is_listed_before_connecting(
     prompt: Prompt, tmp_path: Path, words: list[str]
 ) -> None:
     wrong = "job: My Job\nprogram: trian.py\nepochs: 0\nbatch: many\nps: {start: 3, min: 1, max: 2}\nworkrs: 2\n"
@@ -140,9 +140,7 @@ async def test_two_namespaces_for_one_job_are_refused(prompt: Prompt, job: Path)
     )
 
 
-async def test_what_is_wrong_with_a_plain_number_is_told_once_as_it_was_typed(
-    prompt: Prompt, tmp_path: Path
-) -> None:
+async def test_an_invalid_number_is_reported_once_as_typed(prompt: Prompt, tmp_path: Path) -> None:
     wrong = "job: mine\nepochs: 1\nbatch: 0\nps: {start: 0, min: 0, max: 1}\nworkers: -1\n"
 
     said = await prompt("submit", written(tmp_path, wrong), "--nats", NOWHERE)
@@ -151,7 +149,7 @@ async def test_what_is_wrong_with_a_plain_number_is_told_once_as_it_was_typed(
     assert told == ["program", "batch", "ps.start", "ps.min", "workers"]
 
 
-async def test_a_field_that_is_there_twice_is_a_slip_too(prompt: Prompt, job: Path) -> None:
+async def test_a_duplicate_field_is_an_error(prompt: Prompt, job: Path) -> None:
     twice = GOOD.replace("max: 3", "max: 3, max: 4") + "epochs: 3\n"
 
     said = await prompt("submit", written(job.parent, twice), "--nats", NOWHERE)
@@ -163,7 +161,7 @@ async def test_a_field_that_is_there_twice_is_a_slip_too(prompt: Prompt, job: Pa
 
 
 @pytest.mark.parametrize("program", ["7", "''", "['train.py']"])
-async def test_a_program_is_a_path(prompt: Prompt, job: Path, program: str) -> None:
+async def test_a_program_must_be_a_path(prompt: Prompt, job: Path, program: str) -> None:
     file = written(job.parent, GOOD.replace("train.py", program))
 
     said = await prompt("submit", file, "--nats", NOWHERE)
@@ -174,7 +172,7 @@ async def test_a_program_is_a_path(prompt: Prompt, job: Path, program: str) -> N
     )
 
 
-async def test_nothing_reaches_the_bus_of_what_is_wrong(
+async def test_an_invalid_request_is_not_published(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     said = await prompt("submit", written(job.parent, f"{GOOD}epocs: 3\n"), "--nats", nats_url)
@@ -185,7 +183,7 @@ async def test_nothing_reaches_the_bus_of_what_is_wrong(
 
 @pytest.mark.usefixtures("allocator")
 @pytest.mark.parametrize("policy", ["mine:fair", "nobody:knows"])
-async def test_a_policy_of_ones_own_and_what_else_only_the_cluster_knows_is_for_it_to_refuse(
+async def test_custom_policies_are_checked_by_the_cluster(
     nats_url: str, prompt: Prompt, job: Path, policy: str
 ) -> None:
     cluster_knows = (
@@ -206,9 +204,7 @@ async def test_a_policy_of_ones_own_and_what_else_only_the_cluster_knows_is_for_
 
 
 @pytest.mark.usefixtures("allocator")
-async def test_who_has_asked_is_told_how_to_watch_it_and_what_was_not_tried(
-    nats_url: str, prompt: Prompt, job: Path
-) -> None:
+async def test_submit_prints_how_to_watch_the_job(nats_url: str, prompt: Prompt, job: Path) -> None:
     said = await prompt("submit", job, "--nats", nats_url)
 
     assert said.out.splitlines()[-1] == "job default/digits is accepted (uid 1)"
@@ -224,7 +220,7 @@ async def test_who_has_asked_is_told_how_to_watch_it_and_what_was_not_tried(
 
 
 @pytest.mark.usefixtures("allocator")
-async def test_of_a_program_that_the_store_has_and_of_another_namespace_it_says_what_fits(
+async def test_submit_prints_hints_for_a_stored_program_and_a_namespace(
     bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bus.create(namespaces=["red"])
@@ -246,7 +242,7 @@ async def test_the_same_file_twice_is_two_requests_and_the_second_is_refused_whi
     assert codes == [0, 1]
 
 
-async def test_a_program_that_is_kept_is_not_uploaded_again(bus: Bus) -> None:
+async def test_a_stored_program_is_not_uploaded_again(bus: Bus) -> None:
     name = await program_file.keep(bus, b"x")
     first = await (await bus.program_store()).get_info(name)
 
@@ -260,7 +256,7 @@ async def test_a_program_that_is_kept_is_not_uploaded_again(bus: Bus) -> None:
 
 
 @pytest.mark.usefixtures("allocator")
-async def test_a_program_whose_description_somebody_replaced_is_uploaded_again_by_the_next_submit(
+async def test_a_program_with_a_replaced_description_is_uploaded_again(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     name = await program_file.keep(bus, PROGRAM.encode())
@@ -294,7 +290,7 @@ def by_digest(name: str) -> str:
 
 @pytest.mark.parametrize("words", [[], ["--dry-run"]], ids=["asked", "rehearsed"])
 @pytest.mark.parametrize("with_program", [True, False])
-async def test_a_namespace_that_is_not_provisioned_is_told_with_the_remedy_within_seconds(
+async def test_an_unprovisioned_namespace_has_a_remedy_within_seconds(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path, words: list[str], with_program: bool
 ) -> None:
     text = GOOD if with_program else by_digest(program_file.digest(b""))
@@ -311,7 +307,7 @@ async def test_a_namespace_that_is_not_provisioned_is_told_with_the_remedy_withi
 
 
 @pytest.mark.usefixtures("allocator")
-async def test_a_request_by_hand_for_a_namespace_that_is_not_provisioned_is_rejected_and_holds_up_no_other(
+async def test_a_manual_request_for_an_unprovisioned_namespace_is_rejected(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     printed = await prompt("submit", written(job.parent, f"namespace: green\n{GOOD}"), "--print")
@@ -329,7 +325,7 @@ async def test_a_request_by_hand_for_a_namespace_that_is_not_provisioned_is_reje
     assert (await prompt("submit", written(job.parent, GOOD), "--nats", nats_url)).code == 0
 
 
-async def test_a_full_bucket_of_programs_is_told_with_the_remedy(
+async def test_a_full_program_bucket_has_a_remedy(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     await bus.js.update_stream(
@@ -345,7 +341,7 @@ async def test_a_full_bucket_of_programs_is_told_with_the_remedy(
     assert "`weir streams create --namespace default --programs-mib N`" in last
 
 
-async def test_without_an_allocator_it_says_so_and_the_request_stays(
+async def test_submit_without_an_allocator_is_an_error_and_the_request_stays(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     said = await prompt("submit", job, "--nats", nats_url, "--timeout", "0.2")
@@ -354,9 +350,7 @@ async def test_without_an_allocator_it_says_so_and_the_request_stays(
     assert (await asked(bus)).epochs == 2
 
 
-async def test_a_program_too_large_to_travel_is_refused_before_anything_is_sent(
-    prompt: Prompt, job: Path
-) -> None:
+async def test_a_too_large_program_is_refused_before_sending(prompt: Prompt, job: Path) -> None:
     with (job.parent / "train.py").open("wb") as file:
         file.truncate(LARGEST_PROGRAM + 1)
 
@@ -381,7 +375,7 @@ async def test_a_request_too_large_for_the_allocator_or_the_server_is_refused(
 
 
 @pytest.mark.usefixtures("allocator")
-async def test_what_is_printed_can_be_sent_by_hand_and_printing_sends_nothing(
+async def test_a_printed_request_can_be_published_by_hand(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     printed = await prompt("submit", job, "--print", "--nats", "nats://127.0.0.1:1")
@@ -404,7 +398,7 @@ async def test_what_is_printed_can_be_sent_by_hand_and_printing_sends_nothing(
     [("def model(:\n", "train.py:1: invalid syntax"), ("", "train.py lacks model(), optimizer()")],
     ids=["syntax", "lacking"],
 )
-async def test_a_program_that_cannot_be_one_is_refused_before_anything_is_sent(
+async def test_an_invalid_program_is_refused_before_sending(
     prompt: Prompt, job: Path, text: str, told: str, words: list[str]
 ) -> None:
     (job.parent / "train.py").write_text(text)
@@ -414,7 +408,7 @@ async def test_a_program_that_cannot_be_one_is_refused_before_anything_is_sent(
     assert said.code == 2 and told in said.err
 
 
-async def test_a_program_that_is_not_there_is_wrong_use(prompt: Prompt, tmp_path: Path) -> None:
+async def test_a_missing_program_is_wrong_use(prompt: Prompt, tmp_path: Path) -> None:
     said = await prompt("submit", written(tmp_path, GOOD), "--nats", NOWHERE)
 
     assert said.code == 2 and "train.py: No such file" in said.err
@@ -468,7 +462,7 @@ async def test_following_ends_with_the_job_and_only_success_is_success(
     )
 
 
-async def test_what_cannot_be_read_by_anybody_still_reaches_the_allocator_raw(bus: Bus) -> None:
+async def test_an_unreadable_request_reaches_the_allocator(bus: Bus) -> None:
     uid = await submit.publish(bus, {"job": "no name!", "request_id": "r1"}, "job.yaml")
 
     raw = await bus.js.get_msg(subjects.ORDERS, uid)

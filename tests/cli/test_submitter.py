@@ -50,7 +50,7 @@ def job(folder: Path, name: str = "mine", namespace: str = "team-a") -> Path:
 
 
 @pytest.mark.usefixtures("team_a")
-async def test_a_submitter_asks_sees_and_cancels(prompt: Prompt, tmp_path: Path) -> None:
+async def test_a_submitter_submits_lists_and_cancels_jobs(prompt: Prompt, tmp_path: Path) -> None:
     asked = await prompt("submit", job(tmp_path))
     assert "job team-a/mine is accepted" in asked.out, asked.err
 
@@ -69,7 +69,7 @@ async def test_a_submitter_asks_sees_and_cancels(prompt: Prompt, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("team_a")
-async def test_a_submitter_changes_suspends_and_resumes_its_jobs_and_no_others(
+async def test_a_submitter_changes_suspends_and_resumes_only_its_jobs(
     prompt: Prompt, tmp_path: Path
 ) -> None:
     assert "is accepted" in (await prompt("submit", job(tmp_path))).out
@@ -106,7 +106,7 @@ async def test_a_submitter_changes_suspends_and_resumes_its_jobs_and_no_others(
     )
 
 
-async def test_a_change_of_no_job_or_without_a_change_is_told_before_anything_is_sent(
+async def test_a_change_without_a_job_or_a_change_is_refused_before_sending(
     prompt: Prompt, tmp_path: Path, server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sign_in(tmp_path, monkeypatch, server, credentials("operator"))
@@ -120,12 +120,12 @@ async def test_a_change_of_no_job_or_without_a_change_is_told_before_anything_is
 @pytest.mark.parametrize(
     "words", [["--workers", "8..1"], ["--workers", "0..2"], ["--ps", "many"], ["--priority", "1.5"]]
 )
-def test_what_cannot_be_meant_is_wrong_use(words: list[str]) -> None:
+def test_impossible_changes_are_wrong_use(words: list[str]) -> None:
     assert weir(["change", "mine", *words]) == 2
 
 
 @pytest.mark.usefixtures("team_a")
-async def test_a_submitter_neither_asks_nor_looks_elsewhere(
+async def test_a_submitter_has_no_access_to_other_namespaces(
     prompt: Prompt, tmp_path: Path, server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for words in (
@@ -140,7 +140,7 @@ async def test_a_submitter_neither_asks_nor_looks_elsewhere(
     assert "job.requested" not in (await prompt("events", "--json")).out
 
 
-async def test_an_operator_sees_all(
+async def test_an_operator_sees_all_namespaces(
     prompt: Prompt, tmp_path: Path, server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sign_in(tmp_path, monkeypatch, server, credentials("operator"))
@@ -151,16 +151,14 @@ async def test_an_operator_sees_all(
     assert "team-a" in seen and "team-b" in seen
 
 
-async def test_who_has_no_credentials_is_told(prompt: Prompt, server: NatsServer) -> None:
+async def test_missing_credentials_are_an_error(prompt: Prompt, server: NatsServer) -> None:
     said = await prompt("jobs", "--nats", server.url)
 
     assert said.code != 0 and "answers, but wants credentials" in said.err
 
 
 @pytest.mark.usefixtures("team_a")
-async def test_a_submitter_is_told_its_own_job_s_number_and_end(
-    prompt: Prompt, tmp_path: Path
-) -> None:
+async def test_a_submitter_sees_its_own_jobs_uid_and_end(prompt: Prompt, tmp_path: Path) -> None:
     """Its intake has numbers of its own, and an earlier job of the name may have ended."""
     for uid in (1, 5):  # asked, accepted, asked to stop, ended
         assert f"is accepted (uid {uid})" in (await prompt("submit", job(tmp_path))).out

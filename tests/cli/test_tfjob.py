@@ -54,7 +54,7 @@ def replaced(raw: Any, path: str, value: object) -> Any:
 WORKER = "spec.tfReplicaSpecs.Worker.template.spec"
 
 
-def test_a_small_job_is_asked_for_with_its_name_size_image_and_resources() -> None:
+def test_a_small_tfjob_keeps_name_size_image_and_resources() -> None:
     found = request(asked())
     assert (found.job, found.namespace, found.image) == (
         "dist-mnist",
@@ -67,7 +67,7 @@ def test_a_small_job_is_asked_for_with_its_name_size_image_and_resources() -> No
     assert found.resources == RoleResources(ps=ps, worker=worker)
 
 
-def test_of_a_small_job_nothing_is_lost() -> None:
+def test_a_small_tfjob_loses_nothing() -> None:
     found = asked()
     assert found.describe_remarks("wrong") == found.describe_remarks("lost") == []
     assert found.describe_remarks("moot") == [
@@ -80,19 +80,19 @@ def test_of_a_small_job_nothing_is_lost() -> None:
     ]
 
 
-def test_how_far_it_may_grow_is_said_beside_it() -> None:
+def test_maximum_sizes_are_options() -> None:
     found = request(asked(**{"max-ps": 5, "max-workers": 32}))
     assert (found.ps.max, found.workers.max) == (5, 32)
 
 
-def test_what_no_tfjob_says_is_annotated_or_said_beside_it_which_counts_first() -> None:
+def test_options_have_precedence_over_annotations() -> None:
     found = asked(LARGE, epochs=None, batch=512)
     assert found.program == "train.py"
     assert (found.fields["epochs"], found.fields["batch"]) == (3, 512)
     assert (found.fields["ps"]["max"], found.fields["workers"]["max"]) == (4, 16)
 
 
-def test_a_large_job_is_asked_for_with_its_claims_paths_and_patience() -> None:
+def test_a_large_tfjob_keeps_claims_paths_and_timeouts() -> None:
     found = request(asked(LARGE))
     assert found.volumes == (
         Volume(name="data", mount_path="/data", claim="clicks-data"),
@@ -103,7 +103,7 @@ def test_a_large_job_is_asked_for_with_its_claims_paths_and_patience() -> None:
     assert found.resources == RoleResources(chief=each, ps=each, worker=each)
 
 
-def test_of_a_large_job_all_that_is_lost_is_named_once_with_where_it_was() -> None:
+def test_lost_fields_of_a_large_tfjob_are_named_once_with_their_path() -> None:
     where = "Chief, PS, Worker: "
     lost = asked(LARGE).describe_remarks("lost")
     assert [line.removeprefix(where).partition(":")[0] for line in lost] == [
@@ -122,7 +122,7 @@ def test_of_a_large_job_all_that_is_lost_is_named_once_with_where_it_was() -> No
     assert all(line.startswith(where) for line in lost[1:])
 
 
-def test_of_a_large_job_what_weir_does_in_its_own_way_is_named_too() -> None:
+def test_fields_that_weir_handles_differently_are_named() -> None:
     moot = [
         re.sub("^Chief.*?: ", "", line).partition(":")[0]
         for line in asked(LARGE).describe_remarks("moot")
@@ -147,7 +147,7 @@ def test_of_a_large_job_what_weir_does_in_its_own_way_is_named_too() -> None:
 
 
 @pytest.mark.parametrize("field", ["epochs", "batch"])
-def test_without_what_no_tfjob_says_it_cannot_be_asked_for(field: str) -> None:
+def test_missing_required_fields_are_named(field: str) -> None:
     [why] = asked(**{field: None}).describe_remarks("wrong")
     assert (
         why.startswith(f"{field}: no TFJob says how ")
@@ -189,7 +189,7 @@ def test_without_what_no_tfjob_says_it_cannot_be_asked_for(field: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_asked_for_is_told(path: str, value: object, why: str) -> None:
+def test_unsupported_fields_are_named(path: str, value: object, why: str) -> None:
     assert any(
         told.startswith(why) for told in asked(changed(path, value)).describe_remarks("wrong")
     )
@@ -221,7 +221,9 @@ def test_what_cannot_be_asked_for_is_told(path: str, value: object, why: str) ->
         ("spec.activeDeadlineSeconds", 60, "activeDeadlineSeconds: no job has a deadline"),
     ],
 )
-def test_what_the_training_may_depend_on_is_lost_aloud(path: str, value: object, why: str) -> None:
+def test_lost_fields_that_training_may_need_are_reported(
+    path: str, value: object, why: str
+) -> None:
     assert any(
         told.startswith(why) for told in asked(changed(path, value)).describe_remarks("lost")
     )
@@ -239,11 +241,11 @@ def test_what_the_training_may_depend_on_is_lost_aloud(path: str, value: object,
         ("status", {"conditions": []}),
     ],
 )
-def test_what_holds_anyway_is_not_worth_a_word(path: str, value: object) -> None:
+def test_fields_that_hold_anyway_are_not_reported(path: str, value: object) -> None:
     assert asked(changed(path, value)).remarks == asked().remarks
 
 
-def test_without_ps_there_is_one_and_a_chief_alone_becomes_a_worker() -> None:
+def test_without_ps_one_is_added_and_a_single_chief_becomes_a_worker() -> None:
     chief = yaml.safe_load(SMALL)["spec"]["tfReplicaSpecs"]["Worker"] | {"replicas": 1}
     alone = asked(changed("spec.tfReplicaSpecs", {"Master": chief}))
     found = request(alone)
@@ -255,13 +257,13 @@ def test_without_ps_there_is_one_and_a_chief_alone_becomes_a_worker() -> None:
     ]
 
 
-def test_another_image_and_the_clusters_own_may_be_asked_for() -> None:
+def test_the_image_can_be_replaced_or_left_to_the_cluster() -> None:
     assert asked(image="ours:2").fields["image"] == "ours:2"
     assert "image" not in asked(image="").fields
     assert not [why for why in asked(image="").describe_remarks("moot") if why.startswith("image")]
 
 
-def test_replica_types_are_read_whatever_their_capitals() -> None:
+def test_replica_types_are_case_insensitive() -> None:
     spec = yaml.safe_load(SMALL)["spec"]["tfReplicaSpecs"]
     small = asked(
         changed("spec.tfReplicaSpecs", {name.lower(): replica for name, replica in spec.items()})
@@ -290,13 +292,13 @@ def test_replica_types_are_read_whatever_their_capitals() -> None:
         ),
     ],
 )
-def test_a_file_that_holds_no_tfjob_is_wrong_use(text: str, why: str) -> None:
+def test_a_file_without_a_tfjob_is_wrong_use(text: str, why: str) -> None:
     with pytest.raises(Trouble, match=why) as told:
         asked(text)
     assert told.value.code == 2
 
 
-def test_whatever_stands_in_it_there_is_an_answer() -> None:
+def test_any_manifest_gives_an_answer() -> None:
     """Every part of the manifest replaced by something of another type: fields, or words, and no
     exception besides.
     """

@@ -45,7 +45,7 @@ def job(folder: Path, cpu: float, policy: str = "weir") -> Path:
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("policy", ["config-manager", "dike", "dlrover", "static", "weir"])
-async def test_who_asks_for_more_than_any_node_has_is_warned(
+async def test_a_request_larger_than_any_node_has_a_warning(
     nats_url: str, prompt: Prompt, tmp_path: Path, policy: str
 ) -> None:
     said = await prompt("submit", job(tmp_path, 100, policy), "--nats", nats_url)
@@ -57,7 +57,7 @@ async def test_who_asks_for_more_than_any_node_has_is_warned(
 
 
 @pytest.mark.usefixtures("cluster")
-async def test_who_asks_for_what_a_node_has_is_not(
+async def test_a_request_that_fits_a_node_has_no_warning(
     nats_url: str, prompt: Prompt, tmp_path: Path
 ) -> None:
     said = await prompt("submit", job(tmp_path, 0.1), "--nats", nats_url)
@@ -65,7 +65,7 @@ async def test_who_asks_for_what_a_node_has_is_not(
     assert said.code == 0 and len(said.err.splitlines()) == 1
 
 
-async def test_where_nobody_says_anything_of_it_nobody_is_kept_waiting(
+async def test_the_size_check_does_not_wait_without_a_view(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submit, "WORD_S", 0.1)
@@ -73,7 +73,7 @@ async def test_where_nobody_says_anything_of_it_nobody_is_kept_waiting(
     assert await submit.too_large(bus, accepted(request())) == ""
 
 
-def test_what_else_a_job_waits_for_is_no_warning() -> None:
+def test_other_waiting_reasons_are_no_warning() -> None:
     view = JobView(
         job="mine", namespace="default", uid=1, phase="Pending", why="waits for room for a chief"
     )

@@ -33,7 +33,7 @@ async def say(bus: Bus, s: Scenery) -> None:
         await bus.publish(entry.said)
 
 
-async def test_where_there_is_no_terminal_one_picture_is_printed_as_text(
+async def test_top_without_a_terminal_prints_once_as_text(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     await told(bus)
@@ -50,7 +50,7 @@ async def test_where_there_is_no_terminal_one_picture_is_printed_as_text(
     assert all(f" {name} " in said.out for name in ("digits", "clicks", "team-a/sentiment"))
 
 
-async def test_where_there_is_no_terminal_nothing_is_cut_and_nothing_folded(
+async def test_top_without_a_terminal_cuts_and_wraps_nothing(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     name, asked, place = "j" * 40, "it is new, and there is room; " * 20, "node-" + "n" * 60
@@ -70,7 +70,7 @@ async def test_where_there_is_no_terminal_nothing_is_cut_and_nothing_folded(
 
 
 @pytest.mark.usefixtures("bus")
-async def test_of_an_empty_cluster_it_says_what_to_do(nats_url: str, prompt: Prompt) -> None:
+async def test_top_of_an_empty_cluster_has_hints(nats_url: str, prompt: Prompt) -> None:
     said = await prompt("top", "--once", "--nats", nats_url)
 
     assert (
@@ -80,9 +80,7 @@ async def test_of_an_empty_cluster_it_says_what_to_do(nats_url: str, prompt: Pro
     )
 
 
-async def test_on_a_bus_without_streams_it_says_how_to_make_them(
-    nats_url: str, prompt: Prompt
-) -> None:
+async def test_top_without_streams_has_a_remedy(nats_url: str, prompt: Prompt) -> None:
     said = await prompt("top", "--nats", nats_url)
 
     assert said.code == 1 and "create them with `weir streams create`" in said.err
@@ -135,7 +133,7 @@ async def at_a_terminal(*words: str) -> AsyncIterator[Screen]:
         os.close(ours)
 
 
-async def test_at_a_terminal_it_stays_says_when_it_is_cut_off_and_heals(
+async def test_top_on_a_terminal_shows_an_outage_and_recovers(
     bus: Bus, nats_server: NatsServer
 ) -> None:
     await told(bus)

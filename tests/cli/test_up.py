@@ -52,7 +52,7 @@ def token_in(kubeconfig: str) -> str:
     return token
 
 
-async def test_a_bad_cluster_file_is_refused_at_once_with_every_reason_and_nothing_is_started(
+async def test_a_bad_cluster_file_is_refused_with_every_reason(
     prompt: Prompt, tmp_path: Path
 ) -> None:
     (tmp_path / "cluster.yaml").write_text(BAD)
@@ -72,7 +72,7 @@ async def test_a_bad_cluster_file_is_refused_at_once_with_every_reason_and_nothi
     ("body", "told"),
     [(None, "cannot read"), (b"\xff", "is not text in UTF-8"), (b"nodes: [", "this is no YAML")],
 )
-async def test_what_is_no_cluster_file_at_all_is_wrong_use(
+async def test_an_invalid_cluster_file_is_wrong_use(
     prompt: Prompt, tmp_path: Path, body: bytes | None, told: str
 ) -> None:
     file = tmp_path / "cluster.yaml"
@@ -84,7 +84,7 @@ async def test_what_is_no_cluster_file_at_all_is_wrong_use(
     assert said.code == 2 and told in said.err and str(file) in said.err
 
 
-def test_where_it_runs_already_it_says_so_and_not_that_another_page_would_help(
+def test_a_second_weir_up_is_refused_with_the_right_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with (
@@ -143,7 +143,7 @@ async def ended(process: asyncio.subprocess.Process) -> list[str]:
     return [line for line in said.decode().splitlines() if line]
 
 
-async def test_at_ctrl_c_it_says_what_was_under_way_and_leaves_nothing_running(
+async def test_ctrl_c_lists_open_jobs_and_leaves_nothing_running(
     tmp_path: Path,
 ) -> None:
     async with asyncio.timeout(120):
@@ -154,7 +154,7 @@ async def test_at_ctrl_c_it_says_what_was_under_way_and_leaves_nothing_running(
     assert not (tmp_path / ".weir" / "connection.json").exists()
 
 
-async def test_the_page_answers_at_the_address_that_it_prints(tmp_path: Path) -> None:
+async def test_the_page_answers_at_the_printed_address(tmp_path: Path) -> None:
     async with asyncio.timeout(120), aiohttp.ClientSession() as http:
         process, said = await begun(tmp_path)
         address = next(line.split()[-1] for line in said if "look in a browser" in line)
@@ -167,7 +167,7 @@ async def test_the_page_answers_at_the_address_that_it_prints(tmp_path: Path) ->
         await ended(process)
 
 
-async def test_the_next_one_says_first_with_what_it_goes_on(tmp_path: Path) -> None:
+async def test_the_next_start_lists_the_jobs_it_continues(tmp_path: Path) -> None:
     """A job that waits for a larger node is under way, too."""
     file = job(tmp_path, 100)
     async with asyncio.timeout(180):
@@ -187,7 +187,7 @@ async def test_the_next_one_says_first_with_what_it_goes_on(tmp_path: Path) -> N
     assert said[1] == "\n" and said[2].startswith("weir is up: ")
 
 
-async def test_jobs_run_in_default_and_in_the_namespaces_of_the_files_quotas_and_are_refused_in_others(
+async def test_jobs_run_only_in_default_and_the_namespaces_of_quotas(
     tmp_path: Path,
 ) -> None:
     file = job(tmp_path, 100)
@@ -231,13 +231,13 @@ def saved(path: str) -> CheckpointSaved:
     return CheckpointSaved(**JOB, step=1_234, samples=320, path=path, seconds=0.5, final=True)
 
 
-def test_where_no_job_was_under_way_that_is_said() -> None:
+def test_a_stop_without_open_jobs_says_so() -> None:
     assert describe_left_behind({}, FOLDER, HERE) == [
         "weir is down; no job was under way. All that happened stays in .weir."
     ]
 
 
-def test_each_job_is_told_with_its_checkpoint_and_that_it_goes_on() -> None:
+def test_a_stop_lists_each_job_with_its_checkpoint() -> None:
     lines = describe_left_behind(
         {
             "default.digits": (
@@ -259,9 +259,7 @@ def test_each_job_is_told_with_its_checkpoint_and_that_it_goes_on() -> None:
     ]
 
 
-def test_the_next_one_names_the_jobs_with_which_it_goes_on_and_from_where_and_of_many_some() -> (
-    None
-):
+def test_the_next_start_names_some_of_many_jobs() -> None:
     assert goes_on({}) == ""
     under_way = {
         "default.digits": (view("digits", total_samples=640), saved("/x/ckpt-1234")),
@@ -278,7 +276,7 @@ def test_the_next_one_names_the_jobs_with_which_it_goes_on_and_from_where_and_of
     )
 
 
-async def test_it_is_read_off_the_bus_of_the_very_job(bus: Bus) -> None:
+async def test_open_jobs_are_read_from_the_bus(bus: Bus) -> None:
     await shown(bus, "digits", phase="Running")
     await shown(bus, "over", phase="Succeeded")
     await bus.publish(saved("/somewhere/ckpt-1234"))
@@ -302,12 +300,12 @@ def said(cluster: Path, nodes: str) -> str:
     return said_of(cluster.parent, cluster)
 
 
-def test_the_first_and_the_same_again_say_nothing(cluster: Path) -> None:
+def test_the_first_and_the_same_cluster_print_nothing(cluster: Path) -> None:
     assert said(cluster, "{count: 4, cpu: 0.5, memory_gib: 4}") == ""
     assert said(cluster, "{count: 4, memory_gib: 4.0, cpu: 0.5}") == ""
 
 
-def test_another_one_is_told_beside_the_one_before_and_only_once(cluster: Path) -> None:
+def test_a_changed_cluster_is_printed_once_beside_the_earlier_one(cluster: Path) -> None:
     said(cluster, "{count: 3, cpu: 1, memory_gib: 6}")
     now = "{name: a, cpu: 0.5, memory_gib: 4}, {name: b, count: 2, cpu: 2, memory_gib: 4, gpu: 1}"
 
@@ -318,6 +316,6 @@ def test_another_one_is_told_beside_the_one_before_and_only_once(cluster: Path) 
     assert said(cluster, now) == ""
 
 
-def test_what_is_kept_and_cannot_be_read_says_nothing(cluster: Path) -> None:
+def test_an_unreadable_stored_cluster_prints_nothing(cluster: Path) -> None:
     (cluster.parent / KEPT).write_bytes(b"\xff")
     assert said(cluster, "{cpu: 1}") == ""

@@ -37,7 +37,7 @@ from tests.shared.sample_messages import abandoned
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_the_function_run_of_a_module_with_examples(name: str) -> None:
+def test_every_command_is_the_run_function_of_a_module_with_examples(name: str) -> None:
     module = importlib.import_module(f"services.cli.{name.replace('-', '_')}")
 
     assert module.run is command(name) and module.EXAMPLES
@@ -74,7 +74,7 @@ def test_the_version_is_the_one_of_the_package(capsys: pytest.CaptureFixture[str
     "words",
     [["cancel", "a*"], ["events", "--since", "soon"], ["submit", "--no-such-word"], ["why"]],
 )
-def test_wrong_use_ends_with_2_and_says_where_help_is(
+def test_wrong_use_exits_with_2_and_names_the_help(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert weir(words) == 2
@@ -100,7 +100,7 @@ def test_wrong_use_ends_with_2_and_says_where_help_is(
         ("dashboard", ["page", "top"]),
     ],
 )
-def test_a_command_that_is_none_is_answered_with_what_was_meant_and_what_that_does(
+def test_an_unknown_command_has_suggestions(
     typed: str, meant: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert weir(typed.split()) == 2
@@ -121,20 +121,20 @@ def test_a_command_that_is_none_is_answered_with_what_was_meant_and_what_that_do
         ("help me", "help is `weir --help`"),
     ],
 )
-def test_who_is_not_understood_is_told_where_help_is(
+def test_an_unknown_command_without_suggestions_names_the_help(
     typed: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert weir(typed.split()) == 2
     assert capsys.readouterr().err.splitlines()[-1] == f"weir: {said}"
 
 
-def test_what_is_offered_are_commands_and_what_is_wrong_is_none() -> None:
+def test_suggestions_are_commands_and_their_keys_are_not() -> None:
     assert {name for names in MEANT.values() for name in names} <= set(COMMANDS)
     assert set(BY_WORD) & set(COMMANDS) == set() and len(BY_WORD) == sum(map(len, MEANT))
 
 
 @pytest.mark.parametrize("words", [[], ["--verbose"]])
-def test_without_a_command_all_of_them_are_shown(
+def test_without_a_command_the_overview_is_shown(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert weir(words) == 2
@@ -186,7 +186,7 @@ def test_no_name_is_broken_at_its_hyphen(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_is_on_one_page_of_help_and_on_no_more(
+def test_every_option_is_on_exactly_one_help_page(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for option in (option for whose, option in PAGES if whose == name):
@@ -196,7 +196,7 @@ def test_every_option_is_on_one_page_of_help_and_on_no_more(
     assert sorted(told) == sorted(option_names(name))
 
 
-def test_what_few_need_stands_apart_and_the_first_page_leads_there(
+def test_rare_options_are_on_a_second_help_page(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert "\n  --help-tfjob " in shown_by("submit") and "--max-workers N" not in shown_by("submit")
@@ -221,7 +221,7 @@ def typed(example: str, name: str) -> list[str]:
     return shlex.split(told[1])
 
 
-def test_every_option_says_what_it_does() -> None:
+def test_every_option_has_a_help_text() -> None:
     silent = [
         (name, each.name)
         for name in COMMANDS
@@ -235,7 +235,7 @@ def test_every_option_says_what_it_does() -> None:
 # ---------------------------------------------------------------- exit codes
 
 
-def test_the_exit_codes_are_told_in_one_place_and_shown() -> None:
+def test_exit_codes_are_defined_once_and_shown() -> None:
     assert all(f"{code} {said}" in overview() for code, said in CODES.items()), (
         "no line ends within one"
     )
@@ -264,11 +264,11 @@ class Ends:
         (KeyboardInterrupt(), INTERRUPTED),
     ],
 )
-def test_a_command_ends_with_a_code_of_the_table(how: BaseException | int, code: int) -> None:
+def test_a_command_exits_with_a_code_of_the_table(how: BaseException | int, code: int) -> None:
     assert exit_code(Ends(how).run, "x", Arguments()) == code and code in CODES
 
 
-def test_as_a_program_it_says_what_is_wrong_without_a_traceback() -> None:
+def test_errors_have_no_traceback() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "services", "jobs", "--nats", "nats://127.0.0.1:1"],
         capture_output=True,
@@ -306,14 +306,12 @@ async def piped(*words: object) -> tuple[int, str]:
         "streams verify",
     ],
 )
-async def test_when_nobody_reads_on_a_command_ends_without_a_word(
-    bus: Bus, nats_url: str, words: str
-) -> None:
+async def test_a_closed_pipe_ends_a_command_silently(bus: Bus, nats_url: str, words: str) -> None:
     await bus.publish(abandoned())
     await shown(bus, "digits")
 
     assert await piped(*words.split(), "--nats", nats_url) == (141, "")
 
 
-async def test_when_nobody_reads_on_logs_ends_without_a_word_too(kube: Api) -> None:
+async def test_a_closed_pipe_ends_logs_silently(kube: Api) -> None:
     assert await piped("logs", "digits", "--kube", kube.url) == (141, "")

@@ -39,9 +39,7 @@ def names(rows: list[dict[str, Any]]) -> list[str]:
     return [row["event"] for row in rows]
 
 
-async def test_an_event_is_told_with_its_causes_and_what_came_of_it(
-    bus: Bus, nats_url: str, prompt: Prompt
-) -> None:
+async def test_why_shows_causes_and_effects(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     grown = await told(bus)
 
     found = await asked(prompt, f"f{grown.trains2.sequence}", "--nats", nats_url)
@@ -52,7 +50,7 @@ async def test_an_event_is_told_with_its_causes_and_what_came_of_it(
     assert names(found["effect"]) == ["f26", "f27", "o9"]
 
 
-async def test_an_event_is_found_by_its_id_too(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_why_finds_an_event_by_its_id(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     grown = await told(bus)
 
     for entry in (grown.job.requested, grown.freed, grown.trains2):
@@ -63,7 +61,7 @@ async def test_an_event_is_found_by_its_id_too(bus: Bus, nats_url: str, prompt: 
         ]
 
 
-async def test_a_nodes_change_leads_on_to_the_job_that_grew(
+async def test_why_leads_from_a_node_change_to_the_growth(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     grown = await told(bus)
@@ -73,7 +71,7 @@ async def test_a_nodes_change_leads_on_to_the_job_that_grew(
     assert {"o6", "o7", "o8", "f25"} <= set(names(found["effect"]))
 
 
-async def test_people_read_a_table(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_why_prints_a_table(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     await told(bus)
 
     said = await prompt("why", "o6", "--nats", nats_url)
@@ -89,7 +87,7 @@ async def test_people_read_a_table(bus: Bus, nats_url: str, prompt: Prompt) -> N
 @pytest.mark.parametrize(
     "name", ["o1", "f99", "digits", "7.training.resumed.2.-.11", "n1-uid.nothing"]
 )
-async def test_who_asks_for_what_is_not_there_is_told_where_the_names_are(
+async def test_why_of_an_unknown_event_names_where_to_look(
     nats_url: str, prompt: Prompt, name: str
 ) -> None:
     said = await prompt("why", name, "--nats", nats_url)
@@ -98,7 +96,7 @@ async def test_who_asks_for_what_is_not_there_is_told_where_the_names_are(
     assert "`weir events` shows each with its name" in said.err
 
 
-async def test_a_submitter_learns_of_his_namespace_alone(
+async def test_why_shows_a_submitter_only_its_namespace(
     prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with guarded(tmp_path) as server:

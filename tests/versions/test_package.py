@@ -21,7 +21,8 @@ from tests.architecture.source import ROOT
 EXAMPLES = "services/console/example_jobs"
 WITHOUT_EXTRAS = ("click", "msgspec", "nats", "nkeys", "psutil", "structlog")
 SHOW_EXAMPLES = """
-from services.cli import doctor, job_file, submit
+from services.cli import doctor, submit
+from services.console import job_file
 print(job_file.BEGIN, *submit.EXAMPLES, *doctor.EXAMPLES, sep="\\n")
 print(job_file.examples_folder())
 """

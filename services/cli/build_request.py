@@ -22,7 +22,7 @@ from services.cli.command_line import FILE, Arguments, flag, help_page, option, 
 from services.cli.tfjob import WISHES, manifest, translate_tfjob
 from services.cli.tfjob import Asked as TfjobRequest
 from services.console import job_file
-from services.console.job_file import Fields, text_in
+from services.console.job_file import Fields, read_text
 from services.console.trouble import WRONG_USE, Trouble
 from shared.text import single_line
 
@@ -63,7 +63,7 @@ def asked(args: Arguments) -> Asked:
     return Asked(file=file, fields=fields, body=body, path=path, program=program)
 
 
-BEGIN = f"Nothing was sent; {job_file.BEGIN}."
+BEGIN = f"Nothing was sent; {job_file.FIELDS_HINT}."
 
 
 def _source(args: Arguments) -> Path:
@@ -77,7 +77,7 @@ def _source(args: Arguments) -> Path:
 def _own(file: Path, args: Arguments) -> tuple[Fields, Path | None]:
     """Of a job's own file; its program lies beside it."""
     check_unused_options(args)
-    fields = job_file.parse(text_in(file, job_file.ONE), file.name)
+    fields = job_file.parse_fields(read_text(file, job_file.EXAMPLE_HINT), file.name)
     program = fields.get("program")
     return fields, file.parent / program if isinstance(program, str) and program else None
 
@@ -168,7 +168,7 @@ def request_from_tfjob(args: Arguments) -> tuple[Fields, Path]:
     the way.
     """
     file: Path = args.tfjob
-    raw, beside = manifest(text_in(file, "give the file of a TFJob"), file.name)
+    raw, beside = manifest(read_text(file, "give the file of a TFJob"), file.name)
     found = translate_tfjob(raw, _wishes(args), beside)
     program = args.file or (file.parent / found.program if found.program else None)
     _tell(file, found)

@@ -77,8 +77,8 @@ async def list_all(bus: Bus, args: Arguments) -> int:
         found += 1
         if args.json:
             print(encode_dead_letter(entry), flush=True)
-        elif isinstance(entry.said, DeadLetter):
-            console.print(format_dead_letter(entry.sequence, entry.said, entry.stored_s, None))
+        elif isinstance(entry.message, DeadLetter):
+            console.print(format_dead_letter(entry.sequence, entry.message, entry.stored_s, None))
     if not found:
         print("there are no dead letters", file=sys.stderr)
     return DONE
@@ -86,8 +86,8 @@ async def list_all(bus: Bus, args: Arguments) -> int:
 
 async def show(bus: Bus, args: Arguments) -> int:
     entry = await letter(bus, args.number)
-    assert isinstance(entry.said, DeadLetter)
-    print(encode_dead_letter(entry) if args.json else format_dead_letter_fields(entry.said))
+    assert isinstance(entry.message, DeadLetter)
+    print(encode_dead_letter(entry) if args.json else format_dead_letter_fields(entry.message))
     return DONE
 
 
@@ -110,7 +110,7 @@ async def put_back(bus: Bus, args: Arguments) -> int:
     """Its id is the letter's: within the stream's duplicate window it is stored once, however often
     one asks.
     """
-    said = (await letter(bus, args.number)).said
+    said = (await letter(bus, args.number)).message
     assert isinstance(said, DeadLetter)
     if said.stream not in (ORDERS, FACTS):
         raise Trouble(

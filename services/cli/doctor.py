@@ -36,7 +36,7 @@ from services.cli.command_line import (
 from services.cli.terminal import Terminal
 from services.console import job_file as job_file_module
 from services.console.dry_run import rules_from_environment
-from services.console.job_file import example, text_in
+from services.console.job_file import example_path, read_text
 from services.console.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.trainer.doctor.findings import (
     IMAGE_MODULES,
@@ -66,7 +66,7 @@ YAML = {".yaml", ".yml"}
 STYLES: dict[Weight, str] = {"fine": "green", "advice": "yellow", "wrong": "bold red"}
 EXAMPLES = (
     "weir doctor mine.py",
-    f"weir doctor {example('plays.py')} --job {example('plays.yaml')}",
+    f"weir doctor {example_path('plays.py')} --job {example_path('plays.yaml')}",
 )
 
 
@@ -138,7 +138,7 @@ def _examine_program(
     job = _asked_for(job_file, path, body) if job_file else None
     if isinstance(job, InvalidRequest):
         yield wrong_finding(
-            f"{job_file} would be refused", job_file_module.BEGIN, "\n".join(job.reasons)
+            f"{job_file} would be refused", job_file_module.FIELDS_HINT, "\n".join(job.reasons)
         )
     known = job if isinstance(job, JobRequested) else None
     yield from source_findings(tree, path.name, beside, known.image if known else None)
@@ -147,11 +147,11 @@ def _examine_program(
     most = known.device_batch_max if known else None
     asked = ExamineRequest(program="", batch=batch, device_batch_max=most, ps=ps, limit_s=limit_s)
     here, there = try_program(path.name, body, asked)
-    yield from program_findings(here, there, example(ROWS_EXAMPLE), left)
+    yield from program_findings(here, there, example_path(ROWS_EXAMPLE), left)
     yield from probability_findings(tree, path.name, here)
     # 4. How it fits.
     if known:
-        yield from job_findings(here, known, example(ROWS_EXAMPLE))
+        yield from job_findings(here, known, example_path(ROWS_EXAMPLE))
 
 
 def _asked_for(file: Path, program: Path, body: bytes) -> JobRequested | InvalidRequest:
@@ -166,7 +166,7 @@ def _asked_for(file: Path, program: Path, body: bytes) -> JobRequested | Invalid
 
 
 def _fields(file: Path) -> job_file_module.Fields:
-    return job_file_module.parse(text_in(file, job_file_module.ONE), file.name)
+    return job_file_module.parse_fields(read_text(file, job_file_module.EXAMPLE_HINT), file.name)
 
 
 def _beside(path: Path) -> set[str]:

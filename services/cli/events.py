@@ -27,7 +27,12 @@ from services.cli.terminal import Terminal
 from services.console.job_view_reader import follow_views
 from services.console.log_entry import Entry, entry_filters
 from services.console.log_reader import read_entries
-from services.console.text.event_lines import brief, document, line, when
+from services.console.text.event_lines import (
+    date_and_time,
+    event_json,
+    event_line,
+    short_event_line,
+)
 from services.console.text.sentences import describe_missing_log
 from services.console.trouble import DONE, WRONG_USE, Trouble
 from shared.bus.bus import Bus
@@ -132,10 +137,12 @@ def printer(as_json: bool) -> Show:
     line.
     """
     if as_json:
-        return lambda entry: print(document(entry), flush=True)
+        return lambda entry: print(event_json(entry), flush=True)
     console = Terminal(highlight=False, soft_wrap=True)
     return (
-        by_day(console) if console.is_terminal else lambda entry: console.print(line(entry, None))
+        by_day(console)
+        if console.is_terminal
+        else lambda entry: console.print(event_line(entry, None))
     )
 
 
@@ -145,10 +152,10 @@ def by_day(console: Terminal) -> Show:
 
     def put(entry: Entry) -> None:
         nonlocal shown
-        day, _ = when(entry.stored_s, None)
+        day, _ = date_and_time(entry.stored_s, None)
         if day != shown:
             console.print(Rule(day, style="dim", align="left"))
         shown = day
-        console.print(brief(entry, None, console.width))
+        console.print(short_event_line(entry, None, console.width))
 
     return put

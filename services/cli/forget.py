@@ -134,13 +134,13 @@ async def _job_that_continues(bus: Bus, place: str, namespace: str) -> str:
         read_entries(bus, [StreamQuery(ORDERS, [accepted])], follow=False)
     ) as entries:
         async for entry in entries:
-            if isinstance(entry.said, JobAccepted):
-                earlier = entry.said.request.checkpoint.continue_from or ""
+            if isinstance(entry.message, JobAccepted):
+                earlier = entry.message.request.checkpoint.continue_from or ""
                 if (
                     earlier.strip("/") == place.strip("/")
-                    and await standing_of(bus, entry.said.key()) == "open"
+                    and await standing_of(bus, entry.message.key()) == "open"
                 ):
-                    return f"{namespace}/{entry.said.job}"
+                    return f"{namespace}/{entry.message.job}"
     return ""
 
 

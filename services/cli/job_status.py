@@ -54,8 +54,8 @@ async def first(
             aclosing(read_entries(bus, [wanted], follow=True)) as entries,
         ):
             async for entry in entries:
-                if isinstance(entry.said, kinds) and is_it(entry.said):
-                    return entry.said
+                if isinstance(entry.message, kinds) and is_it(entry.message):
+                    return entry.message
     except TimeoutError:
         return None
     return None

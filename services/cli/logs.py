@@ -35,7 +35,7 @@ from services.cli.command_line import (
 )
 from services.cli.terminal import Terminal
 from services.console.job_view_reader import follow_views
-from services.console.text.log_lines import lines, once, routine
+from services.console.text.log_lines import format_log_line, is_routine, without_repeated_failures
 from services.console.text.sentences import describe_missing_log
 from services.console.trouble import DONE, Trouble
 from services.local.kubelet.kubelet import PODS
@@ -91,8 +91,10 @@ def run(args: Arguments) -> int:
 def _put(lines: Iterable[bytes], put: Callable[[bytes], None], everything: bool) -> int:
     """How many were left out."""
     left_out = 0
-    for line, shown in ((line, True) for line in lines) if everything else once(lines):
-        if shown and (everything or not routine(line)):
+    for line, shown in (
+        ((line, True) for line in lines) if everything else without_repeated_failures(lines)
+    ):
+        if shown and (everything or not is_routine(line)):
             put(line)
         else:
             left_out += 1
@@ -125,7 +127,7 @@ def _readable(task: str) -> Callable[[bytes], None]:
     console = Terminal(highlight=False, soft_wrap=True)
 
     def put(line: bytes) -> None:
-        for each in lines(line, task, None):
+        for each in format_log_line(line, task, None):
             console.print(each)
 
     return put

@@ -119,10 +119,10 @@ async def known_folders(bus: Bus) -> set[str]:
     async for entry in read_entries(
         bus, [StreamQuery(ORDERS, [pattern(JobAccepted)])], follow=False
     ):
-        if isinstance(entry.said, JobAccepted):
+        if isinstance(entry.message, JobAccepted):
             folders |= {
-                entry.said.checkpoint_folder,
-                entry.said.request.checkpoint.continue_from or "",
+                entry.message.checkpoint_folder,
+                entry.message.request.checkpoint.continue_from or "",
             }
     return folders
 

@@ -23,7 +23,7 @@ from services.cli.command_line import (
 )
 from services.console.board.board import Board, apply, initial_board
 from services.console.log_entry import entry_filters
-from services.console.log_history import beginning
+from services.console.log_history import missing_beginning
 from services.console.log_reader import read_entries
 from services.console.report.account import Passes, fold_epochs
 from services.console.report.page import contents, report_page
@@ -57,7 +57,7 @@ async def report(bus: Bus, args: Arguments) -> int:
         raise Trouble(
             f"the log tells of no job {args.namespace}/{args.job} that was accepted; `weir jobs` lists them"
         )
-    notes = [said for stream in (ORDERS, FACTS) if (said := await beginning(bus, stream))]
+    notes = [said for stream in (ORDERS, FACTS) if (said := await missing_beginning(bus, stream))]
     epochs = passes.seconds if passes.uid == story.uid else []
     write(
         report_page(contents(board, story, epochs, time.time(), notes)),

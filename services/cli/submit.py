@@ -43,10 +43,10 @@ from services.cli.command_line import (
 from services.cli.events import printer
 from services.console import job_file
 from services.console.dry_run import dry_run, rules_from_environment
-from services.console.job_file import Fields, example
+from services.console.job_file import Fields, example_path
 from services.console.job_view_reader import follow_views
 from services.console.log_entry import Entry, entry_filters
-from services.console.log_reader import OUR_CLOCK_S, read_entries
+from services.console.log_reader import READER_CLOCK_S, read_entries
 from services.console.trouble import DONE, FAILED, Trouble
 from shared.auth.permissions import API
 from shared.bus.bus import Bus
@@ -56,8 +56,8 @@ from shared.messages import JobAccepted, JobFinished, JobMessage, JobRejected, J
 from shared.text import single_line
 
 EXAMPLES = (
-    f"weir submit {example('digits.yaml')} --follow",
-    f"weir submit {example('digits.yaml')} --dry-run",
+    f"weir submit {example_path('digits.yaml')} --follow",
+    f"weir submit {example_path('digits.yaml')} --dry-run",
     "weir submit train.py --tfjob tfjob.yaml --epochs 10 --batch 128",
 )
 ANSWERS: tuple[type[JobAccepted | JobRejected], ...] = (JobAccepted, JobRejected)
@@ -173,7 +173,7 @@ async def publish(bus: Bus, fields: Fields, name: str) -> int:
 
 
 def _headers(fields: Fields, source: str) -> dict[str, str]:
-    tag, key = tag_of(JobRequested), job_file.key_of(fields)
+    tag, key = tag_of(JobRequested), job_file.subject_key(fields)
     return event_headers(tag, key, f"{key}.{tag}.{fields['request_id']}", source)
 
 
@@ -194,8 +194,8 @@ async def follow(bus: Bus, accepted: JobAccepted) -> int:
         async for entry in entries:
             if _is_of(entry, accepted.uid):
                 show(entry)
-            if isinstance(entry.said, JobFinished) and entry.said.uid == accepted.uid:
-                return _exit_code(entry.said)
+            if isinstance(entry.message, JobFinished) and entry.message.uid == accepted.uid:
+                return _exit_code(entry.message)
     return FAILED
 
 
@@ -203,13 +203,13 @@ def _about(accepted: JobAccepted, now: float) -> list[StreamQuery]:
     job, namespace = accepted.job, accepted.namespace
     return [
         StreamQuery(ORDERS, entry_filters(ORDERS, job, namespace), after=accepted.uid),
-        StreamQuery(FACTS, entry_filters(FACTS, job, namespace), since_s=now - OUR_CLOCK_S),
+        StreamQuery(FACTS, entry_filters(FACTS, job, namespace), since_s=now - READER_CLOCK_S),
     ]
 
 
 def _is_of(entry: Entry, uid: int) -> bool:
     """An earlier job may have had the same name. What has no uid (a wish to cancel) is shown."""
-    return not isinstance(entry.said, JobMessage) or entry.said.uid == uid
+    return not isinstance(entry.message, JobMessage) or entry.message.uid == uid
 
 
 def _exit_code(finished: JobFinished) -> int:

@@ -104,7 +104,7 @@ async def _words(watch: Watch) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(WORDS_S):
             while any(key not in watch.board.whys for key in _holding(watch.board)):
-                await watch.turned.wait()
+                await watch.changed.wait()
 
 
 async def _unless_over(watching: asyncio.Future[None], wanted: object) -> None:

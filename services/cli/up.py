@@ -28,7 +28,7 @@ from nats.errors import Error as NatsError
 from services.allocator.job_views import ENDED, JobView
 from services.cli.command_line import FILE, Arguments, command, option
 from services.cli.page import PORT as PAGE_PORT
-from services.console.job_file import example, text_in
+from services.console.job_file import example_path, read_text
 from services.console.job_view_reader import follow_views
 from services.console.trouble import WRONG_USE, Trouble
 from services.local.cluster_spec import ClusterSpec, InvalidClusterFile, NodeSpec, parse_cluster
@@ -135,7 +135,7 @@ async def _up(args: Arguments) -> int:
             places["page"] = f"http://127.0.0.1:{page_port}/"
             first = f"{said_of(args.data, cluster)}{await _goes_on(stack)}"
             print(
-                f"{first}{LOOK.format(nodes=nodes, example=example('digits.yaml'), **places)}",
+                f"{first}{LOOK.format(nodes=nodes, example=example_path('digits.yaml'), **places)}",
                 flush=True,
             )
             await stop.wait()
@@ -192,7 +192,9 @@ def limits(spec: ClusterSpec) -> dict[str, str]:
 def spec_in(cluster: Path) -> ClusterSpec:
     """Raises `Trouble` with every reason why the file describes no cluster."""
     try:
-        return parse_cluster(text_in(cluster, "without --cluster it is four nodes of half a core"))
+        return parse_cluster(
+            read_text(cluster, "without --cluster it is four nodes of half a core")
+        )
     except InvalidClusterFile as bad:
         reasons = (f"  {line}" for line in str(bad).splitlines())
         raise Trouble("\n".join([f"{cluster} describes no cluster:", *reasons]), WRONG_USE) from bad

@@ -21,8 +21,8 @@ from services.cli.command_line import (
 )
 from services.cli.terminal import Terminal
 from services.console.log_entry import Entry, entry_filters, event_name, parse_event_name
-from services.console.log_reader import THEIR_CLOCKS_S, read_entries
-from services.console.text.event_lines import parts
+from services.console.log_reader import CLUSTER_CLOCKS_S, read_entries
+from services.console.text.event_lines import event_fields
 from services.console.trouble import DONE, Trouble
 from services.console.why.chain import (
     Chain,
@@ -85,7 +85,9 @@ async def why(bus: Bus, args: Arguments) -> int:
 def _document(role: str, step: Step) -> str:
     """`because`: names; of a root what it is."""
     because = [event_name(entry) for entry in step.because] or [reasons(step)]
-    return msgspec.json.encode({"part": role, "because": because, **parts(step.entry)}).decode()
+    return msgspec.json.encode(
+        {"part": role, "because": because, **event_fields(step.entry)}
+    ).decode()
 
 
 # ---------------------------------------------------------------- the event
@@ -97,7 +99,7 @@ async def event(bus: Bus, text: str, namespace: str | None) -> Entry:
     wanted = _at(*place, namespace) if place else _with_id(text, namespace)
     async with aclosing(read_entries(bus, [wanted], follow=False)) as entries:
         async for entry in entries:
-            if place is None and isinstance(entry.said, Message) and entry.said.id() == text:
+            if place is None and isinstance(entry.message, Message) and entry.message.id() == text:
                 return entry
             if place is not None:
                 if (entry.stream, entry.sequence) == place:
@@ -156,7 +158,7 @@ def _is_in(lack: Lack, namespace: str) -> bool:
 
 
 async def _lacking(bus: Bus, lack: Lack) -> list[Entry]:
-    until_s = lack.at_s + THEIR_CLOCKS_S if lack.of == "nodes" else lack.at_s or float("inf")
+    until_s = lack.at_s + CLUSTER_CLOCKS_S if lack.of == "nodes" else lack.at_s or float("inf")
     return await _read(bus, _wanted_streams(lack), until_s)
 
 

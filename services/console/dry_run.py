@@ -34,9 +34,9 @@ from shared.messages import CapacityFact, DeadLetter
 from shared.runtime import config
 from shared.text import format_size
 
-UNNAMED = "it names none; another may be the cluster's: WEIR_ALLOCATOR_POLICY says so here"
-OWN = ("WEIR_ALLOCATOR_", "WEIR_JOB_NAMESPACES")
-LIMITS = ("WEIR_ALLOCATOR_QUOTAS", "WEIR_JOB_NAMESPACES")
+NO_POLICY_NAMED = "it names none; another may be the cluster's: WEIR_ALLOCATOR_POLICY says so here"
+ALLOCATOR_PREFIXES = ("WEIR_ALLOCATOR_", "WEIR_JOB_NAMESPACES")
+LIMIT_SETTINGS = ("WEIR_ALLOCATOR_QUOTAS", "WEIR_JOB_NAMESPACES")
 """The settings that a file in a folder may give: none that could import code."""
 
 
@@ -45,7 +45,7 @@ async def dry_run(bus: Bus, body: bytes, file: str, rules: Rules) -> list[str]:
     request = check_request(body, rules)
     if isinstance(request, InvalidRequest):
         raise _refusal(f"the request in {file}", request.reasons)
-    found = outlook(await _state(bus), request, time.time(), rules)
+    found = outlook(await _current_state(bus), request, time.time(), rules)
     if found.reasons:
         raise _refusal(f"job {request.job}", found.reasons)
     return describe_outlook(request.key().replace(".", "/"), found)
@@ -63,8 +63,10 @@ def rules_from_environment(limits: Mapping[str, str] | None = None) -> Rules:
     the environment overrides them.
     """
     unknown = {"WEIR_ALLOCATOR_HOST_PATHS": "/", "WEIR_ALLOCATOR_IMAGES": ""}
-    known = unknown | {name: said for name, said in (limits or {}).items() if name in LIMITS}
-    known |= {name: os.environ[name] for name in os.environ if name.startswith(OWN)}
+    known = unknown | {
+        name: said for name, said in (limits or {}).items() if name in LIMIT_SETTINGS
+    }
+    known |= {name: os.environ[name] for name in os.environ if name.startswith(ALLOCATOR_PREFIXES)}
     try:
         rules = config.load_settings(Rules, "allocator", known)
         register_policies((rules.policy, *rules.policies))
@@ -73,7 +75,7 @@ def rules_from_environment(limits: Mapping[str, str] | None = None) -> Rules:
         raise Trouble(str(bad), WRONG_USE) from bad
 
 
-async def _state(bus: Bus) -> State:
+async def _current_state(bus: Bus) -> State:
     """Return the allocator's state after all stored messages."""
     state = await snapshot.load_snapshot(bus)
     node_facts = LastNodeFacts(await read_last_node_facts(bus), state.sequences.get(FACTS, 0))
@@ -83,9 +85,9 @@ async def _state(bus: Bus) -> State:
     ]
     async with aclosing(read_entries(bus, wanted, follow=False)) as entries:
         async for entry in entries:
-            if not isinstance(entry.said, DeadLetter):
-                node_facts.note_fact(entry.said)
-                state = apply(state, entry.said, entry.stream, entry.sequence, entry.stored_s)
+            if not isinstance(entry.message, DeadLetter):
+                node_facts.note_fact(entry.message)
+                state = apply(state, entry.message, entry.stream, entry.sequence, entry.stored_s)
     for fact in node_facts.take_missing():
         if isinstance(fact.message, CapacityFact):
             state = with_last_fact(state, fact.message, fact.stored_s)
@@ -95,16 +97,16 @@ async def _state(bus: Bus) -> State:
 # ---------------------------------------------------------------- in words
 
 
-def describe_outlook(job: str, found: Outlook, unnamed: str = UNNAMED) -> list[str]:
+def describe_outlook(job: str, found: Outlook, unnamed: str = NO_POLICY_NAMED) -> list[str]:
     """Return the outlook as lines. `unnamed`: the note beside the policy of a job that names
     none.
     """
     if not found.tasks:
         return [
-            f"job {job} {_would(found.why)}",
-            *_room(found),
-            *_by(found, unnamed),
-            *map(_effect, found.effects),
+            f"job {job} {_conditional_reason(found.why)}",
+            *_resource_lines(found),
+            *_policy_lines(found, unnamed),
+            *map(_effect_line, found.effects),
         ]
     counts = Counter(task.role for task in found.tasks)
     nodes: dict[str, list[str]] = {}
@@ -118,13 +120,13 @@ def describe_outlook(job: str, found: Outlook, unnamed: str = UNNAMED) -> list[s
         ),
         f"  why: {found.why}",
         f"  where: {places}",
-        *_by(found, unnamed),
+        *_policy_lines(found, unnamed),
         *(f"  rather than {format_size(o.ps, o.workers)}: {o.why}" for o in found.alternatives),
-        *map(_effect, found.effects),
+        *map(_effect_line, found.effects),
     ]
 
 
-def _would(why: str) -> str:
+def _conditional_reason(why: str) -> str:
     """Return the allocator's reason for a waiting job in the conditional."""
     return (
         f"would wait{why.removeprefix('waits')}"
@@ -133,7 +135,7 @@ def _would(why: str) -> str:
     )
 
 
-def _room(found: Outlook) -> list[str]:
+def _resource_lines(found: Outlook) -> list[str]:
     """Return the wanted and the free resources, so that it is clear what has to be smaller."""
     if not found.free:
         return ["  free now: nothing, no node takes tasks"]
@@ -146,7 +148,7 @@ def _room(found: Outlook) -> list[str]:
     ]
 
 
-def _by(found: Outlook, unnamed: str) -> list[str]:
+def _policy_lines(found: Outlook, unnamed: str) -> list[str]:
     """Return the policy, and the jobs with a policy that is unknown here."""
     named = "" if found.named else f" ({unnamed})"
     return [
@@ -155,13 +157,13 @@ def _by(found: Outlook, unnamed: str) -> list[str]:
     ]
 
 
-def _effect(effect: Effect) -> str:
+def _effect_line(effect: Effect) -> str:
     job = effect.job.replace(".", "/")
     return (
-        f"job {job} would have {_size(effect.beside)} instead of {_size(effect.without)}:"
+        f"job {job} would have {_format_holding(effect.beside)} instead of {_format_holding(effect.without)}:"
         f" {effect.why}"
     )
 
 
-def _size(has: Size | None) -> str:
+def _format_holding(has: Size | None) -> str:
     return format_size(has.ps, has.workers) if has else "nothing"

@@ -30,7 +30,7 @@ from shared.messages import JobRequested
 Fields = dict[str, Any]
 
 
-def text_in(file: Path, hint: str) -> str:
+def read_text(file: Path, hint: str) -> str:
     """Return the text of a file. `hint`: the remedy if it cannot be read."""
     try:
         return file.read_text("utf-8")
@@ -52,7 +52,7 @@ def examples_folder() -> Path:
     return PACKAGED if PACKAGED.is_dir() else CHECKOUT / IN_CHECKOUT
 
 
-def example(name: str) -> str:
+def example_path(name: str) -> str:
     """Return the path of an example as a person types it: relative to a checkout, or absolute in a
     package.
     """
@@ -60,13 +60,13 @@ def example(name: str) -> str:
 
 
 SPANS = ("batch", "ps", "workers")
-BEGIN = f"{example('digits.yaml')} explains every field"
-ONE = f"{example('digits.yaml')} is one to begin with"
+FIELDS_HINT = f"{example_path('digits.yaml')} explains every field"
+EXAMPLE_HINT = f"{example_path('digits.yaml')} is one to begin with"
 LONGEST_TEXT = 256 << 10  # characters: more than any request has
 NO_NAME = "-"  # stands in a subject for a name that cannot; no job can be called so
 
 
-def parse(text: str, name: str) -> Fields:
+def parse_fields(text: str, name: str) -> Fields:
     """Return the fields as written. Raises `Trouble` if the text is no YAML mapping, or has a field
     twice.
     """
@@ -74,25 +74,27 @@ def parse(text: str, name: str) -> Fields:
         fields = documents.load_yaml(text, LONGEST_TEXT)
         root = documents.compose_yaml(text, LONGEST_TEXT)
     except yaml.YAMLError as error:
-        raise Trouble(f"{name} is not YAML: {_where(error)}; {BEGIN}", WRONG_USE) from error
+        raise Trouble(
+            f"{name} is not YAML: {_error_place(error)}; {FIELDS_HINT}", WRONG_USE
+        ) from error
     if not isinstance(fields, dict):
         raise Trouble(
-            f"{name} is not a job request: it has no fields such as `job:` and `program:`; {BEGIN}",
+            f"{name} is not a job request: it has no fields such as `job:` and `program:`; {FIELDS_HINT}",
             WRONG_USE,
         )
-    if twice := list(_twice(root, "", set())):
+    if twice := list(_duplicate_fields(root, "", set())):
         raise Trouble("\n".join([f"{name} says what cannot both be so:", *twice]), WRONG_USE)
     return fields
 
 
-def _twice(node: Any, path: str, seen: set[int]) -> Iterator[str]:
+def _duplicate_fields(node: Any, path: str, seen: set[int]) -> Iterator[str]:
     """YAML itself lets the last one of a field's values stand. `seen`: a node may be in itself."""
     if id(node) in seen or not isinstance(node, yaml.CollectionNode):
         return
     seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for number, item in enumerate(node.value):
-            yield from _twice(item, f"{path}[{number}]", seen)
+            yield from _duplicate_fields(item, f"{path}[{number}]", seen)
         return
     there: set[str] = set()
     for key, value in node.value:
@@ -100,10 +102,10 @@ def _twice(node: Any, path: str, seen: set[int]) -> Iterator[str]:
         if field in there:
             yield f"  - {field}: is there twice, again in line {key.start_mark.line + 1}"
         there.add(field)
-        yield from _twice(value, field, seen)
+        yield from _duplicate_fields(value, field, seen)
 
 
-def _where(error: Exception) -> str:
+def _error_place(error: Exception) -> str:
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is None:
         return " ".join(str(error).split())
@@ -122,9 +124,9 @@ def _span(value: Any) -> Any:
     return {"start": value, "min": value, "max": value} if plain_number else value
 
 
-ANYWHERE = Rules(host_paths=("/",), images=())
+LENIENT_RULES = Rules(host_paths=("/",), images=())
 """Of a cluster that allows all that one may."""
-A_PATH = "program: is a path, relative to this file, not "
+PATH_EXPECTED = "program: is a path, relative to this file, not "
 
 
 def reasons_against(fields: Fields) -> list[str]:
@@ -134,20 +136,20 @@ def reasons_against(fields: Fields) -> list[str]:
     policy = fields.get("policy")
     own = isinstance(policy, str) and ":" in policy
     checked = check_request(
-        encode_fields(fields | {"policy": None} if own else fields, "the request"), ANYWHERE
+        encode_fields(fields | {"policy": None} if own else fields, "the request"), LENIENT_RULES
     )
     pathless = "program" in fields and not isinstance(fields["program"], dict)
     told = checked.reasons if isinstance(checked, InvalidRequest) else ()
-    path = A_PATH + written_value(fields.get("program"))
+    path = PATH_EXPECTED + written_value(fields.get("program"))
     return [
         path if pathless and reason.startswith("program: ") else reason
-        for reason in _once(told, fields)
+        for reason in _without_repetition(told, fields)
     ]
 
 
-def _once(reasons: Iterable[str], fields: Fields) -> list[str]:
+def _without_repetition(reasons: Iterable[str], fields: Fields) -> list[str]:
     """Report a wrong plain number once, though it is sent as a span of three."""
-    typed_once = tuple(f"{name}." for name in SPANS if _is_of_a_number(fields.get(name)))
+    typed_once = tuple(f"{name}." for name in SPANS if _is_plain_span(fields.get(name)))
     parted = [(reason, *reason.partition(": ")) for reason in reasons]
     short = (
         f"{f.partition('.')[0]}: {why}" if f.startswith(typed_once) else whole
@@ -156,7 +158,7 @@ def _once(reasons: Iterable[str], fields: Fields) -> list[str]:
     return list(dict.fromkeys(short))
 
 
-def _is_of_a_number(span: Any) -> bool:
+def _is_plain_span(span: Any) -> bool:
     return isinstance(span, dict) and span == _span(span.get("start"))
 
 
@@ -167,7 +169,7 @@ def encode_fields(fields: Fields, name: str) -> bytes:
         raise Trouble(f"{name} holds what JSON cannot say: {error}", WRONG_USE) from error
 
 
-def key_of(fields: Fields) -> str:
+def subject_key(fields: Fields) -> str:
     """The last tokens of the subject. A name that cannot stand there is answered too, with its
     reason.
     """
@@ -176,4 +178,4 @@ def key_of(fields: Fields) -> str:
 
 
 def subject_of(fields: Fields) -> str:
-    return pattern(JobRequested, key_of(fields))
+    return pattern(JobRequested, subject_key(fields))

@@ -22,7 +22,7 @@ from services.console.board.job_history import (
     view_while_starting,
 )
 from services.console.log_entry import Entry, entry_filters
-from services.console.log_reader import OUR_CLOCK_S, merge_sources, read_entries
+from services.console.log_reader import READER_CLOCK_S, merge_sources, read_entries
 from shared.auth.permissions import bucket_subject, stream_of
 from shared.bus.bus import Bus
 from shared.bus.consumer import ConsumerGone, PullConsumer
@@ -114,7 +114,7 @@ def _view(value: bytes) -> JobView | None:
         return None
 
 
-KINDS = tuple(tag_of(kind) for kind in START_FOLDS)
+START_KINDS = tuple(tag_of(kind) for kind in START_FOLDS)
 
 
 class StartReader:
@@ -137,19 +137,19 @@ class StartReader:
     ) -> AsyncGenerator[Entry, None]:
         """Yield each message about a start, after it was folded."""
         submitted_s = (view.submitted_s for view in views.values() if view.phase == "Starting")
-        since_s = min(submitted_s, default=time.time() - OUR_CLOCK_S)
+        since_s = min(submitted_s, default=time.time() - READER_CLOCK_S)
         streams = {
-            stream: entry_filters(stream, "*", self.namespace or "*", KINDS)
+            stream: entry_filters(stream, "*", self.namespace or "*", START_KINDS)
             for stream in (ORDERS, FACTS)
         }
         wanted = [StreamQuery(stream, kinds, since_s=since_s) for stream, kinds in streams.items()]
         async with aclosing(read_entries(self.bus, wanted, follow)) as entries:
             async for entry in entries:
-                self._hear(entry)
+                self._fold_entry(entry)
                 yield entry
 
-    def _hear(self, entry: Entry) -> None:
-        if isinstance(said := entry.said, JobMessage):
+    def _fold_entry(self, entry: Entry) -> None:
+        if isinstance(said := entry.message, JobMessage):
             whose = said.key(), said.uid
             self._known[whose] = fold_start(self._known.get(whose, StartProgress()), said)
 

@@ -17,7 +17,7 @@ from shared.messages import DeadLetter, Message
 
 @dataclass(frozen=True)
 class Entry:
-    said: Message | DeadLetter
+    message: Message | DeadLetter
     subject: str
     stream: str
     sequence: int
@@ -26,9 +26,9 @@ class Entry:
     @property
     def as_log_entry(self) -> LogEntry | None:
         """The entry for folds; None for a dead letter, which is unreadable."""
-        if isinstance(self.said, DeadLetter):
+        if isinstance(self.message, DeadLetter):
             return None
-        return LogEntry(self.stored_s, self.stream, self.sequence, self.said)
+        return LogEntry(self.stored_s, self.stream, self.sequence, self.message)
 
     @property
     def order(self) -> tuple[float, str, int]:

@@ -17,7 +17,7 @@ from services.allocator import snapshot
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, with_last_fact
 from services.console.log_entry import entry_filters
-from services.console.log_reader import THEIR_CLOCKS_S, read_entries
+from services.console.log_reader import CLUSTER_CLOCKS_S, read_entries
 from services.whatif.event_log import History, LogEntry, Moment, is_cause
 from services.whatif.explain.explanation import DecisionRecord
 from shared.bus.bus import Bus
@@ -26,13 +26,13 @@ from shared.bus.node_facts import read_last_node_facts
 from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CapacityFact
 
-MANY = 200_000
+MANY_FACTS = 200_000
 """Facts; of more than these only the recent ones are read, where the stored state is of use. Orders
 are far fewer.
 """
 RECENT_S = 600.0
 """The time span of recent facts, in addition to the stabilisation window."""
-STORED = "earlier facts are known by the allocator's own stored state alone"
+STORED_STATE_NOTE = "earlier facts are known by the allocator's own stored state alone"
 
 
 async def read_past(
@@ -40,11 +40,13 @@ async def read_past(
 ) -> tuple[Moment, tuple[str, ...]]:
     """Return the moment as the log has it, and notes on the parts that are no longer in the log."""
     history, since_s = History(key, rules), None
-    notes = tuple([said for stream in (ORDERS, FACTS) if (said := await beginning(bus, stream))])
-    many = (await bus.js.stream_info(FACTS)).state.messages > MANY
+    notes = tuple(
+        [said for stream in (ORDERS, FACTS) if (said := await missing_beginning(bus, stream))]
+    )
+    many = (await bus.js.stream_info(FACTS)).state.messages > MANY_FACTS
     if (notes or many) and (stored := await _stored_state(bus, at_s)):
         history.before, since_s = stored, at_s - RECENT_S - history.horizon_s if many else None
-        notes = (*notes, STORED)
+        notes = (*notes, STORED_STATE_NOTE)
     if notes or many:
         history.before = await _with_unread_nodes(bus, history.before, since_s or 0.0, at_s)
     wanted = [
@@ -75,7 +77,7 @@ async def with_event(bus: Bus, ground: DecisionRecord | None) -> DecisionRecord 
     if ground is None or ground.event is not None or ground.cause == "-":
         return ground
     wanted = [StreamQuery(FACTS, entry_filters(FACTS), since_s=ground.decided_s - RECENT_S)]
-    async with aclosing(_read_log(bus, wanted, ground.decided_s + THEIR_CLOCKS_S)) as messages:
+    async with aclosing(_read_log(bus, wanted, ground.decided_s + CLUSTER_CLOCKS_S)) as messages:
         async for told in messages:
             if is_cause(told.message, ground.cause):
                 return replace(ground, event=told)
@@ -93,7 +95,7 @@ async def _read_log(
                 yield told
 
 
-async def beginning(bus: Bus, stream: str) -> str:
+async def missing_beginning(bus: Bus, stream: str) -> str:
     """Empty, if the log begins at its beginning."""
     first = (await bus.js.stream_info(stream)).state.first_seq
     return f"{stream} begins with message {first}: what only earlier ones told is not known" * (

@@ -19,9 +19,9 @@ from shared.bus.log_reader import LogReader, StreamQuery
 from shared.messages import DeadLetter, Message
 from shared.runtime.process import cancel_tasks
 
-OUR_CLOCK_S = 60.0
+READER_CLOCK_S = 60.0
 """The clock of a server may differ by so much from that of the machine of the reader."""
-THEIR_CLOCKS_S = 5.0
+CLUSTER_CLOCKS_S = 5.0
 """Clocks in the cluster may differ by so much: a cause may seem to come after its effect."""
 A = TypeVar("A")
 B = TypeVar("B")

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.console.log_entry import Entry
-from services.console.text.event_lines import document, line
+from services.console.text.event_lines import event_json, event_line
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.bus.subjects import JOBS
@@ -112,12 +112,12 @@ async def test_submit_sees_the_answer_after_unreadable_messages(
 def test_every_readable_message_can_be_shown(said: Message, sequence: int, stored_s: float) -> None:
     entry = Entry(said, subjects.subject_of(said), "weir-orders", sequence, stored_s)
 
-    assert line(entry, None).plain.count("\n") == 0
-    assert json.loads(document(entry))["sequence"] == sequence
+    assert event_line(entry, None).plain.count("\n") == 0
+    assert json.loads(event_json(entry))["sequence"] == sequence
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\nb", "[bold]x", "\u202e"])
 def test_dead_letters_are_shown_without_control_characters(text: str) -> None:
     letter = DeadLetter(stream=text, sequence=1, subject=text, error=text, body=text, said_by=text)
 
-    assert line(Entry(letter, "s", "weir-dead", 1, 0.0), None).plain.isprintable()
+    assert event_line(Entry(letter, "s", "weir-dead", 1, 0.0), None).plain.isprintable()

@@ -175,7 +175,7 @@ async def test_an_unreadable_batch_does_not_hide_later_messages(bus: Bus) -> Non
         await bus.js.publish("weir.training.saved.default.digits", b"%d" % number)
     await told(bus, saved(1))
 
-    assert [e.said async for e in read_entries(bus, BOTH, follow=False)] == [saved(1)]
+    assert [e.message async for e in read_entries(bus, BOTH, follow=False)] == [saved(1)]
 
 
 @pytest.mark.usefixtures("brief_heartbeat")
@@ -184,16 +184,16 @@ async def test_following_continues_after_a_server_restart(
 ) -> None:
     await told(bus, saved(1))
     async with asyncio.timeout(60), aclosing(read_entries(bus, BOTH, follow=True)) as entries:
-        seen = [(await anext(entries)).said]
+        seen = [(await anext(entries)).message]
         coming = asyncio.ensure_future(anext(entries))
         await told(bus, saved(2))
-        seen.append((await coming).said)
+        seen.append((await coming).message)
         coming = asyncio.ensure_future(anext(entries))
         await nats_server.kill()
         await nats_server.start()
         other = await connected(nats_server.url, "other")
         await other.publish(saved(3))
-        seen.append((await coming).said)
+        seen.append((await coming).message)
         await other.close()
 
     assert seen == [saved(1), saved(2), saved(3)]
@@ -206,7 +206,7 @@ async def test_messages_stored_during_an_outage_are_shown_in_order(
     late = await connected(nats_server.url, "late")
     await told(bus, saved(1))
     async with asyncio.timeout(60), aclosing(read_entries(late, BOTH, follow=True)) as entries:
-        assert (await anext(entries)).said == saved(1)
+        assert (await anext(entries)).message == saved(1)
         coming = asyncio.ensure_future(anext(entries))
         await nats_server.kill()
         await nats_server.start()
@@ -217,7 +217,9 @@ async def test_messages_stored_during_an_outage_are_shown_in_order(
         )
         await told(bus, CancelRequested(job="digits"))
 
-        heard = [(await coming).said] + [(await anext(entries)).said for _ in range(len(many) + 1)]
+        heard = [(await coming).message] + [
+            (await anext(entries)).message for _ in range(len(many) + 1)
+        ]
 
     await late.close()
     assert heard == [saved(2), *many, CancelRequested(job="digits")]

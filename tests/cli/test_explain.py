@@ -147,7 +147,7 @@ async def test_of_a_very_long_log_only_what_is_recent_is_read_and_the_cause_is_f
     decided_s, grown = time.time(), await grows(bus)
     await remembered(bus)
     whole = json.loads((await prompt("explain", "mnist", "--nats", nats_url, "--json")).out)
-    monkeypatch.setattr(log_history, "MANY", 0)
+    monkeypatch.setattr(log_history, "MANY_FACTS", 0)
     monkeypatch.setattr(log_history, "RECENT_S", 0.6)
     await asyncio.sleep(decided_s + 1.0 - time.time())
 

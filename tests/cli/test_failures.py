@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from services.console.text.event_lines import fact
+from services.console.text.event_lines import event_kind
 from services.console.text.sentences import TROUBLES, sentence
 from shared.messages import (
     AllocationDecided,
@@ -82,4 +82,4 @@ def test_what_tells_of_it_is_shown_by_weir_events(failure: str) -> None:
     each = {type(said): said for said in one_of_each()}
     for what in (TOLD | BESIDE)[failure]:
         said = each[ServiceTroubled if isinstance(what, str) else what]
-        assert sentence(said) and fact(said)
+        assert sentence(said) and event_kind(said)

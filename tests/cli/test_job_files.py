@@ -12,7 +12,7 @@ import pytest
 
 from services.allocator.admission.validation import check_request
 from services.cli import program_file
-from services.console.job_file import complete_fields, encode_fields, parse
+from services.console.job_file import complete_fields, encode_fields, parse_fields
 from services.trainer.doctor.job_fit import PS_GIB
 from shared.bus import programs
 from shared.messages import JobRequested
@@ -22,7 +22,7 @@ JOBS = Path(__file__).parents[2] / "deploy" / "jobs"
 
 @pytest.mark.parametrize("file", sorted(JOBS.glob("*.yaml")), ids=lambda f: f.name)
 def test_a_job_file_is_a_valid_request_for_a_program_beside_it(file: Path) -> None:
-    fields = parse(file.read_text(), file.name)
+    fields = parse_fields(file.read_text(), file.name)
     program = program_file.read(file.parent / fields["program"])
     sent = complete_fields(
         fields, {"name": fields["program"], "digest": program_file.digest(program)}, "r1"
@@ -55,7 +55,10 @@ def test_generated_data_is_the_same_wherever_one_begins_to_read(
 
 
 def test_plays_has_tables_that_one_ps_could_not_hold_and_each_ps_could() -> None:
-    plays, job = loaded(JOBS / "plays.py"), parse((JOBS / "plays.yaml").read_text(), "plays.yaml")
+    plays, job = (
+        loaded(JOBS / "plays.py"),
+        parse_fields((JOBS / "plays.yaml").read_text(), "plays.yaml"),
+    )
     table_gib, ps_gib = plays.ROWS * plays.WIDTH * 4 / 2**30, job["resources"]["ps"]["memory_gib"]
     numbers = np.arange(plays.TRAINED_ON)
 

@@ -29,8 +29,8 @@ async def told(bus: Bus) -> None:
 
 async def say(bus: Bus, s: Scenery) -> None:
     for entry in s.told:
-        assert isinstance(entry.said, Message)
-        await bus.publish(entry.said)
+        assert isinstance(entry.message, Message)
+        await bus.publish(entry.message)
 
 
 async def test_top_without_a_terminal_prints_once_as_text(

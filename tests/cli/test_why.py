@@ -21,8 +21,8 @@ async def told(bus: Bus) -> Growth:
     """The story, stored as it is told: its names are those of the server."""
     grown = Growth()
     for entry in grown.log.entries:
-        assert isinstance(entry.said, Message)
-        assert await bus.publish(entry.said) == entry.sequence
+        assert isinstance(entry.message, Message)
+        assert await bus.publish(entry.message) == entry.sequence
     return grown
 
 
@@ -54,8 +54,8 @@ async def test_why_finds_an_event_by_its_id(bus: Bus, nats_url: str, prompt: Pro
     grown = await told(bus)
 
     for entry in (grown.job.requested, grown.freed, grown.trains2):
-        assert isinstance(entry.said, Message)
-        found = await asked(prompt, entry.said.id(), "--nats", nats_url)
+        assert isinstance(entry.message, Message)
+        found = await asked(prompt, entry.message.id(), "--nats", nats_url)
         assert [(row["stream"], row["sequence"]) for row in found["event"]] == [
             (entry.stream, entry.sequence)
         ]

@@ -13,11 +13,11 @@ import pytest
 from services.console.job_file import (
     complete_fields,
     encode_fields,
-    key_of,
-    parse,
+    parse_fields,
+    read_text,
     reasons_against,
+    subject_key,
     subject_of,
-    text_in,
 )
 from services.console.trouble import WRONG_USE, Trouble
 from shared.bus.subjects import DEFAULT_NAMESPACE
@@ -26,7 +26,7 @@ from shared.bus.subjects import DEFAULT_NAMESPACE
 def test_text_is_read_as_utf_8(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_bytes("job: naïve\n".encode())
 
-    assert text_in(tmp_path / "job.yaml", "") == "job: naïve\n"
+    assert read_text(tmp_path / "job.yaml", "") == "job: naïve\n"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_what_is_no_text_is_wrong_use(tmp_path: Path, name: str, told: str) -> N
     (tmp_path / "latin.yaml").write_bytes("job: naïve\n".encode("latin-1"))
 
     with pytest.raises(Trouble) as caught:
-        text_in(tmp_path / name, "give another")
+        read_text(tmp_path / name, "give another")
 
     assert (str(caught.value), caught.value.code) == (told.format(tmp_path / name), WRONG_USE)
 
@@ -82,29 +82,29 @@ def test_the_subject_is_the_jobs() -> None:
     "job", [None, "", "My Job", "a.b", "*", ">", 7, ["digits"], "x" * 300, "digits\n"]
 )
 def test_a_name_that_cannot_stand_in_a_subject_is_sent_all_the_same(job: object) -> None:
-    assert key_of({"job": job}) == f"{DEFAULT_NAMESPACE}.-"
+    assert subject_key({"job": job}) == f"{DEFAULT_NAMESPACE}.-"
 
 
 @pytest.mark.parametrize("text", ["", "- digits", "digits", "7"])
 def test_what_is_no_request_at_all_is_wrong_use(text: str) -> None:
     with pytest.raises(Trouble, match=r"d\.yaml is not a job request") as told:
-        parse(text, "d.yaml")
+        parse_fields(text, "d.yaml")
     assert told.value.code == 2
 
 
 def test_a_slip_of_yaml_is_told_with_its_place() -> None:
     with pytest.raises(Trouble, match=r"d\.yaml is not YAML: line 2, column"):
-        parse("job: a\nps: 1: 2\n", "d.yaml")
+        parse_fields("job: a\nps: 1: 2\n", "d.yaml")
 
 
 def test_a_field_may_be_there_once_wherever_it_is_and_a_part_may_be_used_twice() -> None:
     with pytest.raises(Trouble) as told:
-        parse("a: 1\nlist:\n- {b: 1, c: {d: 2, d: 3}}\na: 2\n", "d.yaml")
+        parse_fields("a: 1\nlist:\n- {b: 1, c: {d: 2, d: 3}}\na: 2\n", "d.yaml")
     assert str(told.value).splitlines()[1:] == [
         "  - list[0].c.d: is there twice, again in line 3",
         "  - a: is there twice, again in line 4",
     ]
-    assert parse("one: &s {b: 1}\ntwo: *s\n", "d.yaml")["two"] == {"b": 1}
+    assert parse_fields("one: &s {b: 1}\ntwo: *s\n", "d.yaml")["two"] == {"b": 1}
 
 
 def test_what_only_a_cluster_knows_is_no_reason_here() -> None:
@@ -125,11 +125,11 @@ def test_what_only_a_cluster_knows_is_no_reason_here() -> None:
 
 
 def test_dates_and_the_like_are_sent_as_text_for_the_allocator_to_refuse() -> None:
-    assert msgspec.json.decode(encode_fields(parse("job: 2024-01-01", "d.yaml"), "d.yaml")) == {
-        "job": "2024-01-01"
-    }
+    assert msgspec.json.decode(
+        encode_fields(parse_fields("job: 2024-01-01", "d.yaml"), "d.yaml")
+    ) == {"job": "2024-01-01"}
 
 
 def test_a_file_that_contains_itself_is_refused_in_words() -> None:
     with pytest.raises(Trouble, match="a part of it contains itself"):
-        parse("job: &a [*a]", "d.yaml")
+        parse_fields("job: &a [*a]", "d.yaml")

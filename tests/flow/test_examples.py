@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.console.job_file import complete_fields, parse
+from services.console.job_file import complete_fields, parse_fields
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
 from tests.flow.stage import Scene, left_behind, stage
 
@@ -27,7 +27,7 @@ def asked(name: str, **fields: Any) -> dict[str, Any]:
     and no more.
     """
     file = JOBS / f"{name}.yaml"
-    said = complete_fields(parse(file.read_text(), file.name), None, "-") | fields
+    said = complete_fields(parse_fields(file.read_text(), file.name), None, "-") | fields
     return said | {
         "resources": {role: each | {"cpu": 1.0} for role, each in said["resources"].items()}
     }

@@ -63,7 +63,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def node_of(fact: CapacityChanged, at_s: float) -> Node:
-    load = _load(fact.own)
+    load = _load_by_job(fact.own)
     return Node(
         name=fact.node,
         at_s=at_s,
@@ -86,7 +86,7 @@ def closed_reason(fact: CapacityChanged) -> str:
     return ""
 
 
-def _load(pods: Iterable[OwnPod]) -> dict[str, Resources]:
+def _load_by_job(pods: Iterable[OwnPod]) -> dict[str, Resources]:
     load: dict[str, Resources] = {}
     for pod in pods:
         key = f"{pod.namespace}.{pod.job}"
@@ -102,7 +102,7 @@ def sum_nodes(totals: Totals, gone: Node | None, come: Node | None, at_s: float)
     """The sum after one node has changed."""
     sums = {name: getattr(totals, name) for name in ("nodes", *SUMS)}
     for node, sign in ((gone, -1), (come, 1)):
-        for name, amount in _parts(node).items() if node else ():
+        for name, amount in _amounts(node).items() if node else ():
             sums[name] += sign * amount
     return msgspec.structs.replace(
         totals, at_s=at_s, **{name: round(value, DIGITS) for name, value in sums.items()}
@@ -113,7 +113,7 @@ HELD = ("allocatable", "ours", "others", "free")
 SUMS = (*HELD, *(f"{name}_gib" for name in HELD), "closed")
 
 
-def _parts(node: Node) -> dict[str, float]:
+def _amounts(node: Node) -> dict[str, float]:
     held: dict[str, Resources] = {name: getattr(node, name) for name in HELD}
     return {
         "nodes": 1,

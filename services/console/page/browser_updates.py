@@ -291,7 +291,7 @@ def job_detail(before: JobHistory | None, after: JobHistory, now_s: float) -> De
     return Detail(
         key=after.key,
         uid=after.uid,
-        reports=_rows(old.reports if old else None, after.reports, _report),
+        reports=_rows(old.reports if old else None, after.reports, _report_row),
         held=_rows(old.held if old else None, after.held, lambda held: (held.at_s, held.cpu)),
         cpu_hours=figures.cpu_hours(after, now_s),
         used_cpu_hours=after.used_core_s / figures.HOUR_S,
@@ -299,9 +299,9 @@ def job_detail(before: JobHistory | None, after: JobHistory, now_s: float) -> De
         lost=after.lost,
         saves=after.saves,
         save_cost_s=after.save_cost_s,
-        stretches=[*map(_stretch, after.stretches)] if moved else None,
+        stretches=[*map(_stretch_row, after.stretches)] if moved else None,
         decisions=[*map(decision_row, after.decisions)] if decided else None,
-        outcomes=_came(after) if moved else None,
+        outcomes=_outcomes(after) if moved else None,
         marks=_marks(after) if old is None or old.marks is not after.marks else None,
     )
 
@@ -311,7 +311,7 @@ def _rows(before: Sequence[T] | None, after: Sequence[T], row: Any) -> Rows:
     return Rows(fresh=new is None, rows=[row(one) for one in (after if new is None else new)])
 
 
-def _report(report: Report) -> tuple[Any, ...]:
+def _report_row(report: Report) -> tuple[Any, ...]:
     return (
         report.at_s,
         report.samples_per_second,
@@ -322,7 +322,7 @@ def _report(report: Report) -> tuple[Any, ...]:
     )
 
 
-def _stretch(stretch: GenerationSpan) -> StretchRow:
+def _stretch_row(stretch: GenerationSpan) -> StretchRow:
     gives = stretch.gives
     return StretchRow(
         generation=stretch.generation,
@@ -338,7 +338,7 @@ def _stretch(stretch: GenerationSpan) -> StretchRow:
     )
 
 
-def _came(story: JobHistory) -> list[Outcome]:
+def _outcomes(story: JobHistory) -> list[Outcome]:
     return [
         Outcome(
             revision=came.decision.revision,
@@ -379,7 +379,7 @@ class News(Row, frozen=True, kw_only=True):
     detail: Detail | None = None
 
 
-def parts(before: Board | None, after: Board) -> dict[str, object]:
+def changed_fields(before: Board | None, after: Board) -> dict[str, object]:
     """Return the changed fields of `News`; all of them without a board before."""
     new = board_changes(before or Board(), after)
     found: dict[str, object] = {
@@ -394,7 +394,7 @@ def parts(before: Board | None, after: Board) -> dict[str, object]:
     return found
 
 
-def anew(before: Board | None, after: Board) -> bool:
+def has_to_restart(before: Board | None, after: Board) -> bool:
     """Return True if a browser has to start again: it is new, or a stream was created again."""
     return before is None or any(
         after.sequences.get(name, 0) < heard for name, heard in before.sequences.items()

@@ -37,7 +37,7 @@ TYPES = {
     ".svg": "image/svg+xml",
 }
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-SAFE = {
+SAFETY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -48,7 +48,7 @@ SAFE = {
 }
 
 
-def guard(host: str) -> Middleware:
+def access_check(host: str) -> Middleware:
     """`host`: the address of the server."""
     local = host in LOOPBACK
 
@@ -69,12 +69,12 @@ def _name(host: str) -> str:
     return urlsplit(f"//{host}").hostname or ""
 
 
-async def say_how_to_treat(request: web.Request, response: web.StreamResponse) -> None:
-    for name, value in SAFE.items():
+async def set_safety_headers(request: web.Request, response: web.StreamResponse) -> None:
+    for name, value in SAFETY_HEADERS.items():
         response.headers.setdefault(name, value)
 
 
-def files() -> list[web.RouteDef]:
+def static_routes() -> list[web.RouteDef]:
     """Everything in `static/`, read once; `/` is the page itself."""
     routes = [
         web.get(f"/{path.name}", _file(path))
@@ -93,13 +93,13 @@ def _file(path: Path) -> Handler:
     return send
 
 
-BEAT_S = 1.0
+LONGEST_SILENCE_S = 1.0
 """The longest time between two events, so that a browser notices a lost connection."""
 STACK_S = 1.0
 """Between two pictures of the whole cluster."""
-AGAIN_MS = 1000
+RETRY_MS = 1000
 """After so long a browser that has lost us tries again."""
-LONGEST_S = 366 * 86_400.0
+LONGEST_SPAN_S = 366 * 86_400.0
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-store",
@@ -115,14 +115,14 @@ class Browser:
 
     job: str
     span_s: float
-    told: Board | None = None
+    sent_board: Board | None = None
     stacked_s: float = 0.0
     number: int = 0
     stack: Stack | None = field(default=None)
 
     def news(self, watch: Watch, now_s: float) -> News:
-        board, before = watch.board, self.told
-        if browser_updates.anew(before, board):
+        board, before = watch.board, self.sent_board
+        if browser_updates.has_to_restart(before, board):
             before = None
         self.number += 1
         story = board.jobs.get(self.job)
@@ -136,9 +136,9 @@ class Browser:
             cut_s=watch.cut_s,
             stack=self._stack(board, now_s, watch.cut_s),
             detail=job_detail(known, story, now_s) if story and story is not known else None,
-            **browser_updates.parts(before, board),  # type: ignore[arg-type]
+            **browser_updates.changed_fields(before, board),  # type: ignore[arg-type]
         )
-        self.told = board
+        self.sent_board = board
         return said
 
     def _stack(self, board: Board, now_s: float, cut_s: float | None) -> Stack | None:
@@ -154,21 +154,23 @@ async def push_updates(request: web.Request, watch: Watch, push_s: float) -> web
     browser = Browser(request.query.get("job", ""), _span(request.query.get("span", "")))
     response = web.StreamResponse(headers=HEADERS)
     await response.prepare(request)
-    await response.write(b"retry: %d\n\n" % AGAIN_MS)
+    await response.write(b"retry: %d\n\n" % RETRY_MS)
     with suppress(ConnectionError):
         while True:
-            turned = watch.turned
+            changed = watch.changed
             body = msgspec.json.encode(browser.news(watch, time.time()))
             await response.write(b"data: " + body + b"\n\n")
             await asyncio.sleep(push_s)
             with suppress(TimeoutError):
-                await asyncio.wait_for(turned.wait(), BEAT_S - min(push_s, BEAT_S / 2))
+                await asyncio.wait_for(
+                    changed.wait(), LONGEST_SILENCE_S - min(push_s, LONGEST_SILENCE_S / 2)
+                )
     return response
 
 
 def _span(text: str) -> float:
     """Seconds; an hour where nothing else that can be read is said."""
     try:
-        return min(max(float(text), 1.0), LONGEST_S)
+        return min(max(float(text), 1.0), LONGEST_SPAN_S)
     except ValueError:
         return 3600.0

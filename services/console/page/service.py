@@ -55,10 +55,11 @@ class Page:
     def app(self) -> web.Application:
         """The table of contents."""
         app = web.Application(
-            middlewares=[http_api.guard(self.settings.host)], client_max_size=LARGEST_PROPOSAL
+            middlewares=[http_api.access_check(self.settings.host)],
+            client_max_size=LARGEST_PROPOSAL,
         )
-        app.on_response_prepare.append(http_api.say_how_to_treat)
-        app.add_routes(http_api.files())
+        app.on_response_prepare.append(http_api.set_safety_headers)
+        app.add_routes(http_api.static_routes())
         app.add_routes(
             [web.get("/api/follow", self.follow), web.post("/api/what-if", self.what_if)]
         )

@@ -21,7 +21,7 @@ from services.allocator.state.state import State
 from services.console.board.board import apply, initial_board, with_last_fact, with_reason
 from services.console.job_view_reader import follow_views
 from services.console.log_entry import Entry, entry_filters
-from services.console.log_history import MANY
+from services.console.log_history import MANY_FACTS
 from services.console.log_reader import read_entries
 from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 PROBE_S, RETRY_S = 1.0, 0.5
 RECENT_S = 6 * 3600.0
-"""The part of a log with more than `MANY` facts that is read; the allocator's stored state has the
+"""The part of a log with more than `MANY_FACTS` facts that is read; the allocator's stored state has the
 rest.
 """
 AT_ONCE = 100
@@ -42,7 +42,7 @@ AT_ONCE = 100
 
 
 class Watch:
-    """`run` never returns. `turned` is set, and another put in its place, whenever something is
+    """`run` never returns. `changed` is set, and another put in its place, whenever something is
     new.
     """
 
@@ -52,7 +52,7 @@ class Watch:
         self.board = initial_board()
         self.cut_s: float | None = None
         self.caught_up = False
-        self.turned = asyncio.Event()
+        self.changed = asyncio.Event()
         self._since_s: float | None = None
         self._stored: State | None = None
         self._node_facts = LastNodeFacts()
@@ -61,7 +61,7 @@ class Watch:
     async def run(self) -> None:
         work = [
             asyncio.ensure_future(one())
-            for one in (self._follow_for_ever, self._hear_why, self._probe)
+            for one in (self._follow_for_ever, self._follow_reasons, self._probe)
         ]
         try:
             await asyncio.gather(*work)
@@ -71,10 +71,10 @@ class Watch:
     async def wait_until_caught_up(self) -> None:
         """Wait until all that was stored at the beginning is in the board."""
         while not self.caught_up:
-            await self.turned.wait()
+            await self.changed.wait()
 
-    def _turn(self) -> None:
-        done, self.turned = self.turned, asyncio.Event()
+    def _notify_browsers(self) -> None:
+        done, self.changed = self.changed, asyncio.Event()
         done.set()
 
     # ------------------------------------------------------------ reading
@@ -102,13 +102,13 @@ class Watch:
             async with aclosing(read_entries(self.bus, self._wanted_streams(), follow)) as entries:
                 count = 0
                 async for entry in entries:
-                    self._take(entry)
+                    self._fold_entry(entry)
                     if self.caught_up or (count := count + 1) % AT_ONCE == 0:
-                        self._turn()
+                        self._notify_browsers()
                         await asyncio.sleep(0)
-            self._take_unheard_nodes()
+            self._fold_missing_nodes()
             self.caught_up = True
-            self._turn()
+            self._notify_browsers()
 
     async def _begin(self) -> None:
         """Where the log does not begin at its beginning, or is very long, the allocator's stored
@@ -117,7 +117,7 @@ class Watch:
         orders, facts = [
             (await self.bus.js.stream_info(stream)).state for stream in (ORDERS, FACTS)
         ]
-        many = facts.messages > MANY
+        many = facts.messages > MANY_FACTS
         self._since_s = self.clock() - RECENT_S if many else None
         if many or max(orders.first_seq, facts.first_seq) > 1:
             self._stored = await snapshot.load_snapshot(self.bus)
@@ -133,14 +133,14 @@ class Watch:
             for stream, since_s in ((ORDERS, None), (FACTS, self._since_s))
         ]
 
-    def _take(self, entry: Entry) -> None:
+    def _fold_entry(self, entry: Entry) -> None:
         if self._stored is not None:
             self.board, self._stored = initial_board(self._stored, entry.stored_s), None
         if told := entry.as_log_entry:
             self._node_facts.note_fact(told.message)
             self.board = apply(self.board, told)
 
-    def _take_unheard_nodes(self) -> None:
+    def _fold_missing_nodes(self) -> None:
         """Add the nodes and quotas that the log does not tell; where it told nothing at all, the
         stored state too.
         """
@@ -151,7 +151,7 @@ class Watch:
             if isinstance(fact.message, CapacityFact):
                 self.board = with_last_fact(self.board, fact.message, fact.stored_s)
 
-    async def _hear_why(self) -> None:
+    async def _follow_reasons(self) -> None:
         """Follow the allocator's reason for each job; it is an entry of a bucket, not a message."""
         while True:
             with suppress(NatsError, OSError):
@@ -161,7 +161,7 @@ class Watch:
                             known = self.board.whys.get(key, ""), key in self.board.silent
                             if known != (view.why, view.silent):
                                 self.board = with_reason(self.board, key, view.why, view.silent)
-                        self._turn()
+                        self._notify_browsers()
             await asyncio.sleep(RETRY_S)
 
     # ------------------------------------------------------------ whether we hear
@@ -178,23 +178,23 @@ class Watch:
                         for name in (ORDERS, FACTS)
                     }
                 if any(last[name] < self.board.sequences.get(name, 0) for name in last):
-                    self._anew()
-                self._fold_entry()
+                    self._start_again()
+                self._end_outage()
             except (NatsError, OSError, TimeoutError):
-                self._cut()
+                self._begin_outage()
             await asyncio.sleep(PROBE_S)
 
-    def _fold_entry(self) -> None:
+    def _end_outage(self) -> None:
         if self.cut_s is not None:
             self.cut_s = None
-            self._turn()
+            self._notify_browsers()
 
-    def _cut(self) -> None:
+    def _begin_outage(self) -> None:
         if self.cut_s is None:
             self.cut_s = self.clock()
-            self._turn()
+            self._notify_browsers()
 
-    def _anew(self) -> None:
+    def _start_again(self) -> None:
         log.warning("StreamSetBack")
         self.board = initial_board()
         self.caught_up = False

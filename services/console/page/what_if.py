@@ -22,7 +22,7 @@ from shared.messages import Resources, RoleResources
 from shared.text import single_line
 
 NAME = "the proposal"
-UNNAMED = (
+NO_POLICY_NAMED = (
     "it names none, and the cluster's own may be another; to be sure, add a line such as `policy:"
     " static`"
 )
@@ -37,8 +37,8 @@ ps: {start: 1, min: 1, max: 2}
 workers: {start: 2, min: 1, max: 4}
 resources:
 """
-AT_FIRST = Size(ps=1, workers=2)
-TASKS = tuple(
+EXAMPLE_SIZE = Size(ps=1, workers=2)
+EXAMPLE_TASKS = tuple(
     RoleResources(
         chief=Resources(cpu=small, memory_gib=gib),
         ps=Resources(cpu=small, memory_gib=gib),
@@ -60,20 +60,21 @@ def example_proposal(state: State) -> str:
     """To begin with: as large as there is room for just now; the smallest, where there is none."""
     nodes = [node for node in free_nodes(state) if node.takes]
     sizes = next(
-        (sizes for sizes in TASKS if place(Room(nodes), NAME, (), AT_FIRST, sizes, 0)), TASKS[-1]
+        (sizes for sizes in EXAMPLE_TASKS if place(Room(nodes), NAME, (), EXAMPLE_SIZE, sizes, 0)),
+        EXAMPLE_TASKS[-1],
     )
-    told = (f"  {role}: {_describe_outcome(getattr(sizes, role))}\n" for role in ROLES)
+    told = (f"  {role}: {_format_resources(getattr(sizes, role))}\n" for role in ROLES)
     return EXAMPLE + "".join(told)
 
 
-def _describe_outcome(wants: Resources) -> str:
+def _format_resources(wants: Resources) -> str:
     return f"{{cpu: {wants.cpu:g}, memory_gib: {wants.memory_gib:g}}}"
 
 
 def answer_proposal(state: State, text: str, now_s: float, rules: Rules) -> Answer:
     """`text`: a job's YAML file, as `weir submit` takes it."""
     try:
-        fields = job_file.complete_fields(job_file.parse(text, NAME), NO_PROGRAM, "-")
+        fields = job_file.complete_fields(job_file.parse_fields(text, NAME), NO_PROGRAM, "-")
         request = check_request(job_file.encode_fields(fields, NAME), rules)
     except Trouble as trouble:
         return Answer(refused=[single_line(str(trouble))])
@@ -86,7 +87,7 @@ def answer_proposal(state: State, text: str, now_s: float, rules: Rules) -> Answ
         says=[
             *map(
                 single_line,
-                dry_run.describe_outlook(request.key().replace(".", "/"), found, UNNAMED),
+                dry_run.describe_outlook(request.key().replace(".", "/"), found, NO_POLICY_NAMED),
             )
         ]
     )

@@ -49,71 +49,75 @@ BAD = "bold red"
 BETWEEN = {"revision": "rev", "generation": "gen", "step": "step"}
 AT_THE_ENDS = {"uid": "uid", **BETWEEN}
 WIDTHS = (19, 6, 20, 18, 22)  # time, name, fact, whose, numbers
-CLOCK = 8
+CLOCK_WIDTH = 8
 LONGEST_FACT = max(map(len, BY_TAG))
-WHOSE = 14
+OBJECT_WIDTH = 14
 
 
-def line(entry: Entry, zone: tzinfo | None) -> Text:
+def event_line(entry: Entry, zone: tzinfo | None) -> Text:
     """Never folded. `zone` None: that of this machine."""
-    day, clock = when(entry.stored_s, zone)
+    day, clock = date_and_time(entry.stored_s, zone)
     columns = (
         f"{day} {clock}",
         event_name(entry),
-        fact(entry.said),
-        whose(entry.said),
-        numbers(entry),
+        event_kind(entry.message),
+        event_object(entry.message),
+        event_numbers(entry),
     )
-    styles = ("dim", "dim", style(entry.said), "bold", "dim")
-    return beside([*zip(columns, WIDTHS, styles, strict=True)], format_event(entry), None)
+    styles = ("dim", "dim", event_style(entry.message), "bold", "dim")
+    return cells_and_sentence(
+        [*zip(columns, WIDTHS, styles, strict=True)], format_event(entry), None
+    )
 
 
-def brief(entry: Entry, zone: tzinfo | None, width: int) -> Text:
+def short_event_line(entry: Entry, zone: tzinfo | None, width: int) -> Text:
     """Return the line for a terminal of so many columns; the day is in a line above."""
-    return beside(
-        [(when(entry.stored_s, zone)[1], CLOCK, "dim"), *cells(entry)], format_event(entry), width
+    return cells_and_sentence(
+        [(date_and_time(entry.stored_s, zone)[1], CLOCK_WIDTH, "dim"), *event_cells(entry)],
+        format_event(entry),
+        width,
     )
 
 
-def cells(entry: Entry) -> list[Cell]:
+def event_cells(entry: Entry) -> list[Cell]:
     """Return the name, the kind and the job of a message."""
     name = (event_name(entry), WIDTHS[1], "dim")
     return [
         name,
-        (fact(entry.said), LONGEST_FACT, style(entry.said)),
-        (whose(entry.said), WHOSE, "bold"),
+        (event_kind(entry.message), LONGEST_FACT, event_style(entry.message)),
+        (event_object(entry.message), OBJECT_WIDTH, "bold"),
     ]
 
 
 def format_event(entry: Entry) -> Text:
-    return Text(sentence(entry.said), BAD if bad(entry.said) else "")
+    return Text(sentence(entry.message), BAD if needs_attention(entry.message) else "")
 
 
-def document(entry: Entry) -> str:
+def event_json(entry: Entry) -> str:
     """One JSON object."""
-    return msgspec.json.encode(parts(entry)).decode()
+    return msgspec.json.encode(event_fields(entry)).decode()
 
 
-def parts(entry: Entry) -> dict[str, Any]:
+def event_fields(entry: Entry) -> dict[str, Any]:
     """`event`: its name, for `weir why`; `id`: the same said twice has it twice."""
     return {
         "time": datetime.fromtimestamp(entry.stored_s, UTC).isoformat(),
         "event": event_name(entry),
-        "fact": fact(entry.said),
+        "fact": event_kind(entry.message),
         "stream": entry.stream,
         "sequence": entry.sequence,
         "subject": entry.subject,
-        "id": entry.said.id() if isinstance(entry.said, Message) else None,
-        "sentence": sentence(entry.said),
-        "message": entry.said,
+        "id": entry.message.id() if isinstance(entry.message, Message) else None,
+        "sentence": sentence(entry.message),
+        "message": entry.message,
     }
 
 
-def fact(said: Message | DeadLetter) -> str:
+def event_kind(said: Message | DeadLetter) -> str:
     return DEAD if isinstance(said, DeadLetter) else tag_of(type(said))
 
 
-def whose(said: Message | DeadLetter) -> str:
+def event_object(said: Message | DeadLetter) -> str:
     """The node or the service, or the job: with its namespace where that is not the default one."""
     if isinstance(said, CapacityChanged):
         return said.node
@@ -125,31 +129,31 @@ def whose(said: Message | DeadLetter) -> str:
     return job if namespace == "default" else f"{namespace}/{job}"
 
 
-def numbers(entry: Entry) -> str:
+def event_numbers(entry: Entry) -> str:
     """Return the numbers to search for: the uid at both ends of a job's life; revision, generation
     and step in between.
     """
-    if isinstance(entry.said, JobRequested):
+    if isinstance(entry.message, JobRequested):
         return f"uid={entry.sequence}"
-    chosen = AT_THE_ENDS if fact(entry.said).startswith("job.") else BETWEEN
+    chosen = AT_THE_ENDS if event_kind(entry.message).startswith("job.") else BETWEEN
     return " ".join(
         f"{short}={value}"
         for name, short in chosen.items()
-        if (value := getattr(entry.said, name, 0))
+        if (value := getattr(entry.message, name, 0))
     )
 
 
-def when(stored_s: float, zone: tzinfo | None) -> tuple[str, str]:
+def date_and_time(stored_s: float, zone: tzinfo | None) -> tuple[str, str]:
     """The day, and the time of day."""
     at = datetime.fromtimestamp(stored_s, UTC).astimezone(zone)
     return f"{at:%Y-%m-%d}", f"{at:%H:%M:%S}"
 
 
-def style(said: Message | DeadLetter) -> str:
-    return BAD if bad(said) else STYLES[fact(said).partition(".")[0]]
+def event_style(said: Message | DeadLetter) -> str:
+    return BAD if needs_attention(said) else STYLES[event_kind(said).partition(".")[0]]
 
 
-def bad(said: Message | DeadLetter) -> bool:
+def needs_attention(said: Message | DeadLetter) -> bool:
     """Return True for a message that needs attention."""
     if isinstance(said, JobFinished):
         return said.outcome == "failed"
@@ -168,27 +172,27 @@ def bad(said: Message | DeadLetter) -> bool:
 
 Cell = tuple[str, int, str]
 """Text, width in columns, style. A wider text moves the rest of the line to the right."""
-LEAST, INDENT = 24, 6
+LEAST_SENTENCE_WIDTH, INDENT = 24, 6
 """With fewer columns than these beside its cells a sentence stands below them, so far from the
 left.
 """
 
 
-def beside(cells: Sequence[Cell], sentence: Text, width: int | None) -> Text:
+def cells_and_sentence(cells: Sequence[Cell], sentence: Text, width: int | None) -> Text:
     """`width` of the terminal; None: one line, however long."""
     front = Text.assemble(
         *((f"{_pad_text(single_line(text), wide)} ", style) for text, wide, style in cells)
     )
     if width is None or sentence.cell_len <= width - front.cell_len:
         return Text.assemble(front, sentence)
-    if width - front.cell_len >= LEAST:
+    if width - front.cell_len >= LEAST_SENTENCE_WIDTH:
         return Text.assemble(front, _wrap_sentence(sentence, width, front.cell_len))
     front.rstrip()
     return Text.assemble(front, "\n", " " * INDENT, _wrap_sentence(sentence, width, INDENT))
 
 
 def _wrap_sentence(sentence: Text, width: int, begins: int) -> Text:
-    lines = sentence.wrap(RULER, max(width - begins, LEAST))
+    lines = sentence.wrap(RULER, max(width - begins, LEAST_SENTENCE_WIDTH))
     for line in lines:
         line.rstrip()
     return Text(f"\n{' ' * begins}").join(lines)
@@ -211,7 +215,7 @@ def format_dead_letter(
     """`number`: the name of the dead letter in commands. `zone` None: the zone of this machine."""
     return Text.assemble(
         (f"{number:>6} ", "bold"),
-        (f"{' '.join(when(stored_s, zone))} ", "dim"),
+        (f"{' '.join(date_and_time(stored_s, zone))} ", "dim"),
         (f"{single_line(letter.subject)} ", "cyan"),
         headline(letter.error),
     )
@@ -224,12 +228,12 @@ def format_dead_letter_fields(letter: DeadLetter) -> str:
 
 def encode_dead_letter(entry: Entry) -> str:
     """One JSON object."""
-    assert isinstance(entry.said, DeadLetter)
-    fields: dict[str, Any] = msgspec.structs.asdict(entry.said)
+    assert isinstance(entry.message, DeadLetter)
+    fields: dict[str, Any] = msgspec.structs.asdict(entry.message)
     return msgspec.json.encode(
-        {"letter": entry.sequence, "time": _iso(entry.stored_s), **fields}
+        {"letter": entry.sequence, "time": _iso_time(entry.stored_s), **fields}
     ).decode()
 
 
-def _iso(stored_s: float) -> str:
+def _iso_time(stored_s: float) -> str:
     return datetime.fromtimestamp(stored_s, UTC).isoformat()

@@ -21,7 +21,14 @@ import msgspec
 from rich.text import Text
 
 from services.console.log_entry import Entry, event_name
-from services.console.text.event_lines import Cell, beside, cells, fact, format_event, when
+from services.console.text.event_lines import (
+    Cell,
+    cells_and_sentence,
+    date_and_time,
+    event_cells,
+    event_kind,
+    format_event,
+)
 from services.console.why.rules import Known, cause_of, key_of
 from shared.messages import (
     AllocationDecided,
@@ -107,7 +114,7 @@ def _follows(event: Entry, known: Known) -> dict[Name, list[Step]]:
 
 
 def _is_decision(entry: Entry) -> bool:
-    return isinstance(entry.said, AllocationDecided)
+    return isinstance(entry.message, AllocationDecided)
 
 
 def _name(entry: Entry) -> Name:
@@ -134,7 +141,7 @@ def lacks(entries: Iterable[Entry], known: Known) -> set[Lack]:
 
 
 def _of(entry: Entry, known: Known) -> Iterator[Lack]:
-    said = entry.said
+    said = entry.message
     if key := key_of(entry):
         yield Lack("job", key)
     if isinstance(said, CapacityChanged):
@@ -199,7 +206,7 @@ def chain_table(
 
 def _parts(chain: Chain, zone: tzinfo | None) -> Iterator[tuple[str, Sequence[Step], bool]]:
     """Heading, rows, and True if the last rows of many are kept."""
-    at = " ".join(when(chain.event.entry.stored_s, zone))
+    at = " ".join(date_and_time(chain.event.entry.stored_s, zone))
     if chain.before:
         yield "what led to it", chain.before, True
     yield f"the event, {at}", [chain.event], False
@@ -208,10 +215,10 @@ def _parts(chain: Chain, zone: tzinfo | None) -> Iterator[tuple[str, Sequence[St
 
 
 def _row(step: Step, zero_s: float, width: int | None) -> Text:
-    name, *rest = cells(step.entry)
+    name, *rest = event_cells(step.entry)
     after = (offset(step.entry, zero_s), AT, "dim")
     because: Cell = (reasons(step), BECAUSE, "dim")
-    return beside([after, name, because, *rest], format_event(step.entry), width)
+    return cells_and_sentence([after, name, because, *rest], format_event(step.entry), width)
 
 
 def offset(entry: Entry, zero_s: float) -> str:
@@ -225,14 +232,16 @@ def offset(entry: Entry, zero_s: float) -> str:
 
 def reasons(step: Step) -> str:
     """Return the names of its causes; for a root its kind."""
-    return " ".join(map(event_name, step.because)) or ROOTS.get(type(step.entry.said), UNKNOWN)
+    return " ".join(map(event_name, step.because)) or ROOTS.get(type(step.entry.message), UNKNOWN)
 
 
 def _merge_alike(steps: Sequence[Step]) -> list[tuple[Step, list[Step]]]:
     """Each with those like it that it stands for."""
     alike: dict[tuple[str, str, str], list[Step]] = {}
     for step in steps:
-        alike.setdefault((fact(step.entry.said), _whose(step), reasons(step)), []).append(step)
+        alike.setdefault((event_kind(step.entry.message), _whose(step), reasons(step)), []).append(
+            step
+        )
     kept: list[tuple[Step, list[Step]]] = [
         (s, []) for group in alike.values() if len(group) <= ALIKE for s in group
     ]
@@ -241,7 +250,9 @@ def _merge_alike(steps: Sequence[Step]) -> list[tuple[Step, list[Step]]]:
 
 
 def _whose(step: Step) -> str:
-    return f"{getattr(step.entry.said, 'namespace', '')}/{getattr(step.entry.said, 'job', '')}"
+    return (
+        f"{getattr(step.entry.message, 'namespace', '')}/{getattr(step.entry.message, 'job', '')}"
+    )
 
 
 def _cut(
@@ -255,6 +266,6 @@ def _cut(
 def _more(step: Step, more: Sequence[Step], zero_s: float) -> str:
     last = more[-1].entry
     return (
-        f"and {len(more)} more of {fact(step.entry.said)}, the last {event_name(last)} at"
+        f"and {len(more)} more of {event_kind(step.entry.message)}, the last {event_name(last)} at"
         f" {offset(last, zero_s)}"
     )

@@ -58,8 +58,8 @@ class Known:
         self.uids: dict[str, list[int]] = defaultdict(list)
         self._told: dict[tuple[type[Message], str], list[Entry]] = defaultdict(list)
         for entry in self.entries:
-            if isinstance(entry.said, Message):
-                self._note(entry, entry.said)
+            if isinstance(entry.message, Message):
+                self._note(entry, entry.message)
 
     def _note(self, entry: Entry, said: Message) -> None:
         self.by_id.setdefault(said.id(), entry)  # the first of what was said twice
@@ -81,7 +81,7 @@ class Known:
         entries = self.of(kind, whose)
         end = bisect_left(entries, before, key=lambda entry: entry.order)
         for number in range(end - 1, -1, -1):
-            if holds(entries[number].said):
+            if holds(entries[number].message):
                 return entries[number]
         return None
 
@@ -92,7 +92,7 @@ class Known:
         entries = self.of(kind, whose)
         begin = bisect_left(entries, after, key=lambda entry: entry.order)
         for number in range(begin, len(entries)):
-            if holds(entries[number].said):
+            if holds(entries[number].message):
                 return entries[number]
         return None
 
@@ -102,17 +102,17 @@ def uid_of(entry: Entry) -> int:
 
     The number of a request in its stream becomes the uid of its job.
     """
-    if isinstance(entry.said, JobRequested):
+    if isinstance(entry.message, JobRequested):
         return entry.sequence
-    return int(getattr(entry.said, "uid", 0))
+    return int(getattr(entry.message, "uid", 0))
 
 
 def key_of(entry: Entry) -> str:
     """Return `<namespace>.<job>`; empty for a message about a node or a service, and a dead
     letter.
     """
-    if isinstance(entry.said, JobNameMessage | JobRejected | ChangeRejected):
-        return entry.said.key()
+    if isinstance(entry.message, JobNameMessage | JobRejected | ChangeRejected):
+        return entry.message.key()
     return ""
 
 
@@ -139,7 +139,7 @@ class Before(NamedTuple):
         for decision in decisions:
             if decision.order >= self.entry.order:
                 return None
-            if has_task(decision.said, role, serial):
+            if has_task(decision.message, role, serial):
                 return decision
         return None
 
@@ -155,9 +155,9 @@ Pod = tuple[str, str, str]
 def causes_of_capacity_change(m: CapacityChanged, before: Before) -> Iterable[Entry | None]:
     """Return the cause of each pod of ours that came or went. Pods of others have none."""
     previous = before.known.newest(CapacityChanged, m.key(), before.entry.order)
-    if previous is None or not isinstance(previous.said, CapacityChanged):
+    if previous is None or not isinstance(previous.message, CapacityChanged):
         return []
-    was, now = _own_pods(previous.said), _own_pods(m)
+    was, now = _own_pods(previous.message), _own_pods(m)
     created = [_creating_decision(pod, before) for pod in now - was]
     removed = [_removing_entry(pod, before) for pod in was - now]
     return created + removed
@@ -205,10 +205,10 @@ Found = Iterable[Entry | None]
 
 def cause_of(entry: Entry, known: Known) -> tuple[Entry, ...]:
     """Return the direct causes, oldest first; none for a root, or if the cause was not read."""
-    rule = RULES.get(type(entry.said))
+    rule = RULES.get(type(entry.message))
     if rule is None:
         return ()
-    found = {cause.order: cause for cause in rule(entry.said, Before(entry, known)) if cause}
+    found = {cause.order: cause for cause in rule(entry.message, Before(entry, known)) if cause}
     return tuple(found[order] for order in sorted(found))
 
 

@@ -39,12 +39,12 @@ class Still:
     """A watch whose board is given; who looks cannot tell."""
 
     def __init__(self, board: Board) -> None:
-        self.board, self.cut_s, self.caught_up, self.turned = board, None, True, asyncio.Event()
+        self.board, self.cut_s, self.caught_up, self.changed = board, None, True, asyncio.Event()
 
     def show(self, board: Board) -> None:
         self.board = board
-        self.turned.set()
-        self.turned = asyncio.Event()
+        self.changed.set()
+        self.changed = asyncio.Event()
 
 
 @asynccontextmanager

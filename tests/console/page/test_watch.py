@@ -38,7 +38,7 @@ async def watch(nats_url: str, bus: Bus) -> AsyncIterator[Watch]:
 async def until(watch: Watch, met: Callable[[], bool], within_s: float = 60.0) -> None:
     async with asyncio.timeout(within_s):
         while not met():
-            with_news = watch.turned
+            with_news = watch.changed
             await asyncio.wait_for(with_news.wait(), within_s)
 
 

@@ -12,7 +12,15 @@ import pytest
 from rich.text import Text
 
 from services.console.log_entry import Entry
-from services.console.text.event_lines import WIDTHS, beside, brief, document, line, numbers, whose
+from services.console.text.event_lines import (
+    WIDTHS,
+    cells_and_sentence,
+    event_json,
+    event_line,
+    event_numbers,
+    event_object,
+    short_event_line,
+)
 from services.console.text.sentences import sentence
 from shared.bus.subjects import subject_of
 from shared.messages import CancelRequested, DeadLetter, JobFinished, Message, ProgressReported
@@ -28,7 +36,7 @@ def entry(said: Message) -> Entry:
 
 @EACH
 def test_every_kind_is_one_line_with_its_sentence_at_the_end(said: Message) -> None:
-    drawn = line(entry(said), UTC).plain
+    drawn = event_line(entry(said), UTC).plain
 
     assert drawn.startswith("2023-11-14 22:13:20 ")
     assert drawn.endswith(sentence(said))
@@ -37,7 +45,7 @@ def test_every_kind_is_one_line_with_its_sentence_at_the_end(said: Message) -> N
 
 @EACH
 def test_every_kind_fits_the_width_of_the_terminal(said: Message) -> None:
-    drawn = brief(entry(said), UTC, 80).plain
+    drawn = short_event_line(entry(said), UTC, 80).plain
 
     assert drawn.startswith("22:13:20 o7     ")
     assert max(map(len, drawn.splitlines())) <= 80
@@ -46,7 +54,7 @@ def test_every_kind_fits_the_width_of_the_terminal(said: Message) -> None:
 
 @EACH
 def test_every_kind_as_json_has_the_complete_message(said: Message) -> None:
-    told = json.loads(document(entry(said)))
+    told = json.loads(event_json(entry(said)))
 
     assert told["message"]["fact"] == told["fact"]
     assert told["sequence"] == 7 and told["sentence"] == sentence(said)
@@ -56,7 +64,7 @@ def test_every_kind_as_json_has_the_complete_message(said: Message) -> None:
 
 def test_columns_are_aligned() -> None:
     drawn = {
-        line(entry(said), UTC).plain.index(sentence(said))
+        event_line(entry(said), UTC).plain.index(sentence(said))
         for said in one_of_each()
         if type(said) in (JobFinished, ProgressReported)
     }
@@ -65,13 +73,15 @@ def test_columns_are_aligned() -> None:
 
 
 def test_a_request_shows_the_uid_of_its_job() -> None:
-    assert numbers(entry(one_of_each()[0])) == "uid=7"
-    assert numbers(entry(JobFinished(**JOB, outcome="failed", step=3))) == "uid=7 gen=2 step=3"
+    assert event_numbers(entry(one_of_each()[0])) == "uid=7"
+    assert (
+        event_numbers(entry(JobFinished(**JOB, outcome="failed", step=3))) == "uid=7 gen=2 step=3"
+    )
 
 
 def test_a_namespace_other_than_the_default_is_shown() -> None:
-    assert whose(CancelRequested(job="digits")) == "digits"
-    assert whose(CancelRequested(job="digits", namespace="red")) == "red/digits"
+    assert event_object(CancelRequested(job="digits")) == "digits"
+    assert event_object(CancelRequested(job="digits", namespace="red")) == "red/digits"
 
 
 def test_events_that_need_attention_are_red() -> None:
@@ -81,7 +91,7 @@ def test_events_that_need_attention_are_red() -> None:
     for said in (failed, dead):
         assert any(
             "red" in str(span.style)
-            for span in line(Entry(said, "s", "weir-orders", 1, STORED_S), UTC).spans
+            for span in event_line(Entry(said, "s", "weir-orders", 1, STORED_S), UTC).spans
         )
 
 
@@ -91,11 +101,11 @@ LONG = Text("one two three four five six seven eight nine ten")
 
 
 def test_without_a_width_a_line_is_not_wrapped() -> None:
-    assert beside(CELLS, LONG, None).plain == FRONT + LONG.plain
+    assert cells_and_sentence(CELLS, LONG, None).plain == FRONT + LONG.plain
 
 
 def test_a_wrapped_line_is_indented() -> None:
-    folded = beside(CELLS, LONG, len(FRONT) + 24).plain.splitlines()
+    folded = cells_and_sentence(CELLS, LONG, len(FRONT) + 24).plain.splitlines()
 
     assert folded == [
         FRONT + "one two three four five",
@@ -104,7 +114,7 @@ def test_a_wrapped_line_is_indented() -> None:
 
 
 def test_without_room_beside_the_text_starts_on_the_next_line() -> None:
-    folded = beside(CELLS, LONG, len(FRONT) + 20).plain.splitlines()
+    folded = cells_and_sentence(CELLS, LONG, len(FRONT) + 20).plain.splitlines()
 
     assert folded == [
         FRONT.rstrip(),
@@ -115,7 +125,7 @@ def test_without_room_beside_the_text_starts_on_the_next_line() -> None:
 
 @pytest.mark.parametrize("foreign", ["a\nb", "\x1b[31m", "日本語の名前"])
 def test_external_text_does_not_break_columns(foreign: str) -> None:
-    drawn = beside([(foreign, 14, ""), *CELLS], Text("sentence"), 200)
+    drawn = cells_and_sentence([(foreign, 14, ""), *CELLS], Text("sentence"), 200)
 
     assert drawn.plain.isprintable()
     assert drawn[: drawn.plain.index("12:00:00")].cell_len == 15

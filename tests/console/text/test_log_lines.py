@@ -10,13 +10,13 @@ import json
 from datetime import UTC
 from typing import Any
 
-from services.console.text.log_lines import lines, once, routine
+from services.console.text.log_lines import format_log_line, is_routine, without_repeated_failures
 from services.trainer.worker import failure_cause
 
 
 def shown(raw: bytes | dict[str, Any], task: str = "worker-2") -> list[str]:
     said = raw if isinstance(raw, bytes) else json.dumps(raw).encode() + b"\n"
-    return [line.plain for line in lines(said, task, UTC)]
+    return [line.plain for line in format_log_line(said, task, UTC)]
 
 
 SAID = {
@@ -48,15 +48,15 @@ def test_other_output_is_unchanged_without_control_characters() -> None:
 
 
 def test_routine_lines_are_weirs_and_tensorflows_and_never_the_programs() -> None:
-    assert routine(json.dumps(SAID).encode())
-    assert not routine(json.dumps({**SAID, "level": "warning"}).encode())
-    assert routine(
+    assert is_routine(json.dumps(SAID).encode())
+    assert not is_routine(json.dumps({**SAID, "level": "warning"}).encode())
+    assert is_routine(
         b"I0000 00:00:1795326885.475742   25375 port.cc:153] oneDNN custom operations are on.\n"
     )
-    assert routine(
+    assert is_routine(
         b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
     )
-    assert routine(
+    assert is_routine(
         b"E0000 00:00:1795326922.9   25375 cuda_platform.cc:52] failed call to cuInit: INTERNAL\n"
     )
     for own in (
@@ -66,7 +66,7 @@ def test_routine_lines_are_weirs_and_tensorflows_and_never_the_programs() -> Non
         b"I think\n",
         b"WARNING: mine\n",
     ):
-        assert not routine(own)
+        assert not is_routine(own)
 
 
 def test_settings_are_shown_only_in_json() -> None:
@@ -136,7 +136,7 @@ ENDED = '{"event": "ChildEnded", "level": "warning"}\n'
 def filtered_lines(log: str) -> list[str]:
     return [
         line.decode().rstrip("\n")
-        for line, is_shown in once(log.encode().splitlines(keepends=True))
+        for line, is_shown in without_repeated_failures(log.encode().splitlines(keepends=True))
         if is_shown
     ]
 
@@ -184,4 +184,6 @@ def test_a_program_that_prints_its_own_traceback_keeps_it() -> None:
 
 def test_no_line_is_lost_or_added() -> None:
     log = f"a\n{CLOSURE}{TRUNCATED}b"
-    assert len([*once(log.encode().splitlines(keepends=True))]) == len(log.splitlines())
+    assert len([*without_repeated_failures(log.encode().splitlines(keepends=True))]) == len(
+        log.splitlines()
+    )

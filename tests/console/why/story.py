@@ -168,7 +168,7 @@ class Growth:
         self.log = Log()
         self.full = self.log.say(node("full"))
         self.job = Job(self.log, "digits")
-        self.first = self.job.decided(1, SMALL, self.job.accepted.said.id())  # type: ignore[union-attr]
+        self.first = self.job.decided(1, SMALL, self.job.accepted.message.id())  # type: ignore[union-attr]
         self.stood = [entry for task in SMALL for entry in self.job.stands(1, *task)]
         self.spec1 = self.job.published(1, SMALL)
         self.prepared1 = [self.job.prepared(1, *task) for task in SMALL]

@@ -58,7 +58,7 @@ def test_a_request_has_its_first_generation_as_an_effect_and_no_later_decision(
 
 def test_a_second_decision_is_named_and_not_followed() -> None:
     grown = Growth()
-    third = grown.job.decided(3, SMALL, grown.reports2[0].said.id())  # type: ignore[union-attr]
+    third = grown.job.decided(3, SMALL, grown.reports2[0].message.id())  # type: ignore[union-attr]
     spec3 = grown.job.published(3, SMALL)
 
     after = entries(build_chain(grown.freed, grown.log.known()).after)

@@ -19,8 +19,6 @@ import re
 from collections.abc import Callable
 from datetime import datetime, tzinfo
 
-from services.allocator.admission.validation import NAME
-from services.allocator.custom_policies import register_policies
 from shared.bus.subjects import BY_TAG, LONGEST_NAME, is_name
 from shared.runtime.config import BadSettings
 
@@ -29,6 +27,8 @@ SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 def name(text: str) -> str:
     if not is_name(text):
+        from services.allocator.admission.validation import NAME
+
         raise ValueError(f"{text!r} is not {NAME}, at most {LONGEST_NAME} characters")
     return text
 
@@ -61,6 +61,8 @@ def _number(text: str, is_valid: Callable[[float], bool], description: str) -> f
 
 def policies(text: str) -> tuple[str, ...]:
     """Names with commas between, as an argument."""
+    from services.allocator.custom_policies import register_policies
+
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     try:
         register_policies(names or (text,))

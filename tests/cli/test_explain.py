@@ -138,7 +138,7 @@ async def test_explain_uses_the_snapshot_if_the_beginning_is_purged(
     )
 
 
-async def test_of_a_very_long_log_only_what_is_recent_is_read_and_the_cause_is_found_all_the_same(
+async def test_only_the_recent_part_of_a_long_log_is_read_and_the_cause_is_found(
     bus: Bus, nats_url: str, prompt: Prompt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await started(bus)
@@ -174,7 +174,7 @@ async def grows(bus: Bus) -> AllocationDecided:
     return grown
 
 
-async def test_a_stored_state_that_knows_of_later_is_of_no_use_for_before(
+async def test_a_snapshot_newer_than_the_requested_time_is_not_used(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     await started(bus)
@@ -206,9 +206,7 @@ async def remembered(bus: Bus) -> None:
     await snapshot.store_snapshot(bus, state)
 
 
-async def test_whatever_the_log_holds_is_no_hindrance(
-    bus: Bus, nats_url: str, prompt: Prompt
-) -> None:
+async def test_explain_of_any_log_has_no_traceback(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     await told(bus, *one_of_each())
 
     said = await prompt("explain", "digits", "--nats", nats_url)
@@ -217,7 +215,7 @@ async def test_whatever_the_log_holds_is_no_hindrance(
 
 
 @pytest.mark.parametrize("at", ["soon", "25:00"])
-async def test_what_is_no_time_is_wrong_use(
+async def test_an_invalid_time_is_wrong_use(
     at: str, nats_server: NatsServer, prompt: Prompt
 ) -> None:
     said = await prompt("explain", "mnist", "--nats", nats_server.url, "--at", at)
@@ -225,7 +223,7 @@ async def test_what_is_no_time_is_wrong_use(
     assert said.code == 2
 
 
-async def test_where_the_policy_is_not_known_here_the_allocators_last_word_is_told(
+async def test_explain_without_the_policy_shows_the_allocators_last_reason(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     await told(bus, node(cpu=3), accepted(request(policy="mine:fair")))

@@ -66,7 +66,7 @@ BESIDE: dict[str, tuple[type[Message] | Trouble, ...]] = {
 }
 
 
-def test_every_fault_that_is_provoked_has_its_line() -> None:
+def test_every_provoked_fault_has_its_line() -> None:
     assert set(TOLD) == set(BY_NAME)
     troubles = {
         what
@@ -78,7 +78,7 @@ def test_every_fault_that_is_provoked_has_its_line() -> None:
 
 
 @pytest.mark.parametrize("failure", [name for name, told in (TOLD | BESIDE).items() if told])
-def test_what_tells_of_it_is_shown_by_weir_events(failure: str) -> None:
+def test_the_events_of_a_fault_are_shown_by_weir_events(failure: str) -> None:
     each = {type(said): said for said in one_of_each()}
     for what in (TOLD | BESIDE)[failure]:
         said = each[ServiceTroubled if isinstance(what, str) else what]

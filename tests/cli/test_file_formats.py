@@ -36,7 +36,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_the_examples_of_files_are_a_world_that_is_simulated(
+def test_the_example_files_can_be_simulated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words: list[str] = []
@@ -48,7 +48,7 @@ def test_the_examples_of_files_are_a_world_that_is_simulated(
     assert json.loads((tmp_path / "out").read_text())["weir"]["completed"] == 1
 
 
-def test_help_has_every_column_and_the_examples_themselves(
+def test_help_has_every_column_and_the_examples(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     page = shown(capsys, "simulate", "--help-files")
@@ -62,7 +62,7 @@ def test_help_has_every_column_and_the_examples_themselves(
         assert all(line in page for line in EXAMPLES[name].splitlines())
 
 
-def test_the_example_of_a_line_is_answered_with_the_fields_that_help_has(
+def test_the_answer_to_the_example_line_has_the_fields_in_the_help(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = shown(capsys, "decide", "--help-lines")
@@ -78,7 +78,7 @@ def test_the_example_of_a_line_is_answered_with_the_fields_that_help_has(
     assert [name for name in names if f'"{name}": ' not in page] == [] and "errors" not in answer
 
 
-def test_help_has_every_field_that_a_line_may_have(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_lists_every_field_of_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     pages = shown(capsys, "decide", "--help-lines") + shown(capsys, "decide", "--help-fields")
     parts = Said.__subclasses__()
     assert [
@@ -89,7 +89,7 @@ def test_help_has_every_field_that_a_line_may_have(capsys: pytest.CaptureFixture
     ] == []
 
 
-def test_what_must_be_there_is_what_help_says() -> None:
+def test_the_required_fields_are_those_in_the_help() -> None:
     least: dict[str, Any] = {
         "now": 0,
         "nodes": [{"name": "n1"}],
@@ -109,7 +109,7 @@ def test_what_must_be_there_is_what_help_says() -> None:
             read_document(json.dumps(without).encode())
 
 
-def test_a_file_that_cannot_be_used_is_answered_with_what_it_should_have(
+def test_an_unusable_file_is_an_error_with_the_expected_content(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in EXAMPLES:

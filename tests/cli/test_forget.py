@@ -50,7 +50,7 @@ async def submitted(prompt: Prompt, server: NatsServer, folder: Path) -> Path:
     return own
 
 
-async def test_a_submitter_forgets_a_job_that_is_over_and_may_keep_its_checkpoints(
+async def test_a_submitter_forgets_a_finished_job_and_may_keep_its_checkpoints(
     prompt: Prompt, tmp_path: Path, server: NatsServer
 ) -> None:
     own, checkpoints = await submitted(prompt, server, tmp_path), tmp_path / "checkpoints"
@@ -97,7 +97,7 @@ async def test_checkpoints_stay_while_another_job_continues_from_them(
 
 
 @pytest.mark.parametrize(("answer", "wanted"), [("y", True), ("", False), ("n", False)])
-def test_at_a_terminal_a_person_is_asked(
+def test_forget_asks_for_confirmation_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, answer: str, wanted: bool
 ) -> None:
     ours, theirs = os.openpty()

@@ -40,9 +40,7 @@ def loaded(path: Path) -> Any:
 
 
 @pytest.mark.parametrize(("name", "share"), [("clicks", (0.2, 0.35)), ("plays", (0.4, 0.6))])
-def test_generated_data_is_the_same_wherever_one_begins_to_read(
-    name: str, share: tuple[float, float]
-) -> None:
+def test_generated_data_is_the_same_from_every_start(name: str, share: tuple[float, float]) -> None:
     program = loaded(JOBS / f"{name}.py")
     whole, part = (
         [*program.dataset(*where).as_numpy_iterator()] for where in ((0, 500), (123, 321))
@@ -54,7 +52,7 @@ def test_generated_data_is_the_same_wherever_one_begins_to_read(
     assert share[0] < np.mean([label for _, label in whole]) < share[1]
 
 
-def test_plays_has_tables_that_one_ps_could_not_hold_and_each_ps_could() -> None:
+def test_the_tables_of_plays_need_more_memory_than_one_ps_and_each_fits_a_ps() -> None:
     plays, job = (
         loaded(JOBS / "plays.py"),
         parse_fields((JOBS / "plays.yaml").read_text(), "plays.yaml"),
@@ -67,7 +65,7 @@ def test_plays_has_tables_that_one_ps_could_not_hold_and_each_ps_could() -> None
     assert all(ids.min() >= 0 and ids.max() < plays.ROWS for ids in plays._ids(numbers).values())
 
 
-def test_characters_has_names_of_every_kind_and_none_is_most_of_them() -> None:
+def test_characters_has_names_of_every_kind_and_no_kind_has_the_majority() -> None:
     characters = loaded(JOBS / "characters.py")
     kinds = np.bincount(characters._labels, minlength=len(characters.KINDS)) / len(
         characters._labels
@@ -81,7 +79,7 @@ def test_characters_has_names_of_every_kind_and_none_is_most_of_them() -> None:
     )
 
 
-def test_diabetes_is_scaled_by_what_is_trained_on() -> None:
+def test_diabetes_is_scaled_by_its_training_data() -> None:
     diabetes = loaded(JOBS / "diabetes.py")
     seen = diabetes._inputs[: diabetes.examples()]
 
@@ -91,7 +89,7 @@ def test_diabetes_is_scaled_by_what_is_trained_on() -> None:
     )
 
 
-def test_clicks_has_a_million_parameters_and_a_row_of_each_id() -> None:
+def test_clicks_has_a_million_parameters_and_a_row_for_each_id() -> None:
     clicks = loaded(JOBS / "clicks.py")
     model = clicks.model()
     inputs, labels = next(iter(clicks.evaluation().batch(8)))

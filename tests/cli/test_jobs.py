@@ -29,7 +29,7 @@ async def shown(bus: Bus, job: str, namespace: str = "default", **fields: Any) -
     return view
 
 
-async def test_a_job_is_a_row_with_its_complete_epochs_of_all(
+async def test_jobs_shows_a_row_for_each_job_with_its_complete_epochs(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     await bus.publish(JobAccepted(job="digits", uid=7, request=request(epochs=9), accepted_s=1.0))
@@ -42,9 +42,7 @@ async def test_a_job_is_a_row_with_its_complete_epochs_of_all(
     assert said.out.rstrip().endswith("there is no room")
 
 
-async def test_no_line_ends_with_blanks_that_only_fill(
-    bus: Bus, nats_url: str, prompt: Prompt
-) -> None:
+async def test_no_printed_line_ends_with_blanks(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     await shown(bus, "digits", why="there is no room")
     await shown(bus, "clicks")
 
@@ -53,7 +51,7 @@ async def test_no_line_ends_with_blanks_that_only_fill(
     assert len(lines) == 4 and all(line == line.rstrip() for line in lines)
 
 
-async def test_where_no_terminal_is_a_job_is_one_line_however_long(
+async def test_without_a_terminal_each_job_is_one_line_of_any_length(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     long = " ".join(f"word-{number}" for number in range(300))
@@ -64,13 +62,15 @@ async def test_where_no_terminal_is_a_job_is_one_line_however_long(
     assert tuple(heading.split()) == HEADINGS and row.endswith(f" {long}") and "d" * 40 in row
 
 
-async def test_no_jobs_are_no_error(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_jobs_without_any_job_is_no_error(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     said = await prompt("jobs", "--nats", nats_url)
 
     assert (said.code, said.out) == (0, "") and "there are no jobs" in said.err
 
 
-async def test_for_programs_a_job_is_a_document(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_jobs_json_prints_one_object_for_each_job(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     views = [await shown(bus, "clicks"), await shown(bus, "digits")]
 
     said = await prompt("jobs", "--nats", nats_url, "--json")
@@ -78,7 +78,9 @@ async def test_for_programs_a_job_is_a_document(bus: Bus, nats_url: str, prompt:
     assert [msgspec.json.decode(line, type=JobView) for line in said.out.splitlines()] == views
 
 
-async def test_a_namespace_is_looked_at_alone(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_jobs_of_a_namespace_shows_only_its_jobs(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
     await shown(bus, "digits", "red")
     await shown(bus, "clicks")
 
@@ -87,7 +89,7 @@ async def test_a_namespace_is_looked_at_alone(bus: Bus, nats_url: str, prompt: P
     assert [json.loads(line)["job"] for line in said.out.splitlines()] == ["digits"]
 
 
-async def test_of_a_job_that_starts_it_says_what_is_awaited(
+async def test_a_starting_job_shows_the_number_of_awaited_pods(
     bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     await shown(
@@ -103,7 +105,7 @@ async def test_of_a_job_that_starts_it_says_what_is_awaited(
     assert json.loads(as_kept.out)["why"] == "generation 1 is in flight: the first size"
 
 
-async def test_watching_tells_each_step_of_a_start(bus: Bus) -> None:
+async def test_jobs_watch_shows_each_step_of_a_start(bus: Bus) -> None:
     await shown(bus, "mnist", uid=UID, phase="Starting")
     await bus.publish(decided())
     async with asyncio.timeout(60), aclosing(views_with_starts(bus, None, watch=True)) as changes:
@@ -119,7 +121,7 @@ async def bus_tells(changes: AsyncGenerator[Views, None], why: str) -> None:
         pass
 
 
-async def test_watching_shows_what_changes_and_forgets_what_goes(bus: Bus) -> None:
+async def test_watched_views_change_and_disappear_with_their_jobs(bus: Bus) -> None:
     bucket = await bus.bucket(JOBS)
     async with asyncio.timeout(60), aclosing(follow_views(bus, None)) as changes:
         seen = [set(await anext(changes))]

@@ -36,7 +36,7 @@ def patient(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (("namespaces", "jobs", "-n", ""), ["default", "red"]),
     ],
 )
-async def test_they_are_those_of_the_namespace_that_the_command_would_mean(
+async def test_completed_names_are_those_of_the_commands_namespace(
     bus: Bus, prompt: Prompt, typed: tuple[str, ...], names: list[str]
 ) -> None:
     for job, where in (("digits", "default"), ("clicks", "default"), ("diabetes", "red")):
@@ -48,7 +48,7 @@ async def test_they_are_those_of_the_namespace_that_the_command_would_mean(
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_job_that_is_over_is_offered_to_who_looks_and_not_to_who_cancels(
+async def test_a_finished_job_is_completed_for_other_commands_than_cancel(
     bus: Bus, prompt: Prompt
 ) -> None:
     for job, phase in (
@@ -68,14 +68,14 @@ async def test_a_job_that_is_over_is_offered_to_who_looks_and_not_to_who_cancels
 
 
 @pytest.mark.usefixtures("patient")
-async def test_what_is_no_name_reaches_no_shell(bus: Bus, prompt: Prompt) -> None:
+async def test_invalid_names_are_not_completed(bus: Bus, prompt: Prompt) -> None:
     odd = JobView(job="$(touch here)", namespace="default", uid=7, phase="Running")
     await (await bus.bucket(JOBS)).put("default.odd", msgspec.json.encode(odd))
 
     assert (await prompt("completion", "zsh", "--names", "jobs", "logs", "")).out.split() == []
 
 
-async def test_without_a_bus_there_are_none_and_no_word_of_it(
+async def test_without_a_bus_completion_prints_nothing(
     prompt: Prompt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEIR_NATS_URL", "nats://127.0.0.1:1")
@@ -83,7 +83,7 @@ async def test_without_a_bus_there_are_none_and_no_word_of_it(
     assert await prompt("completion", "fish", "--names", "jobs", "logs", "") == (0, "", "")
 
 
-async def test_a_bus_that_does_not_answer_is_not_waited_for(
+async def test_completion_does_not_wait_for_a_silent_bus(
     prompt: Prompt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that only listens: without a limit of its own a command would wait for it as long as any
@@ -98,7 +98,7 @@ async def test_a_bus_that_does_not_answer_is_not_waited_for(
     assert time.monotonic() - began_s < connection.CONNECT_S - 10
 
 
-def test_a_command_that_is_not_known_means_every_namespace() -> None:
+def test_an_unknown_command_completes_names_of_every_namespace() -> None:
     assert (
         typed_namespace(WEIR, "jobs", []) is None
         and typed_namespace(WEIR, "jobs", ["nonsense", ""]) is None

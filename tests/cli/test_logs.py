@@ -27,39 +27,41 @@ from tests.console.text.test_log_lines import CAUSE, CLOSURE
 Keep = Callable[[str, str], None]
 
 
-async def test_without_a_task_the_chief_of_the_job_is_shown(kube: Api, prompt: Prompt) -> None:
+async def test_logs_without_a_task_shows_the_chief(kube: Api, prompt: Prompt) -> None:
     said = await prompt("logs", "digits", "--kube", kube.url)
 
     assert (said.code, said.out) == (0, PRINTED)
 
 
-async def test_following_is_asked_of_the_api(kube: Api, prompt: Prompt) -> None:
+async def test_logs_follow_sets_follow_in_the_api_request(kube: Api, prompt: Prompt) -> None:
     await prompt("logs", "digits", "--kube", kube.url, "--follow")
 
     assert kube.asked["follow"].lower() == "true"
 
 
-async def test_only_pods_of_the_job_are_looked_at(kube: Api, prompt: Prompt) -> None:
+async def test_logs_reads_only_pods_of_the_job(kube: Api, prompt: Prompt) -> None:
     said = await prompt("logs", "digits", "ps-7", "--kube", kube.url)
 
     assert said.code == 1 and "there are digits-chief-0, digits-worker-1" in said.err
     assert kube.asked == {"labelSelector": "weir.dev/job=digits"}
 
 
-async def test_a_refusal_of_kubernetes_is_told_in_its_words(kube: Api, prompt: Prompt) -> None:
+async def test_an_error_of_kubernetes_is_printed_with_its_message(
+    kube: Api, prompt: Prompt
+) -> None:
     said = await prompt("logs", "digits", "worker-1", "--kube", kube.url)
 
     assert (said.code, said.err) == (1, "weir logs: Kubernetes refuses: is waiting to start\n")
 
 
-async def test_a_kubernetes_that_is_not_there_is_told(prompt: Prompt) -> None:
+async def test_an_unreachable_kubernetes_is_an_error(prompt: Prompt) -> None:
     said = await prompt("logs", "digits", "--kube", "http://127.0.0.1:1")
 
     assert said.code == 1 and said.err.startswith("weir logs: cannot reach Kubernetes")
     assert json.dumps(said.err).count("\\n") == 2 and "elsewhere give --kube URL" in said.err
 
 
-async def test_a_job_without_pods_is_told_to_be_over_or_unknown_with_those_that_there_are(
+async def test_a_job_without_pods_is_reported_as_finished_or_unknown_with_the_known_jobs(
     kube: Api, bus: Bus, nats_url: str, prompt: Prompt
 ) -> None:
     kube.items = []
@@ -74,7 +76,7 @@ async def test_a_job_without_pods_is_told_to_be_over_or_unknown_with_those_that_
     assert unknown.err == "weir logs: there is no job default/digits; there are default/clicks\n"
 
 
-async def test_the_help_names_a_task_as_tasks_are_named(
+async def test_the_tasks_in_the_help_of_logs_have_real_task_names(
     prompt: Prompt,
 ) -> None:
     said = await prompt("logs", "--help")
@@ -84,7 +86,7 @@ async def test_the_help_names_a_task_as_tasks_are_named(
     assert named and set(named) <= {f"{task.role}-{task.serial}" for task in first.tasks}
 
 
-async def test_without_a_kubernetes_to_ask_it_says_how_to_name_one(
+async def test_logs_without_a_kubernetes_names_the_option(
     prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -122,7 +124,7 @@ STARTED = {
 }
 
 
-async def test_of_a_pod_that_is_gone_what_is_kept_is_shown_readable_or_as_it_was_printed(
+async def test_the_kept_log_of_a_deleted_pod_is_shown_readable_or_raw(
     prompt: Prompt, keep: Keep
 ) -> None:
     text = f"{json.dumps(STARTED)}\nthe last words"
@@ -139,7 +141,7 @@ async def test_of_a_pod_that_is_gone_what_is_kept_is_shown_readable_or_as_it_was
     assert (there.out, there.err) == (PRINTED, ""), "who is there is asked"
 
 
-async def test_the_program_s_own_words_are_shown_and_how_many_others_are_not(
+async def test_logs_shows_the_programs_lines_and_the_number_of_hidden_lines(
     prompt: Prompt, kube: Api, keep: Keep
 ) -> None:
     keep("digits-chief-7", f"{json.dumps(STARTED)}\nI0000 00:00:1 port.cc:1] on\nmine\n")
@@ -153,14 +155,14 @@ async def test_the_program_s_own_words_are_shown_and_how_many_others_are_not(
     )
 
 
-def test_lines_are_put_together_whatever_they_come_in() -> None:
+def test_whole_lines_are_joined_from_chunks_of_any_size() -> None:
     for size in (1, 2, 3, 100):
         text = b"one\ntwo\r\n\nthree"
         chunks = [text[at : at + size] for at in range(0, len(text), size)]
         assert list(whole_lines(chunks)) == [b"one\n", b"two\r\n", b"\n", b"three"]
 
 
-async def test_a_failure_that_tensorflow_repeats_is_shown_once_and_all_of_it_on_request(
+async def test_a_repeated_tensorflow_failure_is_shown_once_and_in_full_with_all(
     prompt: Prompt, kube: Api, keep: Keep
 ) -> None:
     keep("digits-chief-7", f"mine\n{CLOSURE}{CLOSURE}")
@@ -182,7 +184,7 @@ def printed(
     return file
 
 
-def test_only_pods_of_this_very_job_are_found(tmp_path: Path) -> None:
+def test_kept_pods_are_only_those_of_the_job(tmp_path: Path) -> None:
     file = printed(tmp_path, "digits-chief-0", 100.0)
     printed(tmp_path, "digits-two-chief-0", 200.0)
     printed(tmp_path, "digits-chief-0", 300.0, namespace="team-a")
@@ -195,7 +197,7 @@ def test_only_pods_of_this_very_job_are_found(tmp_path: Path) -> None:
     ]
 
 
-def test_where_nothing_is_kept_nothing_is_found(tmp_path: Path) -> None:
+def test_without_kept_logs_no_pods_are_found(tmp_path: Path) -> None:
     assert (
         kept_pods("", "default", "digits")
         == kept_pods(str(tmp_path / "none"), "default", "digits")
@@ -203,7 +205,7 @@ def test_where_nothing_is_kept_nothing_is_found(tmp_path: Path) -> None:
     )
 
 
-def test_who_is_there_is_chosen_before_who_is_gone() -> None:
+def test_a_living_pod_is_chosen_before_a_deleted_one() -> None:
     there = [Pod("digits-chief-3", "chief", 10.0), Pod("digits-worker-4", "worker", 10.0)]
     gone = [
         Pod("digits-chief-0", "chief", 99.0, Path("a")),
@@ -222,21 +224,21 @@ PODS = [
 ]
 
 
-def test_without_a_task_it_is_the_newest_chief() -> None:
+def test_without_a_task_the_newest_chief_is_chosen() -> None:
     assert choose(PODS, None).name == "digits-chief-12"
 
 
-def test_a_task_is_found_by_the_end_of_its_pods_name_and_not_by_a_part_of_it() -> None:
+def test_a_task_matches_the_end_of_its_pods_name_only() -> None:
     assert (
         choose(PODS, "worker-1").name == choose(PODS, "digits-worker-1").name == "digits-worker-1"
     )
 
 
-def test_a_role_is_its_newest_task() -> None:
+def test_a_role_chooses_its_newest_pod() -> None:
     assert choose(PODS, "worker").name == "digits-worker-11"
 
 
-def test_a_task_that_is_not_there_is_answered_with_those_that_are() -> None:
+def test_an_unknown_task_is_an_error_with_the_known_pods() -> None:
     with pytest.raises(
         Trouble,
         match="no pod of 'ps-0'; there are digits-chief-0, digits-chief-12, digits-worker-1",
@@ -244,6 +246,6 @@ def test_a_task_that_is_not_there_is_answered_with_those_that_are() -> None:
         choose(PODS, "ps-0")
 
 
-def test_a_job_without_pods_is_told_so() -> None:
+def test_choosing_from_a_job_without_pods_is_an_error() -> None:
     with pytest.raises(Trouble, match="there are none of this job"):
         choose([], None)

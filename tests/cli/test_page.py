@@ -18,7 +18,7 @@ from tests.cli.conftest import Prompt
 WITHIN_S = 120
 
 
-async def test_it_says_where_it_is_answers_there_and_ends_on_ctrl_c(
+async def test_page_prints_its_address_answers_there_and_ends_on_ctrl_c(
     bus: Bus, nats_url: str
 ) -> None:
     await bus.publish(request())
@@ -42,7 +42,7 @@ async def test_it_says_where_it_is_answers_there_and_ends_on_ctrl_c(
 
 
 @pytest.mark.usefixtures("bus")
-async def test_a_port_that_is_taken_is_told_and_which_option_to_change(
+async def test_a_taken_port_is_an_error_that_names_the_option(
     prompt: Prompt, nats_url: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -52,7 +52,7 @@ async def programs_room(bus: Bus, namespace: str) -> int:
     return int((await bus.js.stream_info(program_stream(namespace))).config.max_bytes or 0)
 
 
-async def test_default_and_every_listed_and_named_namespace_get_a_bucket_of_programs(
+async def test_default_and_every_listed_and_named_namespace_get_a_program_bucket(
     bus: Bus, nats_url: str, prompt: Prompt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEIR_JOB_NAMESPACES", "red, blue")
@@ -105,7 +105,7 @@ async def test_the_credentials_of_setup_are_enough_to_provision_a_namespace(
             assert (said.code, said.err) == (0, "")
 
 
-async def test_a_listed_namespace_that_cannot_be_one_is_refused(
+async def test_an_invalid_listed_namespace_is_refused(
     nats_url: str, prompt: Prompt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEIR_JOB_NAMESPACES", "red,No Name")

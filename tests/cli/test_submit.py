@@ -234,7 +234,7 @@ async def test_submit_prints_hints_for_a_stored_program_and_a_namespace(
 
 
 @pytest.mark.usefixtures("allocator")
-async def test_the_same_file_twice_is_two_requests_and_the_second_is_refused_while_the_first_runs(
+async def test_a_second_request_of_the_same_file_is_refused_while_the_first_job_runs(
     nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     codes = [(await prompt("submit", job, "--nats", nats_url)).code for _ in range(2)]
@@ -269,7 +269,7 @@ async def test_a_program_with_a_replaced_description_is_uploaded_again(
 
 
 @pytest.mark.usefixtures("allocator")
-async def test_a_request_whose_program_is_described_as_something_else_is_refused(
+async def test_a_request_with_a_wrong_program_description_is_refused(
     bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path
 ) -> None:
     name = program_file.digest(PROGRAM.encode())

@@ -95,7 +95,7 @@ class CommandGroup(click.Group):
         return known_names(kind, namespace, only_open)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write(overview())
+        formatter.write(overview_text())
 
 
 WEIR = click.version_option(VERSION, message="weir %(version)s")(
@@ -134,7 +134,7 @@ def _usage_text(error: click.UsageError) -> str:
     if isinstance(error, UnknownCommand):
         return f"usage: {USAGE}\nweir: {error.format_message()}"
     if error.ctx is None or error.ctx.command is WEIR:
-        return overview()
+        return overview_text()
     path = error.ctx.command_path
     return f"{error.ctx.get_usage()}\n{path}: {error.format_message()}\nTry `{path} --help`."
 
@@ -153,7 +153,7 @@ def _needs_package(name: str, error: ModuleNotFoundError) -> int:
     return FAILED
 
 
-def overview() -> str:
+def overview_text() -> str:
     """Return the help of `weir`: one line a command, and the exit codes."""
     rows = []
     for name, text in COMMANDS.items():

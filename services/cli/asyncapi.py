@@ -8,8 +8,7 @@ import sys
 
 import msgspec
 
-from services.cli.asyncapi_document import document
-from services.cli.asyncapi_page import page
+from services.cli.asyncapi_document import build_document, build_page
 from services.cli.command_line import Arguments, command, flag
 from services.console.trouble import DONE
 
@@ -20,9 +19,9 @@ EXAMPLES = ("weir asyncapi > weir.json", "weir asyncapi --page > deploy/events.m
 @flag("--page", help="a page for people, in Markdown")
 def run(args: Arguments) -> int:
     whole = (
-        page()
+        build_page()
         if args.page
-        else msgspec.json.format(msgspec.json.encode(document()), indent=2).decode() + "\n"
+        else msgspec.json.format(msgspec.json.encode(build_document()), indent=2).decode() + "\n"
     )
     sys.stdout.write(whole)
     return DONE

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from services.cli import program_file
-from services.cli.command_line import FILE, Arguments, flag, help_page, option, options
+from services.cli.command_line import FILE, Arguments, combine_options, flag, help_page, option
 from services.cli.tfjob import WISHES, manifest, translate_tfjob
 from services.cli.tfjob import Asked as TfjobRequest
 from services.console import job_file
@@ -30,7 +30,7 @@ NO_PROGRAM = {"name": "program.py", "digest": f"sha256-{'0' * 64}"}
 """Stands for one that cannot be read, while the other fields are looked at."""
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`file`: what is asked by; `body`: the request with these `fields`, as JSON; `path`: of the
     program that goes with it, None where the request names one by its digest.
     """
@@ -42,12 +42,12 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     program: bytes | None
 
 
-def asked(args: Arguments) -> Asked:
+def prepare_request(args: Arguments) -> PreparedRequest:
     """Raises `Trouble` with everything that can be told against it here."""
-    file = _source(args)
-    fields, path = request_from_tfjob(args) if args.tfjob else _own(file, args)
+    file = _source_file(args)
+    fields, path = request_from_tfjob(args) if args.tfjob else _read_job_file(file, args)
     fields = _in_namespace(fields, args.namespace, file)
-    program, found, trouble = _program(path)
+    program, found, trouble = _read_program(path)
     fields = job_file.complete_fields(fields, found, uuid.uuid4().hex)
     body = job_file.encode_fields(fields, file.name)
     if wrong := job_file.reasons_against(fields):
@@ -60,13 +60,13 @@ def asked(args: Arguments) -> Asked:
         )
     if trouble:
         raise trouble
-    return Asked(file=file, fields=fields, body=body, path=path, program=program)
+    return PreparedRequest(file=file, fields=fields, body=body, path=path, program=program)
 
 
 BEGIN = f"Nothing was sent; {job_file.FIELDS_HINT}."
 
 
-def _source(args: Arguments) -> Path:
+def _source_file(args: Arguments) -> Path:
     """The file that is asked by."""
     file: Path | None = args.tfjob or args.file
     if file is None:
@@ -74,7 +74,7 @@ def _source(args: Arguments) -> Path:
     return file
 
 
-def _own(file: Path, args: Arguments) -> tuple[Fields, Path | None]:
+def _read_job_file(file: Path, args: Arguments) -> tuple[Fields, Path | None]:
     """Of a job's own file; its program lies beside it."""
     check_unused_options(args)
     fields = job_file.parse_fields(read_text(file, job_file.EXAMPLE_HINT), file.name)
@@ -97,7 +97,7 @@ def _in_namespace(fields: Fields, namespace: str | None, file: Path) -> Fields:
     return {**fields, "namespace": namespace}
 
 
-def _program(path: Path | None) -> tuple[bytes | None, Fields | None, Trouble | None]:
+def _read_program(path: Path | None) -> tuple[bytes | None, Fields | None, Trouble | None]:
     """Its text, how the request names it, and what is wrong with it."""
     if path is None:
         return None, None, None
@@ -127,7 +127,7 @@ NUMBERS = {
 }
 
 
-tfjob_options = options(
+tfjob_options = combine_options(
     option(
         "--tfjob",
         type=FILE,
@@ -157,7 +157,7 @@ tfjob_options = options(
 
 def check_unused_options(args: Arguments) -> None:
     """Raises `Trouble` for what would be passed over in silence without a TFJob."""
-    given = [f"--{name}" for name, value in _wishes(args).items() if value is not None]
+    given = [f"--{name}" for name, value in _option_values(args).items() if value is not None]
     if given or args.leave_out:
         told = ", ".join([*given, *(["--leave-out"] if args.leave_out else [])])
         raise Trouble(f"{told} goes with --tfjob; a job's own file says all of it", WRONG_USE)
@@ -169,9 +169,9 @@ def request_from_tfjob(args: Arguments) -> tuple[Fields, Path]:
     """
     file: Path = args.tfjob
     raw, beside = manifest(read_text(file, "give the file of a TFJob"), file.name)
-    found = translate_tfjob(raw, _wishes(args), beside)
+    found = translate_tfjob(raw, _option_values(args), beside)
     program = args.file or (file.parent / found.program if found.program else None)
-    _tell(file, found)
+    _print_moot_remarks(file, found)
     wrong = [
         *([] if program else [NEEDS_PROGRAM.format(file=file)]),
         *found.describe_remarks("wrong"),
@@ -187,11 +187,11 @@ def request_from_tfjob(args: Arguments) -> tuple[Fields, Path]:
     return found.fields, program
 
 
-def _wishes(args: Arguments) -> Fields:
+def _option_values(args: Arguments) -> Fields:
     return {name: getattr(args, name.replace("-", "_")) for name in WISHES}
 
 
-def _tell(file: Path, found: TfjobRequest) -> None:
+def _print_moot_remarks(file: Path, found: TfjobRequest) -> None:
     """What is done in another way than the file says, so that nobody is surprised."""
     for line in _format_list(
         f"of {file}, Weir does in its own way:", found.describe_remarks("moot")

@@ -30,10 +30,10 @@ STOPPED_S = 60.0
 @job_argument
 @timeout_option(STOPPED_S, "how long to wait until it has stopped")
 def run(args: Arguments) -> int:
-    return connection.on_bus(args, cancel)
+    return connection.on_bus(args, cancel_job)
 
 
-async def cancel(bus: Bus, args: Arguments) -> int:
+async def cancel_job(bus: Bus, args: Arguments) -> int:
     order = CancelRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
     name = f"{order.namespace}/{order.job}"
     await require_open(bus, name, order.key())
@@ -66,10 +66,11 @@ async def standing_of(bus: Bus, key: str) -> Standing:
     """Return whether there is a job of this name, and whether it is over."""
     requested = await bus.last_message(JobRequested, key)
     answered = [
-        _uid(await bus.last_message(kind, key)) for kind in (JobAccepted, JobRejected, JobFinished)
+        _uid_of(await bus.last_message(kind, key))
+        for kind in (JobAccepted, JobRejected, JobFinished)
     ]
     return standing(requested.sequence if requested else 0, *answered)
 
 
-def _uid(heard: StoredMessage | None) -> int:
+def _uid_of(heard: StoredMessage | None) -> int:
     return int(getattr(heard.message, "uid", 0)) if heard else 0

@@ -70,10 +70,10 @@ def read_bounds(text: str) -> Bounds:
 )
 @option("--ps", type=Value(read_bounds), metavar="MIN..MAX", help="how many ps it may have")
 def run(args: Arguments) -> int:
-    return connection.on_bus(args, change)
+    return connection.on_bus(args, change_job)
 
 
-async def change(bus: Bus, args: Arguments) -> int:
+async def change_job(bus: Bus, args: Arguments) -> int:
     if args.priority is None and args.workers is None and args.ps is None:
         raise Trouble("what is to change? Give --priority, --workers or --ps", WRONG_USE)
     order = ChangeRequested(
@@ -84,32 +84,32 @@ async def change(bus: Bus, args: Arguments) -> int:
         workers=args.workers,
         request_id=uuid.uuid4().hex,
     )
-    now = await ask_for(bus, order, args.timeout)
+    now = await request_change(bus, order, args.timeout)
     name = f"{args.namespace}/{args.job}"
     print(
-        f"job {name} has priority {now.priority}, {_least(now.ps)}{now.ps.max} ps and {_workers(now.workers)}"
+        f"job {name} has priority {now.priority}, {_minimum_text(now.ps)}{now.ps.max} ps and {_worker_range(now.workers)}"
     )
     return DONE
 
 
-def _workers(span: Span) -> str:
-    return f"{_least(span)}{format_count(span.max, 'worker')}"
+def _worker_range(span: Span) -> str:
+    return f"{_minimum_text(span)}{format_count(span.max, 'worker')}"
 
 
-def _least(span: Span) -> str:
+def _minimum_text(span: Span) -> str:
     return "" if span.min == span.max else f"{span.min} to "
 
 
 ANSWERS: tuple[type[JobChanged | ChangeRejected], ...] = (JobChanged, ChangeRejected)
 
 
-async def ask_for(bus: Bus, change: Change, within_s: float) -> JobChanged:
+async def request_change(bus: Bus, change: Change, within_s: float) -> JobChanged:
     """Return what the job is from now on; raise `Trouble` with every reason against it."""
     name = f"{change.namespace}/{change.job}"
     await require_open(bus, name, change.key())
     asked = await bus.request(change)
     answer = await job_status.first(
-        bus, ANSWERS, asked, lambda each: _answers(each) == asked, within_s, change.key()
+        bus, ANSWERS, asked, lambda each: _answered_request(each) == asked, within_s, change.key()
     )
     if answer is None:
         raise Trouble(
@@ -128,6 +128,6 @@ async def ask_for(bus: Bus, change: Change, within_s: float) -> JobChanged:
     return answer
 
 
-def _answers(answer: JobChanged | ChangeRejected) -> int:
+def _answered_request(answer: JobChanged | ChangeRejected) -> int:
     """The sequence of the request that it answers."""
     return answer.answers if isinstance(answer, JobChanged) else answer.uid

@@ -195,11 +195,11 @@ class Value(click.ParamType[Any]):
     ) -> list[CompletionItem]:
         return [
             CompletionItem(word)
-            for word in self.completions(ctx, incomplete)
+            for word in self.completion_words(ctx, incomplete)
             if word.startswith(incomplete)
         ]
 
-    def completions(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+    def completion_words(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
         return self.offers
 
 
@@ -209,7 +209,7 @@ class NameOnBus(Value):
     The group of all commands looks them up (`services/__main__.py`).
     """
 
-    def completions(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+    def completion_words(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
         weir: Any = ctx.find_root().command
         if self.name == "namespace":
             return list(weir.known_names("namespaces", None, only_open=False))
@@ -238,7 +238,7 @@ FILE = click.Path(path_type=Path, readable=False)
 # ---------------------------------------------------------------- options of several commands
 
 
-def options(*decorators: Decorator[Any]) -> Decorator[Any]:
+def combine_options(*decorators: Decorator[Any]) -> Decorator[Any]:
     """Combine the decorators of several options into one, in the order of their help."""
 
     def decorate(function: Any) -> Any:

@@ -34,11 +34,11 @@ def run(args: Arguments) -> int:
         return known_names.print_names(weir, *args.words)
     if args.words:
         raise Trouble(f"unexpected words: {' '.join(args.words)}", WRONG_USE)
-    sys.stdout.write(script(args.shell, weir))
+    sys.stdout.write(completion_script(args.shell, weir))
     return DONE
 
 
-def script(shell: str, weir: click.Command) -> str:
+def completion_script(shell: str, weir: click.Command) -> str:
     """Return the completion script of a shell. Call no shell, unlike `click`'s `source()`."""
     kind = get_completion_class(shell)
     assert kind is not None

@@ -68,14 +68,16 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
         return f"{parts._replace(netloc=parts.netloc.rpartition('@')[2]).geturl()} ({self.source})"
 
 
-def find(given: str | None, environ: Mapping[str, str], folder: Path) -> Connection:
+def find_connection(given: str | None, environ: Mapping[str, str], folder: Path) -> Connection:
     url, source = (given, "--nats") if given else (environ.get("WEIR_NATS_URL"), "WEIR_NATS_URL")
-    found = _at(url, source, folder) if url else _local_connection(folder) or Connection()
+    found = (
+        _connection_at(url, source, folder) if url else _local_connection(folder) or Connection()
+    )
     own = {field: environ[name] for field, name in IN_ENVIRONMENT.items() if name in environ}
     return msgspec.structs.replace(found, **own)
 
 
-def _at(url: str, source: str, folder: Path) -> Connection:
+def _connection_at(url: str, source: str, folder: Path) -> Connection:
     """What `weir up` wrote says who we are there, if this is its server."""
     with contextlib.suppress(Trouble):
         known = _local_connection(folder)
@@ -86,9 +88,9 @@ def _at(url: str, source: str, folder: Path) -> Connection:
     return Connection(nats_url=url, source=source)
 
 
-def here(args: Arguments) -> Connection:
+def current_connection(args: Arguments) -> Connection:
     """The connection of a command that is run in this folder, with this environment."""
-    return find(args.nats, os.environ, Path.cwd())
+    return find_connection(args.nats, os.environ, Path.cwd())
 
 
 def _local_connection(folder: Path) -> Connection | None:
@@ -132,10 +134,14 @@ def on_bus(args: Arguments, work: Work, user: str = "", within_s: float | None =
     `user`: whose work this is, if his credentials lie beside ours (as `weir up` and `weir
     credentials` write them). `within_s`: what takes longer raises `TimeoutError`.
     """
-    return asyncio.run(asyncio.wait_for(_on_bus(_as(here(args), user), args, work), within_s))
+    return asyncio.run(
+        asyncio.wait_for(
+            _on_bus(_with_credentials_of(current_connection(args), user), args, work), within_s
+        )
+    )
 
 
-def _as(connection: Connection, user: str) -> Connection:
+def _with_credentials_of(connection: Connection, user: str) -> Connection:
     beside = credentials_file(Path(connection.nats_credentials).parent, user)
     if not (user and connection.nats_credentials and beside.exists()):
         return connection
@@ -161,7 +167,7 @@ async def _unless_refused(work: Awaitable[int], errors: Errors) -> int:
     """What we may not do the server says beside the work, which would wait in vain for an
     answer.
     """
-    working, refused = asyncio.ensure_future(work), asyncio.ensure_future(_refusal(errors))
+    working, refused = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_refusal(errors))
     try:
         await asyncio.wait({working, refused}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
@@ -171,7 +177,7 @@ async def _unless_refused(work: Awaitable[int], errors: Errors) -> int:
         await cancel_tasks(working, refused)
 
 
-async def _refusal(errors: Errors) -> str:
+async def _wait_for_refusal(errors: Errors) -> str:
     while REFUSED not in (said := str(await errors.get())):
         pass
     return said
@@ -181,7 +187,7 @@ async def _connect_bus(connection: Connection, errors: Errors) -> Bus:
     """The first error counts: a person waits, and would rather know. Later ones are healed by
     reconnecting.
     """
-    connecting = asyncio.ensure_future(_dial(connection, errors.put))
+    connecting = asyncio.ensure_future(_open_client(connection, errors.put))
     failing = asyncio.ensure_future(errors.get())
     await asyncio.wait(
         {connecting, failing}, timeout=CONNECT_S, return_when=asyncio.FIRST_COMPLETED
@@ -202,7 +208,7 @@ async def _connect_bus(connection: Connection, errors: Errors) -> Bus:
         await cancel_tasks(failing)
 
 
-async def _dial(
+async def _open_client(
     connection: Connection, on_error: Callable[[Exception], Awaitable[None]]
 ) -> ResilientClient:
     return await connect_client(

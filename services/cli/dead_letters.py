@@ -61,7 +61,7 @@ def run(args: Arguments) -> int:
         )
         raise Trouble(f"{args.what} {said}", WRONG_USE)
     return connection.on_bus(
-        args, {"list": list_all, "show": show, "put-back": put_back}[args.what]
+        args, {"list": list_all, "show": show_letter, "put-back": put_back}[args.what]
     )
 
 
@@ -84,14 +84,14 @@ async def list_all(bus: Bus, args: Arguments) -> int:
     return DONE
 
 
-async def show(bus: Bus, args: Arguments) -> int:
-    entry = await letter(bus, args.number)
+async def show_letter(bus: Bus, args: Arguments) -> int:
+    entry = await read_letter(bus, args.number)
     assert isinstance(entry.message, DeadLetter)
     print(encode_dead_letter(entry) if args.json else format_dead_letter_fields(entry.message))
     return DONE
 
 
-async def letter(bus: Bus, number: int) -> Entry:
+async def read_letter(bus: Bus, number: int) -> Entry:
     try:
         raw = await bus.js.get_msg(DEAD, number)
     except NotFoundError as error:
@@ -110,13 +110,13 @@ async def put_back(bus: Bus, args: Arguments) -> int:
     """Its id is the letter's: within the stream's duplicate window it is stored once, however often
     one asks.
     """
-    said = (await letter(bus, args.number)).message
+    said = (await read_letter(bus, args.number)).message
     assert isinstance(said, DeadLetter)
     if said.stream not in (ORDERS, FACTS):
         raise Trouble(
             f"{said.subject} is an entry of a bucket: whoever keeps it has written on, so nothing has to be done"
         )
-    body = await _body(bus, said)
+    body = await _original_body(bus, said)
     try:
         subjects.decode_message(said.subject, body)
     except subjects.UnreadableMessage as error:
@@ -129,7 +129,7 @@ async def put_back(bus: Bus, args: Arguments) -> int:
     return DONE
 
 
-async def _body(bus: Bus, said: DeadLetter) -> bytes:
+async def _original_body(bus: Bus, said: DeadLetter) -> bytes:
     """All of it, where it still lies; otherwise what the letter has of it, and that may not be
     all.
     """

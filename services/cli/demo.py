@@ -64,7 +64,7 @@ BASIS = (
 ENDS = "the cluster ends, and the picture is drawn"
 
 
-def size(cpu: float) -> dict[str, float]:
+def task_resources(cpu: float) -> dict[str, float]:
     return {"cpu": cpu, "memory_gib": 1.5}
 
 
@@ -74,7 +74,11 @@ REQUEST: dict[str, Any] = {
     "batch": {"start": BATCH, "min": BATCH, "max": BATCH},
     "ps": {"start": 1, "min": 1, "max": 2},
     "workers": {"start": 1, "min": 1, "max": 6},
-    "resources": {"chief": size(0.15), "ps": size(0.1), "worker": size(0.25)},
+    "resources": {
+        "chief": task_resources(0.15),
+        "ps": task_resources(0.1),
+        "worker": task_resources(0.25),
+    },
     "policy": "config-manager",
 }
 
@@ -95,9 +99,9 @@ REQUEST: dict[str, Any] = {
 )
 def run(args: Arguments) -> int:
     """0: it grew and counted every example once."""
-    with _folder(args.keep) as folder, cluster_file(None, CLUSTER) as cluster:
+    with _working_folder(args.keep) as folder, cluster_file(None, CLUSTER) as cluster:
         try:
-            return asyncio.run(_stoppable(_demo(folder, cluster, args.picture)))
+            return asyncio.run(_run_until_signal(_run_demo(folder, cluster, args.picture)))
         except (Failed, CannotStart) as error:
             print(f"weir demo: {error}", file=sys.stderr)
             where = f"logs: {folder}" if args.keep else "`weir demo --keep FOLDER` keeps its logs"
@@ -106,7 +110,7 @@ def run(args: Arguments) -> int:
 
 
 @contextlib.contextmanager
-def _folder(keep: Path | None):  # type: ignore[no-untyped-def]
+def _working_folder(keep: Path | None):  # type: ignore[no-untyped-def]
     folder = keep or Path(tempfile.mkdtemp(prefix="weir-demo-"))
     try:
         yield folder
@@ -115,7 +119,7 @@ def _folder(keep: Path | None):  # type: ignore[no-untyped-def]
             shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _stoppable(work: Any) -> int:
+async def _run_until_signal(work: Any) -> int:
     """Ctrl-C and SIGTERM end the work in order, so that it leaves nothing behind."""
     task = asyncio.ensure_future(work)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -127,20 +131,20 @@ async def _stoppable(work: Any) -> int:
         return 130
 
 
-async def _demo(folder: Path, cluster: Path, png: Path) -> int:
+async def _run_demo(folder: Path, cluster: Path, png: Path) -> int:
     console = Console(stderr=not sys.stdout.isatty())
     console.print(BEGINS, soft_wrap=True)
     async with Stack(folder, cluster) as stack, trial(stack) as watched:
-        await (_watch if console.is_terminal else _print_progress)(console, watched)
+        await (_show_live if console.is_terminal else _print_progress)(console, watched)
         console.print(ENDS)
-    return _report(console, watched, png)
+    return _report_result(console, watched, png)
 
 
-async def _watch(console: Console, watched: Trial) -> None:
+async def _show_live(console: Console, watched: Trial) -> None:
     with Live(console=console, refresh_per_second=4, transient=False) as live:
-        drawing = asyncio.create_task(_draw(live, watched))
+        drawing = asyncio.create_task(_redraw_screen(live, watched))
         try:
-            await _play(watched)
+            await _play_story(watched)
         finally:
             drawing.cancel()
             live.update(demo_screen.draw(watched, "the end", time.time()))
@@ -148,15 +152,15 @@ async def _watch(console: Console, watched: Trial) -> None:
 
 async def _print_progress(console: Console, watched: Trial) -> None:
     say = partial(console.print, markup=False, soft_wrap=True)
-    telling = asyncio.create_task(tell(watched, say, Turns()))
+    telling = asyncio.create_task(print_turns(watched, say, Turns()))
     try:
-        await _play(watched)
+        await _play_story(watched)
     finally:
         await cancel_tasks(telling)
         console.print(demo_screen.draw(watched, "the end", time.time()))
 
 
-async def tell(watched: Trial, say: Callable[[str], None], turns: Turns) -> None:
+async def print_turns(watched: Trial, say: Callable[[str], None], turns: Turns) -> None:
     """Where no picture can stay in its place: line by line."""
     while True:
         newest = next(reversed(watched.of(ProgressReported)), None)
@@ -165,7 +169,7 @@ async def tell(watched: Trial, say: Callable[[str], None], turns: Turns) -> None
         await asyncio.sleep(REDRAW_S)
 
 
-async def _draw(live: Live, watched: Trial) -> None:
+async def _redraw_screen(live: Live, watched: Trial) -> None:
     turns = Turns()
     while True:
         live.update(
@@ -174,7 +178,7 @@ async def _draw(live: Live, watched: Trial) -> None:
         await asyncio.sleep(REDRAW_S)
 
 
-async def _play(watched: Trial) -> None:
+async def _play_story(watched: Trial) -> None:
     """The story."""
     watched.saying = "strangers' pods fill three of four nodes"
     names = [await watched.tenants.come(node, cpu) for node, cpu in STRANGERS]
@@ -232,17 +236,17 @@ def _last_report(watched: Trial) -> float:
 # ---------------------------------------------------------------- what it came to
 
 
-def _report(console: Console, watched: Trial, png: Path) -> int:
-    elastic, static = watched.as_run("elastic", EPOCHS), _static(watched)
+def _report_result(console: Console, watched: Trial, png: Path) -> int:
+    elastic, static = watched.as_run("elastic", EPOCHS), _predict_static_run(watched)
     runs.draw_runs([static, elastic], png, "digits: elastic (measured) against static (predicted)")
-    console.print(_table(watched, elastic, static))
+    console.print(_comparison_table(watched, elastic, static))
     console.print(f"the picture: {png}")
-    result = _result(watched)
+    result = _result_fields(watched)
     print(json.dumps(result), flush=True)
     return 0 if result["grew"] and result["examples_counted"] == result["examples_expected"] else 1
 
 
-def _static(watched: Trial) -> runs.Run:
+def _predict_static_run(watched: Trial) -> runs.Run:
     """Predicted: the job at the speed that it had before the decision to grow, to its end. From
     then on it is slowed by the larger generation, which is prepared beside it: a static one would
     not be.
@@ -270,7 +274,7 @@ def _training_since(watched: Trial) -> float:
     return next(h.stored_s for h in watched.heard if isinstance(h.message, TrainingResumed))
 
 
-def _table(watched: Trial, elastic: runs.Run, static: runs.Run) -> Table:
+def _comparison_table(watched: Trial, elastic: runs.Run, static: runs.Run) -> Table:
     table = Table(title="digits, elastic against static", caption=static.basis)
     for heading in ("", "static (predicted)", "elastic (measured)"):
         table.add_column(heading, justify="right")
@@ -284,7 +288,7 @@ def _table(watched: Trial, elastic: runs.Run, static: runs.Run) -> Table:
     return table
 
 
-def _result(watched: Trial) -> dict[str, Any]:
+def _result_fields(watched: Trial) -> dict[str, Any]:
     finished, decided = watched.of(JobFinished)[-1], watched.of(AllocationDecided)
     resumed = watched.of(TrainingResumed)
     first = demo_screen.sizes(decided, resumed[0].generation)

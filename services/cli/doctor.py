@@ -93,7 +93,7 @@ def run(args: Arguments) -> int:
     if args.json:
         print(msgspec.json.encode({"program": str(program), "findings": findings}).decode())
     else:
-        _show(findings)
+        _print_findings(findings)
     return FAILED if ill else DONE
 
 
@@ -109,7 +109,7 @@ def _named_files(given: Path, job_file: Path | None) -> tuple[Path, Path | None]
             f"{given} is a job's file, and so is {job_file}: give its program, or one of them",
             WRONG_USE,
         )
-    program = _fields(given).get("program")
+    program = _job_fields(given).get("program")
     if not (isinstance(program, str) and program):
         raise Trouble(f"{given} names no program: weir doctor PROGRAM --job {given}", WRONG_USE)
     return given.parent / program, given
@@ -126,7 +126,7 @@ def _examine_program(
             str(trouble), NO_PYTHON if isinstance(trouble, program_file.NoPython) else LACKING
         )
         return
-    tree, beside = ast.parse(body), _beside(path)
+    tree, beside = ast.parse(body), _modules_beside(path)
     left, comes = (
         [name for name in imported_modules(tree) if (name in beside) is there]
         for there in (True, False)
@@ -135,7 +135,7 @@ def _examine_program(
         "it has all functions" + (f", and imports {', '.join(comes)}" if comes else "")
     )
     # 2. What its job says.
-    job = _asked_for(job_file, path, body) if job_file else None
+    job = _checked_request(job_file, path, body) if job_file else None
     if isinstance(job, InvalidRequest):
         yield wrong_finding(
             f"{job_file} would be refused", job_file_module.FIELDS_HINT, "\n".join(job.reasons)
@@ -154,22 +154,22 @@ def _examine_program(
         yield from job_findings(here, known, example_path(ROWS_EXAMPLE))
 
 
-def _asked_for(file: Path, program: Path, body: bytes) -> JobRequested | InvalidRequest:
+def _checked_request(file: Path, program: Path, body: bytes) -> JobRequested | InvalidRequest:
     """The job's request, as the allocator would check it by the rules that this environment has."""
     named = {"name": program.name, "digest": program_file.digest(body)}
     return check_request(
         job_file_module.encode_fields(
-            job_file_module.complete_fields(_fields(file), named, "-"), file.name
+            job_file_module.complete_fields(_job_fields(file), named, "-"), file.name
         ),
         rules_from_environment(),
     )
 
 
-def _fields(file: Path) -> job_file_module.Fields:
+def _job_fields(file: Path) -> job_file_module.Fields:
     return job_file_module.parse_fields(read_text(file, job_file_module.EXAMPLE_HINT), file.name)
 
 
-def _beside(path: Path) -> set[str]:
+def _modules_beside(path: Path) -> set[str]:
     """What could be imported from the program's own folder, and from nowhere else; a package needs
     no `__init__.py`, but one that has the name of an installed one is not meant.
     """
@@ -182,7 +182,7 @@ def _beside(path: Path) -> set[str]:
 # ---------------------------------------------------------------- words
 
 
-def _show(findings: list[Finding]) -> None:
+def _print_findings(findings: list[Finding]) -> None:
     terminal = Terminal(highlight=False)
     for each in findings:
         line = Text(f"{each.weight:7}", style=STYLES[each.weight])
@@ -220,7 +220,7 @@ def try_program(name: str, body: bytes, asked: ExamineRequest) -> tuple[Observat
             _Trial(Path(folder), each, seed)
             for seed, each in enumerate([every, _only_reads(every)])
         ]
-        here, there = (trial.outcome() for trial in trials)
+        here, there = (trial.wait_for_outcome() for trial in trials)
         return here, there
 
 
@@ -246,7 +246,7 @@ class _Trial:
         self._process = subprocess.Popen(
             [sys.executable, *words],
             cwd=self._folder,
-            env=_environment(seed),
+            env=_trial_environment(seed),
             pass_fds=[writes],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
@@ -255,7 +255,7 @@ class _Trial:
         )
         os.close(writes)
 
-    def outcome(self) -> Observations:
+    def wait_for_outcome(self) -> Observations:
         """The last that it told, once it has ended; and why it told no more."""
         with os.fdopen(self._reads, "rb") as told:
             lines = told.read().splitlines()
@@ -279,7 +279,7 @@ class _Trial:
         return f"its process ended with {how}, and says no more\n{said}"
 
 
-def _environment(seed: int) -> dict[str, str]:
+def _trial_environment(seed: int) -> dict[str, str]:
     """As a pod's, as far as a program could tell: another seed for `hash` in each, and no folder to
     import from.
     """

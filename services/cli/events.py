@@ -69,14 +69,14 @@ Show = Callable[[Entry], None]
 @flag("--dead", help="dead letters too: messages that could not be read, and the reason")
 @flag("--json", help="one JSON object a line")
 def run(args: Arguments) -> int:
-    return connection.on_bus(args, show)
+    return connection.on_bus(args, show_events)
 
 
-async def show(bus: Bus, args: Arguments) -> int:
-    now, put = time.time(), printer(args.json)
+async def show_events(bus: Bus, args: Arguments) -> int:
+    now, put = time.time(), event_printer(args.json)
     until_s = float("inf") if args.until is None else args.until(now)
-    chosen = wanted_streams(args, now)
-    if args.job and (said := await unknown(bus, args)):
+    chosen = stream_queries(args, now)
+    if args.job and (said := await describe_missing_job(bus, args)):
         if not args.follow:
             raise Trouble(said)
         print(f"weir events: {said}; waits for one", file=sys.stderr)
@@ -88,13 +88,13 @@ async def show(bus: Bus, args: Arguments) -> int:
     return DONE
 
 
-async def unknown(bus: Bus, args: Arguments) -> str:
+async def describe_missing_job(bus: Bus, args: Arguments) -> str:
     """What to tell of a job of which neither the log nor the allocator knows; empty, if one of them
     does.
     """
     named = [
         StreamQuery(stream, entry_filters(stream, args.job, args.namespace))
-        for stream in streams(args)
+        for stream in selected_streams(args)
     ]
     async with aclosing(read_entries(bus, named, follow=False)) as entries:
         async for _ in entries:
@@ -109,11 +109,11 @@ async def unknown(bus: Bus, args: Arguments) -> str:
     )
 
 
-def wanted_streams(args: Arguments, now: float) -> list[StreamQuery]:
+def stream_queries(args: Arguments, now: float) -> list[StreamQuery]:
     since_s = None if args.since is None else args.since(now)
     chosen = {
         stream: entry_filters(stream, args.job, args.namespace, args.kind)
-        for stream in streams(args)
+        for stream in selected_streams(args)
     }
     found = [
         StreamQuery(stream, subjects, since_s=since_s)
@@ -128,11 +128,11 @@ def wanted_streams(args: Arguments, now: float) -> list[StreamQuery]:
     return found
 
 
-def streams(args: Arguments) -> tuple[str, ...]:
+def selected_streams(args: Arguments) -> tuple[str, ...]:
     return (ORDERS, FACTS, DEAD) if args.dead else (ORDERS, FACTS)
 
 
-def printer(as_json: bool) -> Show:
+def event_printer(as_json: bool) -> Show:
     """Elsewhere than at a terminal lines are never folded, whatever the width: one fact stays one
     line.
     """
@@ -140,13 +140,13 @@ def printer(as_json: bool) -> Show:
         return lambda entry: print(event_json(entry), flush=True)
     console = Terminal(highlight=False, soft_wrap=True)
     return (
-        by_day(console)
+        print_by_day(console)
         if console.is_terminal
         else lambda entry: console.print(event_line(entry, None))
     )
 
 
-def by_day(console: Terminal) -> Show:
+def print_by_day(console: Terminal) -> Show:
     """At a terminal: the day once, above what happened on it."""
     shown = ""
 

@@ -53,14 +53,14 @@ EXAMPLES = (
 )
 @json_option
 def run(args: Arguments) -> int:
-    return connection.on_bus(args, explain)
+    return connection.on_bus(args, print_explanation)
 
 
-async def explain(bus: Bus, args: Arguments) -> int:
+async def print_explanation(bus: Bus, args: Arguments) -> int:
     now = time.time()
     key = f"{args.namespace}.{args.job}"
     at_s = args.at(now)
-    rules = rules_from_environment(connection.here(args).limits)
+    rules = rules_from_environment(connection.current_connection(args).limits)
     if at_s > now:
         raise Trouble("that moment has not come yet: give one that has passed", WRONG_USE)
     there, notes = await read_past(bus, key, at_s, rules)
@@ -72,7 +72,7 @@ async def explain(bus: Bus, args: Arguments) -> int:
         )
     found = replace(found, ground=await with_event(bus, found.ground), notes=notes)
     if found.unasked and at_s == now:
-        found = replace(found, why=await _last_word(bus, args.namespace, found.uid))
+        found = replace(found, why=await _allocator_reason(bus, args.namespace, found.uid))
     print(
         msgspec.json.encode(found).decode()
         if args.json
@@ -81,7 +81,7 @@ async def explain(bus: Bus, args: Arguments) -> int:
     return DONE
 
 
-async def _last_word(bus: Bus, namespace: str, uid: int) -> str:
+async def _allocator_reason(bus: Bus, namespace: str, uid: int) -> str:
     """The allocator's own, of why a job is as it is now; empty where it has none."""
     async with aclosing(follow_views(bus, namespace)) as changes:
         return next((view.why for view in (await anext(changes)).values() if view.uid == uid), "")

@@ -57,10 +57,10 @@ REMOVED_S, LOOK_S = 60.0, 0.1
 )
 @timeout_option(REMOVED_S, "how long to wait until it is removed")
 def run(args: Arguments) -> int:
-    return connection.on_bus(args, forget)
+    return connection.on_bus(args, forget_job)
 
 
-async def forget(bus: Bus, args: Arguments) -> int:
+async def forget_job(bus: Bus, args: Arguments) -> int:
     order = ForgetRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
     name = f"{order.namespace}/{order.job}"
     await _require_over(bus, name, order.key())
@@ -73,7 +73,7 @@ async def forget(bus: Bus, args: Arguments) -> int:
     if user:
         print(f"its checkpoints stay: job {user} continues from them and is not over")
     elif kept:
-        _end_checkpoints(kept, args)
+        _remove_checkpoints(kept, args)
     return DONE
 
 
@@ -144,7 +144,7 @@ async def _job_that_continues(bus: Bus, place: str, namespace: str) -> str:
     return ""
 
 
-def _end_checkpoints(place: str, args: Arguments) -> None:
+def _remove_checkpoints(place: str, args: Arguments) -> None:
     """Remove them where that is wanted; else say where they are."""
     folder = args.folder / place
     if (
@@ -153,14 +153,14 @@ def _end_checkpoints(place: str, args: Arguments) -> None:
         or not folder.is_dir()
     ):
         print(f"its checkpoints stay: {place} is not below {args.folder}")
-    elif args.checkpoints or _is_wanted(folder):
+    elif args.checkpoints or _confirm_removal(folder):
         shutil.rmtree(folder)
         print(f"its checkpoints are removed: {folder}")
     else:
         print(f"its checkpoints stay: {folder}")
 
 
-def _is_wanted(folder: Path) -> bool:
+def _confirm_removal(folder: Path) -> bool:
     """Ask the person at the terminal; where there is none, no."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False

@@ -70,7 +70,7 @@ ELSEWHERE = f"`weir up` is found from its own folder and those below, elsewhere 
     help="the Kubernetes API (default: `weir up`'s, else by kubeconfig)",
 )
 def run(args: Arguments) -> int:
-    here = connection.here(args)
+    here = connection.current_connection(args)
     gone = kept_pods("" if args.kube else here.pod_logs, args.namespace, args.job)
     with _explain_errors():
         api = client.CoreV1Api(client.ApiClient(_configuration(args.kube, here)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from services.cli import connection
-from services.cli.change import ANSWER_S, ask_for
+from services.cli.change import ANSWER_S, request_change
 from services.cli.command_line import (
     Arguments,
     command,
@@ -32,6 +32,6 @@ def run(args: Arguments) -> int:
 
 async def resume(bus: Bus, args: Arguments) -> int:
     order = ResumeRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
-    await ask_for(bus, order, args.timeout)
+    await request_change(bus, order, args.timeout)
     print(f"job {args.namespace}/{args.job} goes on as soon as there is room for it")
     return DONE

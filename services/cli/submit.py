@@ -28,7 +28,7 @@ from nats.errors import Error as NatsError
 from services.allocator.job_views import JobView
 from services.allocator.placement.trial import NEVER
 from services.cli import build_request, connection, job_status, program_file
-from services.cli.build_request import Asked, asked
+from services.cli.build_request import PreparedRequest, prepare_request
 from services.cli.command_line import (
     FILE,
     NAMESPACE,
@@ -40,7 +40,7 @@ from services.cli.command_line import (
     option,
     timeout_option,
 )
-from services.cli.events import printer
+from services.cli.events import event_printer
 from services.console import job_file
 from services.console.dry_run import dry_run, rules_from_environment
 from services.console.job_file import Fields, example_path
@@ -87,13 +87,13 @@ HEADERS_BYTES = 2048  # the server's limit counts them too
 @flag("--print", help="only print the request as JSON; nothing is sent or stored")
 @timeout_option(ANSWER_S, "how long to wait for the answer")
 def run(args: Arguments) -> int:
-    request = asked(args)
+    request = prepare_request(args)
     if args.print:
         return print_request(request)
     return connection.on_bus(args, partial(rehearse if args.dry_run else submit, request))
 
 
-def print_request(request: Asked) -> int:
+def print_request(request: PreparedRequest) -> int:
     """Without an id: who sends the same text twice has asked twice."""
     body = job_file.encode_fields(
         {n: v for n, v in request.fields.items() if n != "request_id"}, request.file.name
@@ -102,7 +102,7 @@ def print_request(request: Asked) -> int:
     return DONE
 
 
-async def submit(request: Asked, bus: Bus, args: Arguments) -> int:
+async def submit(request: PreparedRequest, bus: Bus, args: Arguments) -> int:
     namespace = str(request.fields.get("namespace", DEFAULT_NAMESPACE))
     if request.program is None:
         await program_file.require_bucket(bus, namespace)
@@ -146,9 +146,12 @@ def _next(accepted: JobAccepted, program: Path | None, args: Arguments) -> str:
     return "; ".join([*watched, *untried])
 
 
-async def rehearse(request: Asked, bus: Bus, args: Arguments) -> int:
+async def rehearse(request: PreparedRequest, bus: Bus, args: Arguments) -> int:
     lines = await dry_run(
-        bus, request.body, str(request.file), rules_from_environment(connection.here(args).limits)
+        bus,
+        request.body,
+        str(request.file),
+        rules_from_environment(connection.current_connection(args).limits),
     )
     await program_file.require_bucket(bus, str(request.fields.get("namespace", DEFAULT_NAMESPACE)))
     for line in lines:
@@ -189,7 +192,7 @@ def _answered_on(bus: Bus, fields: Fields) -> str:
 
 async def follow(bus: Bus, accepted: JobAccepted) -> int:
     """Show the job's events until it is finished. A traceback is shown whole."""
-    show = printer(as_json=False)
+    show = event_printer(as_json=False)
     async with aclosing(read_entries(bus, _about(accepted, time.time()), follow=True)) as entries:
         async for entry in entries:
             if _is_of(entry, accepted.uid):

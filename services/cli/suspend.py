@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from services.cli import connection
-from services.cli.change import ANSWER_S, ask_for
+from services.cli.change import ANSWER_S, request_change
 from services.cli.command_line import (
     Arguments,
     command,
@@ -32,7 +32,7 @@ def run(args: Arguments) -> int:
 
 async def suspend(bus: Bus, args: Arguments) -> int:
     order = SuspendRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
-    await ask_for(bus, order, args.timeout)
+    await request_change(bus, order, args.timeout)
     print(f"job {args.namespace}/{args.job} saves and gives back what it has")
     print(f"once `weir jobs` calls it Suspended: `weir resume {args.job}` lets it go on")
     return DONE

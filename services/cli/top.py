@@ -50,7 +50,7 @@ async def top(bus: Bus, args: Arguments) -> int:
     await (
         bus.verify()
     )  # who watches waits for what is away, and would wait for ever for what was never made
-    watch, where = Watch(bus), connection.here(args).public_address
+    watch, where = Watch(bus), connection.current_connection(args).public_address
     watching = asyncio.ensure_future(watch.run())
     try:
         console = of_tables()

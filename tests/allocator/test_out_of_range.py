@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from services.allocator.policies.contract import JobSnapshot, Target, start_target
 from services.allocator.policies.registry import POLICIES
 from services.allocator.service import Settings, start
-from services.cli.cancel import cancel
+from services.cli.cancel import cancel_job
 from services.cli.command_line import Arguments
 from services.console.job_view_reader import follow_views
 from shared.auth.permissions import ALLOCATOR, JOB, MONITOR, OPERATOR, SUBMITTER
@@ -161,7 +161,7 @@ async def found_letters(operator: Bus, number: int) -> JobRequested | None:
 
 async def cancelled(operator: Bus, namespace: str, job: str) -> str:
     """The outcome after `weir cancel`."""
-    assert await cancel(operator, Arguments(job=job, namespace=namespace, timeout=60.0)) == 0
+    assert await cancel_job(operator, Arguments(job=job, namespace=namespace, timeout=60.0)) == 0
     return (await last(operator, JobFinished, f"{namespace}.{job}")).outcome
 
 

@@ -90,7 +90,6 @@ PURE_ELSEWHERE = (
     "services.local.scheduler",
     "services.whatif",
     "services.cli.asyncapi_document",
-    "services.cli.asyncapi_page",
     "shared.bounds",
     "shared.checkpoints",
     "shared.documents",

@@ -61,7 +61,11 @@ REQUEST = {
     "batch": {"start": START, "min": START, "max": 256},
     "ps": {"start": 1, "min": 1, "max": 2},
     "workers": {"start": 1, "min": 1, "max": 3},
-    "resources": {"chief": demo.size(0.25), "ps": demo.size(0.25), "worker": demo.size(0.5)},
+    "resources": {
+        "chief": demo.task_resources(0.25),
+        "ps": demo.task_resources(0.25),
+        "worker": demo.task_resources(0.5),
+    },
     "learning_rate": "sqrt",
 }
 

@@ -10,13 +10,20 @@ import jsonschema
 import msgspec
 import pytest
 
-from services.cli.asyncapi_document import USERS, VERSION, address, document, stream, summary
+from services.cli.asyncapi_document import (
+    USERS,
+    VERSION,
+    build_document,
+    first_sentence,
+    stream_name,
+    subject_address,
+)
 from shared.auth.permissions import PUBLISHED_BY, RECEIVED_BY
 from shared.bus.subjects import encode_message, message_headers, subject_of
 from shared.messages import MESSAGES, DeadLetter, Message
 from tests.shared.sample_messages import one_of_each
 
-WHOLE = document()
+WHOLE = build_document()
 DRAFT = jsonschema.Draft7Validator
 KINDS = {kind.__name__: kind for kind in (*MESSAGES, DeadLetter)}
 FIELDS = {
@@ -90,7 +97,9 @@ def test_every_subject_is_a_channel_with_its_names_declared() -> None:
     assert list(WHOLE["channels"]) == list(KINDS)
     for name, channel in WHOLE["channels"].items():
         assert set(re.findall(r"{(\w+)}", channel["address"])) == set(channel["parameters"])
-        assert list(channel["messages"]) == [name] and channel["x-stream"] == stream(KINDS[name])
+        assert list(channel["messages"]) == [name] and channel["x-stream"] == stream_name(
+            KINDS[name]
+        )
 
 
 @pytest.mark.parametrize("said", one_of_each(), ids=lambda m: type(m).__name__)
@@ -102,7 +111,7 @@ def test_a_messages_subject_matches_its_channel(said: Message) -> None:
         "service": said.key(),
     }
 
-    assert address(type(said)).format(**names) == subject_of(said)
+    assert subject_address(type(said)).format(**names) == subject_of(said)
 
 
 def test_operations_match_the_permissions() -> None:
@@ -159,4 +168,8 @@ def test_documented_headers_are_those_that_are_sent() -> None:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda k: k.__name__)
 def test_every_message_kind_has_a_summary(kind: type[Any]) -> None:
-    assert len(summary(kind)) > 10 and summary(kind).endswith(".") and "Struct" not in summary(kind)
+    assert (
+        len(first_sentence(kind)) > 10
+        and first_sentence(kind).endswith(".")
+        and "Struct" not in first_sentence(kind)
+    )

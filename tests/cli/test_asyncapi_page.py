@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.asyncapi_document import address, schemas
-from services.cli.asyncapi_page import page
+from services.cli.asyncapi_document import build_page, message_schemas, subject_address
 from shared.messages import MESSAGES
 
 FILE = Path(__file__).parents[2] / "deploy" / "events.md"
-SAID = page()
+SAID = build_page()
 
 
 def test_the_page_in_deploy_is_up_to_date() -> None:
@@ -23,8 +22,8 @@ def test_the_page_in_deploy_is_up_to_date() -> None:
 def test_every_message_has_its_subject_and_every_field(kind: type) -> None:
     part = SAID.partition(f"\n### {kind.__name__}\n")[2].partition("\n### ")[0]
 
-    assert f"`{address(kind)}`" in part
-    for name in schemas()[kind.__name__]["properties"]:
+    assert f"`{subject_address(kind)}`" in part
+    for name in message_schemas()[kind.__name__]["properties"]:
         assert f"\n| `{name}` | " in part
 
 

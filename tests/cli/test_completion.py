@@ -22,7 +22,7 @@ from services.__main__ import COMMANDS, WEIR
 from services.allocator.policies.registry import POLICIES
 from services.cli import known_names
 from services.cli.command_line import JOB_NAME, NAMESPACE, Value
-from services.cli.completion import SHELLS, script
+from services.cli.completion import SHELLS, completion_script
 from shared.bus.bus import Bus
 from tests.architecture.source import ROOT
 from tests.cli.conftest import Prompt, command
@@ -140,7 +140,7 @@ def script_file(shell: str, folder: Path) -> Path:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
     file = folder / f"weir.{shell}"
-    file.write_text(script(shell, WEIR))
+    file.write_text(completion_script(shell, WEIR))
     return file
 
 
@@ -211,7 +211,7 @@ def test_zsh_loads_its_completion_script(tmp_path: Path) -> None:
 async def test_completion_writes_the_script(prompt: Prompt, shell: str) -> None:
     said = await prompt("completion", shell)
 
-    assert said.code == 0 and said.out == script(shell, WEIR)
+    assert said.code == 0 and said.out == completion_script(shell, WEIR)
     assert f"_WEIR_COMPLETE={shell}_complete" in said.out
 
 

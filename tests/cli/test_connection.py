@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.connection import FILE, USUAL, Connection, find
+from services.cli.connection import FILE, USUAL, Connection, find_connection
 from services.console.trouble import Trouble
 from tests.cli.conftest import Prompt
 from tests.conftest import NatsServer
@@ -33,17 +33,17 @@ def beside_up(tmp_path: Path) -> Path:
 def test_a_given_url_comes_first_and_kubernetes_uses_the_kubeconfig(
     beside_up: Path,
 ) -> None:
-    found = find("nats://given:4222", NAMED, beside_up)
+    found = find_connection("nats://given:4222", NAMED, beside_up)
 
     assert (found.nats_url, found.kube_url) == ("nats://given:4222", "")
 
 
 def test_the_environment_comes_second(beside_up: Path) -> None:
-    assert find(None, NAMED, beside_up).nats_url == NAMED["WEIR_NATS_URL"]
+    assert find_connection(None, NAMED, beside_up).nats_url == NAMED["WEIR_NATS_URL"]
 
 
 def test_a_running_weir_up_in_this_folder_comes_third_with_its_kubernetes(beside_up: Path) -> None:
-    found = find(None, {}, beside_up)
+    found = find_connection(None, {}, beside_up)
 
     assert (found.nats_url, found.kube_url) == (UP, KUBE)
 
@@ -52,7 +52,7 @@ def test_a_running_weir_up_is_found_from_folders_below(beside_up: Path) -> None:
     below = beside_up / "data" / "mine"
     below.mkdir(parents=True)
 
-    found, given = find(None, {}, below), find(UP, {}, below)
+    found, given = find_connection(None, {}, below), find_connection(UP, {}, below)
 
     assert (found.nats_url, found.kube_url, given.source) == (UP, KUBE, "--nats")
     assert found.public_address == f"{UP} ({beside_up / FILE})"
@@ -64,8 +64,8 @@ def test_the_nearest_weir_up_counts(beside_up: Path) -> None:
     (nearer / "below").mkdir()
 
     assert (
-        find(None, {}, nearer / "below").nats_url
-        == find(None, {}, nearer).nats_url
+        find_connection(None, {}, nearer / "below").nats_url
+        == find_connection(None, {}, nearer).nats_url
         == "nats://127.0.0.1:4444"
     )
 
@@ -78,18 +78,18 @@ def test_a_file_of_another_user_is_ignored(
     monkeypatch.setattr("os.geteuid", lambda: owner + 1)
 
     assert (
-        find(None, {}, beside_up / "below").nats_url == USUAL
-        and find(None, {}, beside_up).nats_url == UP
+        find_connection(None, {}, beside_up / "below").nats_url == USUAL
+        and find_connection(None, {}, beside_up).nats_url == UP
     )
 
 
 def test_the_default_is_the_usual_address(tmp_path: Path) -> None:
-    assert find(None, {}, tmp_path).nats_url == USUAL
+    assert find_connection(None, {}, tmp_path).nats_url == USUAL
 
 
 def test_a_broken_connection_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(Trouble, match=r"cannot read .*connection\.json") as told:
-        find(None, {}, written(tmp_path, "{"))
+        find_connection(None, {}, written(tmp_path, "{"))
     assert told.value.code == 2
 
 

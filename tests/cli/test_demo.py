@@ -109,7 +109,7 @@ async def test_the_demo_shows_what_it_waits_for() -> None:
     far = replace(report(50), reported_s=time.time() + 600)  # whenever the first was
     watched = Played(*first, report(0), far, ready(3), resumed(2))
 
-    await demo._play(cast(Trial, watched))
+    await demo._play_story(cast(Trial, watched))
 
     assert watched.coming == [] and len(watched.waits) == 7
     assert len(set(watched.waits)) == len(watched.waits), "nothing is said of two waits"
@@ -142,7 +142,7 @@ def test_the_static_prediction_uses_speeds_before_the_growth() -> None:
     examples an epoch.
     """
     watched = grown()
-    static = demo._static(watched)
+    static = demo._predict_static_run(watched)
 
     assert static.epoch_s == [pytest.approx(2.0)] * demo.EPOCHS and static.total_s == pytest.approx(
         10 + 2 * demo.EPOCHS
@@ -151,7 +151,7 @@ def test_the_static_prediction_uses_speeds_before_the_growth() -> None:
         "the mean of the 2.5 in the 5.0 s that it trained before the decision to grow"
         in static.basis
     )
-    table = demo._table(watched, static, static)
+    table = demo._comparison_table(watched, static, static)
     figure = runs.plot_runs(
         [static, watched.as_run("elastic", demo.EPOCHS)], "one against the other"
     )
@@ -197,7 +197,7 @@ def test_a_utilisation_has_its_period() -> None:
 async def test_each_step_of_the_demo_and_its_progress_is_a_line() -> None:
     watched, lines = Watched(), list[str]()
     telling = asyncio.ensure_future(
-        demo.tell(cast(Trial, watched), lines.append, Turns(report_s=0.0))
+        demo.print_turns(cast(Trial, watched), lines.append, Turns(report_s=0.0))
     )
 
     async def until(count: int) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from services.allocator.job_views import JobView
-from services.cli.events import by_day
+from services.cli.events import print_by_day
 from services.cli.terminal import Terminal
 from services.console.log_entry import Entry, entry_filters
 from services.console.log_reader import read_entries
@@ -230,7 +230,7 @@ def test_a_terminal_shows_each_day_once() -> None:
         86_400.0,
         Terminal(width=80, file=io.StringIO(), highlight=False, soft_wrap=True),
     )
-    put = by_day(console)
+    put = print_by_day(console)
     with console.capture() as shown:
         for number, stored_s in enumerate((0.0, 60.0, day_s), 1):
             put(Entry(saved(number), "s", FACTS, number, stored_s))

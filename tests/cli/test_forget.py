@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.allocator.service import Settings, start
-from services.cli.forget import _is_wanted
+from services.cli.forget import _confirm_removal
 from services.trainer.program import REQUIRED
 from shared.bus import bus as wire
 from shared.messages import JobAccepted
@@ -109,5 +109,5 @@ def test_forget_asks_for_confirmation_on_a_terminal(
         monkeypatch.setattr("sys.stdin", keys)
         monkeypatch.setattr("sys.stdout", screen)
         person.write(f"{answer}\n".encode())
-        assert _is_wanted(Path("here")) is wanted
+        assert _confirm_removal(Path("here")) is wanted
         monkeypatch.undo()

@@ -16,7 +16,7 @@ import click
 import pytest
 
 import services.cli
-from services.__main__ import COMMANDS, WEIR, overview, weir
+from services.__main__ import COMMANDS, WEIR, overview_text, weir
 from services.cli.command_line import Arguments, exit_code
 from services.cli.suggest import BY_WORD, MEANT
 from services.console.trouble import (
@@ -163,7 +163,7 @@ PAGES = [
 
 def shown_by(name: str) -> str:
     if name == "weir":
-        return overview()
+        return overview_text()
     context = click.Context(command(name), parent=click.Context(WEIR, info_name="weir"))
     context.info_name = name
     return command(name).get_help(context) + "\n"
@@ -236,7 +236,7 @@ def test_every_option_has_a_help_text() -> None:
 
 
 def test_exit_codes_are_defined_once_and_shown() -> None:
-    assert all(f"{code} {said}" in overview() for code, said in CODES.items()), (
+    assert all(f"{code} {said}" in overview_text() for code, said in CODES.items()), (
         "no line ends within one"
     )
     assert list(CODES) == [DONE, FAILED, WRONG_USE, INTERRUPTED, PIPE_CLOSED] == [0, 1, 2, 130, 141]

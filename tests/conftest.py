@@ -36,8 +36,8 @@ is not at fault.
 """
 LONGEST = (
     "tests/flow/",
-    "tests/deploy/test_image",
-    "tests/trainer/test_training",
+    "tests/deploy/test_image.py",
+    "tests/trainer/worker/test_training.py",
     "tests/trainer/",
     "tests/local/",
 )

@@ -1,10 +1,11 @@
-"""The commands of `weir`: one module each, with `arguments(parser)` and `run(args) -> int`.
+"""The commands of `weir`: a module for each, with `run`, decorated by `command_line.command`.
+`services/__main__.py` lists them in `COMMANDS`.
 
 Law: a command publishes and reads only what any NATS client with its credentials could, and knows
-only what the messages say. Results go to standard output. What a person must know or do goes to
-standard error, in a line or two, never as a traceback, with the next step. Each command has
-`EXAMPLES`, which its help shows; `trouble.py` has the exit codes.
+only what the messages contain. Results go to standard output. Errors go to standard error: the
+cause and the remedy in a line or two, never a traceback. Each command has `EXAMPLES`, which its help
+shows; `services/console/trouble.py` has the exit codes.
 
-Read first: `submit.py`, then `events.py`. `contract/` makes the AsyncAPI document, `diagnosis/` is
-for `weir doctor`, `shells/` for completion. What a command draws is in `services/console`.
+Read first: `suspend.py`, then `submit.py`. The text and tables of commands are in
+`services/console`; the tests of a program by `weir doctor` are in `services/trainer/doctor`.
 """

@@ -10,7 +10,7 @@ it has beyond them.
     annotations weir.dev/...            what no TFJob says: program, epochs, batch, max-ps, max-workers, policy, ...
 
 A TFJob's command is not run: Weir trains a program with `model()`, `dataset()` and so on, so one
-has to be given. What else the manifest has is named (`tfjob_remarks.py`); only labels and foreign
+has to be given. What else the manifest has is named (`tfjob_unsupported.py`); only labels and foreign
 annotations are passed over in silence.
 
 The fields of a TFJob that a job request takes, typed as Kubernetes has them; null stands for

@@ -1,7 +1,7 @@
 """The publisher: a message that is published stays here until the server has stored it.
 
 Promises. `publish` returns once the server has stored the message, however long the server is away.
-Publishing the same message twice is harmless: its id is its own, the server stores it once within
+Publishing is idempotent (deduplication): its id is its own, the server stores it once within
 the stream's duplicate window, and every fold ignores repetitions later. An error of the server is
 raised at once, with one exception: if a stream is full, the publisher waits for room and records an
 incident.

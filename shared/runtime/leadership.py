@@ -1,4 +1,5 @@
-"""Leadership: one of several replicas of a service acts, the others stand by.
+"""Leadership (leader election with a lease): one of several replicas of a service acts, the others
+stand by.
 
 The lease is an entry of the bucket `weir-state`, written by compare-and-set: a replica that writes
 on top of the revision that it has read gets the lease; all others are refused. A leader renews it

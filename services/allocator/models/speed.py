@@ -1,4 +1,4 @@
-"""The performance model: the speed of a job at sizes that it never had.
+"""The performance model: the speed (throughput) of a job at sizes that it never had.
 
 One step of n samples by each of w workers, with p ps, takes
 

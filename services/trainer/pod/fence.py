@@ -1,4 +1,4 @@
-"""The fence: a checkpoint exists once the ledger bucket names it, and only the holder of the fence
+"""The fence (a fencing token): a checkpoint exists once the ledger bucket names it, and only the holder of the fence
 may name one.
 
 Each write is a compare-and-set on the revision that this holder wrote or claimed last, so the

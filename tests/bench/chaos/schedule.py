@@ -28,8 +28,8 @@ UNHELD = ("killed", "set back")
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """`who`: whom it may hit. `inside`: when it may strike; `trains`: those are processes that
-    train.
+    """A kind of fault. `who`: the targets that it may hit; `moments`: when it may be injected;
+    `trains`: the targets are processes that train.
     """
 
     name: str

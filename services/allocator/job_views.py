@@ -1,8 +1,8 @@
 """The view of each job for `weir jobs`: derived from the state, stored in a bucket, rebuildable.
 
-A job is shown as silent if it trains and sends no report (its heartbeat): its program may hang. A trainer reports
-every second, but only after an update. So the longest normal silence is `unreported_s`, or twice
-the time between the last two reports, if updates are that slow.
+A job is shown as silent if it trains and sends no report (its heartbeat): its program may hang. A
+trainer reports every second, but only after an update. So the longest normal silence is
+`unreported_s`, or twice the time between the last two reports, if updates are that slow.
 """
 
 from __future__ import annotations

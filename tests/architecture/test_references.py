@@ -14,7 +14,9 @@ GENERATED = (
     "deploy/overlays/production/team-a",
     "services/console/example_jobs",
 )
-"""Files that an operator creates (deploy/README.md), and the folder of the example jobs in a wheel."""
+"""Files that an operator creates (deploy/README.md), and the folder of the example jobs in a
+wheel.
+"""
 FORMER = ("services/allocator/placing/",)
 """A module that exists only for policies of older versions names their old paths."""
 FOLDERS = ("services", "shared", "tests", "deploy")

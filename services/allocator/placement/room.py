@@ -3,8 +3,8 @@
 Law: no node is given more cpu, memory or devices than it has free, and none that is not ready, is
 cordoned or has a hard taint is given anything; no namespace is given more than its quota has left.
 Traffic between nodes is slow, so a job uses few nodes: new tasks go beside the job's others, as far
-as there is room (bin packing against fragmentation). Else as many of them as possible go onto one node; of such nodes, onto the one
-with the least capacity left after that (best fit).
+as there is room (bin packing against fragmentation). Else as many of them as possible go onto one
+node; of such nodes, onto the one with the least capacity left after that (best fit).
 
 `trial.py` is the entry for the steps of a decision: it returns the placement or the shortage.
 """

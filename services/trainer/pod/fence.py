@@ -1,5 +1,5 @@
-"""The fence (a fencing token): a checkpoint exists once the ledger bucket names it, and only the holder of the fence
-may name one.
+"""The fence (a fencing token): a checkpoint exists once the ledger bucket names it, and only the
+holder of the fence may name one.
 
 Each write is a compare-and-set on the revision that this holder wrote or claimed last, so the
 ledger refuses the commit of a stale generation. An unreadable entry was not written by any

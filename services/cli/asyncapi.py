@@ -1,6 +1,4 @@
-"""`weir asyncapi`: every subject and message on the bus, for machines (AsyncAPI 3) or as a page.
-Needs no bus.
-"""
+"""`weir asyncapi`: every subject and message, as an AsyncAPI 3 document or a page. Needs no bus."""
 
 from __future__ import annotations
 
@@ -18,10 +16,9 @@ EXAMPLES = ("weir asyncapi > weir.json", "weir asyncapi --page > deploy/events.m
 @command(EXAMPLES)
 @flag("--page", help="a page for people, in Markdown")
 def run(args: Arguments) -> int:
-    whole = (
-        build_page()
-        if args.page
-        else msgspec.json.format(msgspec.json.encode(build_document()), indent=2).decode() + "\n"
-    )
-    sys.stdout.write(whole)
+    if args.page:
+        text = build_page()
+    else:
+        text = msgspec.json.format(msgspec.json.encode(build_document()), indent=2).decode() + "\n"
+    sys.stdout.write(text)
     return DONE

@@ -1,18 +1,15 @@
-"""The AsyncAPI 3 document: one channel a subject, one operation for all who say a message and one
-for all who hear it.
+"""The contract on the bus, as an AsyncAPI 3 document and as a Markdown page. Pure.
 
-AsyncAPI describes one application; this describes all of them, so who it is stands in an
-operation's tags. What is said on a job's subjects by its own trainers is said by `job`.
+The document has one channel a subject, one operation for all publishers of a message and one for
+all its receivers. AsyncAPI describes one application; this describes all of them, so the tags of an
+operation name the users. `job` stands for a job's own trainers, on that job's subjects.
 
-The bodies' schemas, in the dialect that AsyncAPI reads: JSON Schema, draft 7. Pure.
-
-The same contract as a page for people, in Markdown: every subject, who says and hears it, and
-every field. Pure.
+The schemas of the bodies are JSON Schema, draft 7: the dialect that AsyncAPI reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -40,33 +37,38 @@ from shared.messages import (
 )
 
 Fields = dict[str, Any]
+Schema = dict[str, Any]
+Kind = type[Message] | type[DeadLetter]
+KINDS: tuple[Kind, ...] = (*MESSAGES, DeadLetter)
+SCHEMA_REFERENCE = "#/components/schemas/{name}"
+FIXED_LENGTH_ITEMS = "prefixItems"
 VERSION = "1"
-"""Of all messages: the `v1` at the end of `ce-type`."""
+"""The version of all messages: the `v1` at the end of `ce-type`."""
 ABOUT = """\
 Weir runs elastic TensorFlow parameter-server training on Kubernetes; its services meet on NATS JetStream alone.
 A body is the JSON of one message; a field that is absent has its default. Points in time (`*_s`) are seconds since 1970
-UTC, durations (`*_s`) seconds, `cpu` cores, `memory_gib` GiB. The same said twice has the same id; who hears it ignores
-the second. Services hear by pull consumers; a person uses `weir events`, or any NATS client."""
+UTC, durations (`*_s`) seconds, `cpu` cores, `memory_gib` GiB. A repeated message has the same id, and receivers ignore
+it. Services receive by pull consumers; a person uses `weir events`, or any NATS client."""
 USERS = {
-    MONITOR: "says what is free on each node",
-    ALLOCATOR: "decides what should run",
-    LAUNCHER: "makes it so",
-    JOB: "the trainers of one job: on its own subjects only",
-    OPERATOR: "a person who may see all; puts back dead letters of any kind",
-    PAGE: "shows in a browser what it hears; says nothing",
-    SUBMITTER: "a person who asks for jobs in one namespace, and sees those",
+    MONITOR: "publishes the free capacity of each node",
+    ALLOCATOR: "decides the size and the nodes of each job",
+    LAUNCHER: "creates and removes pods to match the decisions",
+    JOB: "the trainers of one job, on its own subjects only",
+    OPERATOR: "a person with access to everything; may put back dead letters of any kind",
+    PAGE: "shows received messages in a browser; publishes nothing",
+    SUBMITTER: "a person with access to one namespace: submits jobs and sees them",
 }
 STREAMS = {
-    ORDERS: "what is wanted and decided; a full stream refuses more",
-    FACTS: "what happens; the oldest go when it is full",
-    DEAD: "what nobody could use; kept for a month",
+    ORDERS: "requests and decisions; a full stream refuses more",
+    FACTS: "facts; a full stream drops the oldest",
+    DEAD: "messages that no receiver could use; kept for a month",
 }
 PARAMETERS = {
     "namespace": "The job's Kubernetes namespace.",
     "job": "The job's name; unique in its namespace.",
     "node": "The node's name, with each dot as an underscore.",
     "service": "The service's name.",
-    "subject": "The whole subject, dots included, on which the message was.",
+    "subject": "The whole subject of the message, dots included.",
 }
 KEYS: dict[type[Message], str] = {
     CapacityChanged: "{node}",
@@ -74,20 +76,31 @@ KEYS: dict[type[Message], str] = {
     ClaimsChanged: "{namespace}",
     ServiceTroubled: "{service}",
 }
-"""The end of the subject of what is about no job."""
+"""The end of the subject of the messages that are about no job."""
 HEADERS = {
-    "Nats-Msg-Id": "by which the server ignores a repetition: ce-id, and a secret of the publishing process behind it",
+    "Nats-Msg-Id": "the server ignores a repeated one: ce-id, then a secret of the publishing process",
     "ce-specversion": "CloudEvents 1.0",
-    "ce-id": "the same each time the same is said",
+    "ce-id": "the same for each repetition of a message",
     "ce-type": "dev.weir.<area>.<fact>.v1",
-    "ce-source": "who said it",
-    "ce-subject": "<namespace>.<job>, or the node, or the namespace of quotas or claims, or the service",
-    "ce-time": "when it was said",
+    "ce-source": "the publisher",
+    "ce-subject": "<namespace>.<job>; or the node, the namespace of quotas or claims, or the service",
+    "ce-time": "the time of publication",
     "content-type": "application/json",
 }
 
 
 def build_document() -> Fields:
+    """Return the AsyncAPI 3 document, as an object for JSON."""
+    operations: Fields = {}
+    for kind in MESSAGES:
+        name = kind.__name__
+        operations[f"send{name}"] = _operation_entry(kind, "send", PUBLISHED_BY[kind])
+        operations[f"receive{name}"] = _operation_entry(kind, "receive", RECEIVED_BY[kind])
+    bus = {
+        "host": "127.0.0.1:4222",
+        "protocol": "nats",
+        "description": "the address that `weir up` uses",
+    }
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -97,129 +110,112 @@ def build_document() -> Fields:
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": "application/json",
-        "servers": {
-            "bus": {
-                "host": "127.0.0.1:4222",
-                "protocol": "nats",
-                "description": "where `weir up` puts it",
-            }
-        },
+        "servers": {"bus": bus},
         "channels": {kind.__name__: _channel_entry(kind) for kind in KINDS},
-        "operations": {name: told for kind in MESSAGES for name, told in _operation_entries(kind)},
+        "operations": operations,
         "components": {
             "messages": {kind.__name__: _message_entry(kind) for kind in KINDS},
             "messageTraits": {"CloudEvent": {"headers": _header_schema()}},
-            "parameters": {name: {"description": said} for name, said in PARAMETERS.items()},
+            "parameters": {name: {"description": text} for name, text in PARAMETERS.items()},
             "schemas": message_schemas(),
         },
     }
 
 
 def subject_address(kind: Kind) -> str:
-    """The subject, with its names in braces."""
+    """Return the subject of a class, with its parameters in braces."""
     if issubclass(kind, DeadLetter):
         return f"{DeadLetter.PREFIX}.{{subject}}"
-    return pattern(
-        kind, next((key for one, key in KEYS.items() if issubclass(kind, one)), "{namespace}.{job}")
-    )
+    for keyed, key in KEYS.items():
+        if issubclass(kind, keyed):
+            return pattern(kind, key)
+    return pattern(kind, "{namespace}.{job}")
 
 
 def stream_name(kind: Kind) -> str:
-    return DEAD if issubclass(kind, DeadLetter) else stream_holding(pattern(kind))
+    """Return the stream that stores the messages of a class."""
+    if issubclass(kind, DeadLetter):
+        return DEAD
+    return stream_holding(pattern(kind))
 
 
 def first_sentence(kind: type[Any]) -> str:
-    """The first sentence of what the class says of itself."""
-    whole = " ".join((kind.__doc__ or "").split())
-    return f"{whole.partition('. ')[0].rstrip('.')}."
+    """Return the first sentence of a class's docstring."""
+    sentence, _, _ = _full_description(kind).partition(". ")
+    return f"{sentence.rstrip('.')}."
 
 
 def _channel_entry(kind: Kind) -> Fields:
+    name = kind.__name__
     subject = subject_address(kind)
+    parameters = {}
+    for parameter in PARAMETERS:
+        if f"{{{parameter}}}" in subject:
+            parameters[parameter] = {"$ref": f"#/components/parameters/{parameter}"}
     return {
         "address": subject,
-        "title": kind.__name__,
+        "title": name,
         "summary": first_sentence(kind),
-        "messages": {kind.__name__: _reference_to("components/messages", kind)},
-        "parameters": {
-            name: {"$ref": f"#/components/parameters/{name}"}
-            for name in PARAMETERS
-            if f"{{{name}}}" in subject
-        },
+        "messages": {name: _reference_to("components/messages", kind)},
+        "parameters": parameters,
         "x-stream": stream_name(kind),
     }
 
 
-def _operation_entries(kind: type[Message]) -> list[tuple[str, Fields]]:
-    says, hears = PUBLISHED_BY[kind], RECEIVED_BY[kind]
-    return [
-        (f"{action}{kind.__name__}", _operation_entry(kind, action, who))
-        for action, who in (("send", says), ("receive", hears))
-    ]
-
-
-def _operation_entry(kind: type[Message], action: str, who: tuple[str, ...]) -> Fields:
+def _operation_entry(kind: type[Message], action: str, users: tuple[str, ...]) -> Fields:
+    name = kind.__name__
     return {
         "action": action,
         "channel": _reference_to("channels", kind),
-        "messages": [{"$ref": f"#/channels/{kind.__name__}/messages/{kind.__name__}"}],
-        "tags": [{"name": user, "description": USERS[user]} for user in who],
+        "messages": [{"$ref": f"#/channels/{name}/messages/{name}"}],
+        "tags": [{"name": user, "description": USERS[user]} for user in users],
     }
 
 
 def _message_entry(kind: Kind) -> Fields:
-    told: Fields = {
-        "name": DeadLetter.PREFIX if issubclass(kind, DeadLetter) else f"{PREFIX}.{tag_of(kind)}",
+    entry: Fields = {
         "title": kind.__name__,
         "summary": first_sentence(kind),
         "contentType": "application/json",
         "payload": _reference_to("components/schemas", kind),
     }
-    return (
-        told
-        if issubclass(kind, DeadLetter)
-        else told | {"traits": [{"$ref": "#/components/messageTraits/CloudEvent"}]}
-    )
+    if issubclass(kind, DeadLetter):
+        return {"name": DeadLetter.PREFIX, **entry}
+    traits = [{"$ref": "#/components/messageTraits/CloudEvent"}]
+    return {"name": f"{PREFIX}.{tag_of(kind)}", **entry, "traits": traits}
 
 
 def _header_schema() -> Fields:
-    return {
-        "type": "object",
-        "properties": {n: {"type": "string", "description": d} for n, d in HEADERS.items()},
-    }
+    properties = {}
+    for name, meaning in HEADERS.items():
+        properties[name] = {"type": "string", "description": meaning}
+    return {"type": "object", "properties": properties}
 
 
-def _reference_to(where: str, kind: type[msgspec.Struct]) -> Fields:
-    return {"$ref": f"#/{where}/{kind.__name__}"}
-
-
-Schema = dict[str, Any]
-Kind = type[Message] | type[DeadLetter]
-KINDS: tuple[Kind, ...] = (*MESSAGES, DeadLetter)
-WHERE = "#/components/schemas/{name}"
-PAIRS = "prefixItems"
+def _reference_to(section: str, kind: type[msgspec.Struct]) -> Fields:
+    return {"$ref": f"#/{section}/{kind.__name__}"}
 
 
 def message_schemas() -> dict[str, Schema]:
-    """By class name: each message, and each part that they are made of."""
-    _, found = msgspec.json.schema_components(KINDS, ref_template=WHERE)
-    return {name: _as_draft_7(schema) for name, schema in found.items()}
+    """Return the schemas of the messages and of their parts, by class name."""
+    _, schemas = msgspec.json.schema_components(KINDS, ref_template=SCHEMA_REFERENCE)
+    return {name: _as_draft_7(schema) for name, schema in schemas.items()}
 
 
 def _as_draft_7(value: Any) -> Any:
-    """Our classes' schemas are of 2020-12: lists of fixed length are called otherwise; patterns end
-    Python's way.
+    """Translate a schema of msgspec (draft 2020-12): the keyword for lists of fixed length differs,
+    and a pattern ends with Python's `\\Z`.
     """
     if isinstance(value, list):
         return [_as_draft_7(each) for each in value]
     if not isinstance(value, dict):
         return value
-    told = {name: _as_draft_7(each) for name, each in value.items()}
-    if PAIRS in told:
-        told |= {"items": told.pop(PAIRS), "additionalItems": False}
-    if isinstance(told.get("pattern"), str):
-        told["pattern"] = told["pattern"].replace(r"\Z", "$")
-    return told
+    schema = {name: _as_draft_7(each) for name, each in value.items()}
+    if FIXED_LENGTH_ITEMS in schema:
+        schema |= {"items": schema.pop(FIXED_LENGTH_ITEMS), "additionalItems": False}
+    if isinstance(schema.get("pattern"), str):
+        schema["pattern"] = schema["pattern"].replace(r"\Z", "$")
+    return schema
 
 
 MADE = "Made from the message classes by `weir asyncapi --page`; a test holds it against them."
@@ -232,83 +228,64 @@ BOUNDS = {
     "minLength": "at least {} characters",
     "maxLength": "at most {} characters",
 }
+SHORT_SUBJECTS = (
+    "`weir.job.requested.{job}` (and so for `cancel`, `change`, `suspend`, `resume` and `forget`) "
+    "is short for the namespace `default`."
+)
 WIDEST = 1 << 53
-"""A bound beyond this is only that of the numbers themselves."""
+"""A larger bound is only the limit of the number's type, and is left out."""
 
 
 def build_page() -> str:
-    found = message_schemas()
-    return (
-        "\n".join(
-            [
-                *_introduction_lines(),
-                *_overview_lines(),
-                *_message_sections(found),
-                *_part_sections(found),
-            ]
-        )
-        + "\n"
-    )
+    """Return the page for people, in Markdown."""
+    schemas = message_schemas()
+    lines = [
+        *_introduction_lines(),
+        *_overview_lines(),
+        *_message_sections(schemas),
+        *_part_sections(schemas),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _introduction_lines() -> Iterator[str]:
     yield from ("# Every message on the bus", "", MADE, "", ABOUT, "", LISTEN, "")
-    yield from _table_lines(
-        ("stream", "what it holds"), ((f"`{name}`", said) for name, said in STREAMS.items())
-    )
-    yield from _table_lines(("who", "what they are"), USERS.items())
+    streams = [(f"`{name}`", content) for name, content in STREAMS.items()]
+    yield from _table_lines(("stream", "content"), streams)
+    yield from _table_lines(("user", "role"), USERS.items())
     yield from ("Headers of each message:", "")
-    yield from _table_lines(
-        ("header", "what it says"),
-        ((f"`{name}`", said.replace("<", "\\<")) for name, said in HEADERS.items()),
-    )
+    headers = [(f"`{name}`", text.replace("<", "\\<")) for name, text in HEADERS.items()]
+    yield from _table_lines(("header", "meaning"), headers)
 
 
 def _overview_lines() -> Iterator[str]:
     yield from ("## Subjects", "")
-    rows = (
-        (
-            f"[`{subject_address(k)}`](#{k.__name__.lower()})",
-            _user_list(PUBLISHED_BY[k]),
-            _user_list(RECEIVED_BY[k]),
-            first_sentence(k),
-        )
-        for k in MESSAGES
-    )
-    yield from _table_lines(("subject", "said by", "heard by", "in one sentence"), rows)
-    short = (
-        "`weir.job.requested.{job}` (and so for `cancel`, `change`, `suspend`, `resume` and `forget`) is short for the"
-        " namespace"
-    )
-    yield from (f"{short} `default`.", "")
+    rows = []
+    for kind in MESSAGES:
+        link = f"[`{subject_address(kind)}`](#{kind.__name__.lower()})"
+        publishers = ", ".join(PUBLISHED_BY[kind])
+        receivers = ", ".join(RECEIVED_BY[kind])
+        rows.append((link, publishers, receivers, first_sentence(kind)))
+    yield from _table_lines(("subject", "published by", "received by", "in one sentence"), rows)
+    yield from (SHORT_SUBJECTS, "")
 
 
-def _message_sections(found: dict[str, Schema]) -> Iterator[str]:
+def _message_sections(schemas: dict[str, Schema]) -> Iterator[str]:
     yield from ("## Messages", "")
     for kind in KINDS:
-        yield from _message_section(kind, found[kind.__name__])
+        place = f"`{subject_address(kind)}`, in `{stream_name(kind)}`"
+        yield from (f"### {kind.__name__}", "", _full_description(kind), "", place, "")
+        yield from _field_table(schemas[kind.__name__])
 
 
-def _message_section(kind: Kind, schema: Schema) -> Iterator[str]:
-    yield from (
-        f"### {kind.__name__}",
-        "",
-        _full_description(kind),
-        "",
-        f"`{subject_address(kind)}`, in `{stream_name(kind)}`",
-        "",
-    )
-    yield from _field_table(schema)
-
-
-def _part_sections(found: dict[str, Schema]) -> Iterator[str]:
+def _part_sections(schemas: dict[str, Schema]) -> Iterator[str]:
     yield from ("## Parts", "")
-    whole = {kind.__name__ for kind in KINDS}
-    for name in sorted(set(found) - whole):
+    messages = {kind.__name__ for kind in KINDS}
+    for name in sorted(schemas.keys() - messages):
         yield from (f"### {name}", "")
-        if said := found[name].get("description"):
-            yield from (" ".join(said.split()), "")
-        yield from _field_table(found[name])
+        if description := schemas[name].get("description"):
+            yield from (" ".join(description.split()), "")
+        yield from _field_table(schemas[name])
 
 
 def _full_description(kind: type[Any]) -> str:
@@ -317,65 +294,57 @@ def _full_description(kind: type[Any]) -> str:
 
 def _field_table(schema: Schema) -> Iterator[str]:
     required = schema.get("required", [])
-    rows = (
-        (f"`{name}`", _type_text(told), _default_text(name, told, required))
-        for name, told in schema["properties"].items()
-    )
+    rows = []
+    for name, field in schema["properties"].items():
+        default = "required" if name in required else _default_text(field)
+        rows.append((f"`{name}`", _type_text(field), default))
     yield from _table_lines(("field", "type", "if absent"), rows)
 
 
-def _default_text(name: str, told: Schema, required: list[str]) -> str:
-    if name in required:
-        return "must be there"
-    if told.get("default", {}) == {}:
+def _default_text(field: Schema) -> str:
+    if field.get("default", {}) == {}:
         return "its own defaults"
-    return f"`{msgspec.json.encode(told['default']).decode()}`"
+    return f"`{msgspec.json.encode(field['default']).decode()}`"
 
 
-def _type_text(told: Schema) -> str:
-    """In words: what may stand there, and within which bounds."""
-    if "$ref" in told:
-        name = told["$ref"].rpartition("/")[2]
+def _type_text(schema: Schema) -> str:
+    """Return the type of a field in words, with its bounds."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
-    if "enum" in told:
-        return " or ".join(f"`{value}`" for value in told["enum"])
-    if several := told.get("anyOf"):
-        return " or ".join(map(_type_text, several))
-    return f"{_shape_text(told)}{_bound_texts(told)}"
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    if alternatives := schema.get("anyOf"):
+        return " or ".join(map(_type_text, alternatives))
+    return ", ".join([_shape_text(schema), *_bound_texts(schema)])
 
 
-def _shape_text(told: Schema) -> str:
-    kind = told.get("type", "anything")
+def _shape_text(schema: Schema) -> str:
+    kind = schema.get("type", "anything")
     if kind == "array":
-        items = told.get("items", {})
-        return (
-            f"list of {' and '.join(map(_type_text, items))}"
-            if isinstance(items, list)
-            else f"list of {_type_text(items)}"
-        )
-    if kind == "object" and isinstance(told.get("additionalProperties"), dict):
-        return f"object of {_type_text(told['additionalProperties'])}"
+        items = schema.get("items", {})
+        item_types = items if isinstance(items, list) else [items]
+        return f"list of {' and '.join(map(_type_text, item_types))}"
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"object of {_type_text(schema['additionalProperties'])}"
     return str(kind)
 
 
-def _bound_texts(told: Schema) -> str:
-    said = [
-        words.format(told[name])
-        for name, words in BOUNDS.items()
-        if abs(told.get(name, WIDEST)) < WIDEST
-    ]
-    form = [f"as `{told['pattern']}`"] if "pattern" in told else []
-    return "".join(f", {each}" for each in [*said, *form])
+def _bound_texts(schema: Schema) -> Iterator[str]:
+    for name, text in BOUNDS.items():
+        if abs(schema.get(name, WIDEST)) < WIDEST:
+            yield text.format(schema[name])
+    if "pattern" in schema:
+        yield f"as `{schema['pattern']}`"
 
 
-def _user_list(users: Iterable[str]) -> str:
-    return ", ".join(users)
-
-
-def _table_lines(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
-    heads = tuple(heads)
-    yield f"| {' | '.join(heads)} |"
-    yield f"| {' | '.join('---' for _ in heads)} |"
+def _table_lines(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    yield _table_row(heads)
+    yield _table_row("---" for _ in heads)
     for row in rows:
-        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+        yield _table_row(cell.replace("|", "\\|") for cell in row)
     yield ""
+
+
+def _table_row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -20,7 +20,7 @@ from shared.bus.consumer import StoredMessage
 from shared.messages import CancelRequested, JobAccepted, JobFinished, JobRejected, JobRequested
 
 EXAMPLES = ("weir cancel digits", "weir cancel digits -n team-a --timeout 2m")
-LOOK = "`weir jobs` shows how it is; --timeout waits longer."
+LOOK = "`weir jobs` shows its state; --timeout waits longer."
 STOPPED_S = 60.0
 
 
@@ -34,12 +34,12 @@ def run(args: Arguments) -> int:
 
 
 async def cancel_job(bus: Bus, args: Arguments) -> int:
-    order = CancelRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
-    name = f"{order.namespace}/{order.job}"
-    await require_open(bus, name, order.key())
-    asked = await bus.request(order)
+    request = CancelRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
+    name = f"{request.namespace}/{request.job}"
+    await require_open(bus, name, request.key())
+    sequence = await bus.request(request)
     end = await job_status.first(
-        bus, (JobFinished,), asked, lambda _: True, args.timeout, order.key()
+        bus, (JobFinished,), sequence, lambda _: True, args.timeout, request.key()
     )
     if end is None:
         raise Trouble(
@@ -55,22 +55,21 @@ async def cancel_job(bus: Bus, args: Arguments) -> int:
 
 async def require_open(bus: Bus, name: str, key: str) -> None:
     """Raise `Trouble` unless there is a job of this name that is not over."""
-    how = await standing_of(bus, key)
-    if how == "unknown":
+    state = await standing_of(bus, key)
+    if state == "unknown":
         raise Trouble(f"there is no job {name}; `weir jobs` lists them")
-    if how == "over":
+    if state == "over":
         raise Trouble(f"job {name} is over already; `weir jobs` shows how it ended")
 
 
 async def standing_of(bus: Bus, key: str) -> Standing:
-    """Return whether there is a job of this name, and whether it is over."""
+    """Return the state of the job with this key: unknown, open or over."""
     requested = await bus.last_message(JobRequested, key)
-    answered = [
-        _uid_of(await bus.last_message(kind, key))
-        for kind in (JobAccepted, JobRejected, JobFinished)
-    ]
+    answered = []
+    for kind in (JobAccepted, JobRejected, JobFinished):
+        answered.append(_uid_of(await bus.last_message(kind, key)))
     return standing(requested.sequence if requested else 0, *answered)
 
 
-def _uid_of(heard: StoredMessage | None) -> int:
-    return int(getattr(heard.message, "uid", 0)) if heard else 0
+def _uid_of(stored: StoredMessage | None) -> int:
+    return int(getattr(stored.message, "uid", 0)) if stored else 0

@@ -1,6 +1,6 @@
 """`weir change JOB`: give an open job another priority, or other bounds.
 
-Asking for a change of an open job, and waiting for the answer to this very request. Edge.
+Requests a change and waits for the answer to this very request. Edge.
 """
 
 from __future__ import annotations
@@ -39,19 +39,23 @@ ANSWER_S = 30.0
 
 
 def read_priority(text: str) -> int:
-    """Read an argument."""
+    """Read a priority from an argument. Raise `ValueError` if it is not one."""
     if not re.fullmatch(r"-?\d{1,10}", text) or abs(int(text)) > HIGHEST:
         raise ValueError(f"{text!r} is not a whole number from -{HIGHEST} to {HIGHEST}")
     return int(text)
 
 
 def read_bounds(text: str) -> Bounds:
-    """Read an argument: `1..8`, or `4` for exactly so many."""
-    found = re.fullmatch(r"(\d{1,7})(?:\.\.(\d{1,7}))?", text)
-    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-    if not 1 <= least <= most <= MOST_OF_SPAN:
-        raise ValueError(f"{text!r} is not MIN..MAX, such as 1..8, or one number")
-    return Bounds(min=least, max=most)
+    """Read the bounds of a role from an argument: `1..8`, or `4` for exactly so many tasks. Raise
+    `ValueError` if there are none.
+    """
+    match = re.fullmatch(r"(\d{1,7})(?:\.\.(\d{1,7}))?", text)
+    if match:
+        least = int(match[1])
+        most = int(match[2] or match[1])
+        if 1 <= least <= most <= MOST_OF_SPAN:
+            return Bounds(min=least, max=most)
+    raise ValueError(f"{text!r} is not MIN..MAX, such as 1..8, or one number")
 
 
 @command(EXAMPLES)
@@ -66,17 +70,17 @@ def read_bounds(text: str) -> Bounds:
     help="jobs with a larger number come first",
 )
 @option(
-    "--workers", type=Value(read_bounds), metavar="MIN..MAX", help="how many workers it may have"
+    "--workers", type=Value(read_bounds), metavar="MIN..MAX", help="the least and the most workers"
 )
-@option("--ps", type=Value(read_bounds), metavar="MIN..MAX", help="how many ps it may have")
+@option("--ps", type=Value(read_bounds), metavar="MIN..MAX", help="the least and the most ps")
 def run(args: Arguments) -> int:
     return connection.on_bus(args, change_job)
 
 
 async def change_job(bus: Bus, args: Arguments) -> int:
     if args.priority is None and args.workers is None and args.ps is None:
-        raise Trouble("what is to change? Give --priority, --workers or --ps", WRONG_USE)
-    order = ChangeRequested(
+        raise Trouble("no change is given: give --priority, --workers or --ps", WRONG_USE)
+    request = ChangeRequested(
         job=args.job,
         namespace=args.namespace,
         priority=args.priority,
@@ -84,16 +88,11 @@ async def change_job(bus: Bus, args: Arguments) -> int:
         workers=args.workers,
         request_id=uuid.uuid4().hex,
     )
-    now = await request_change(bus, order, args.timeout)
-    name = f"{args.namespace}/{args.job}"
-    print(
-        f"job {name} has priority {now.priority}, {_minimum_text(now.ps)}{now.ps.max} ps and {_worker_range(now.workers)}"
-    )
+    job = await request_change(bus, request, args.timeout)
+    ps = f"{_minimum_text(job.ps)}{job.ps.max} ps"
+    workers = f"{_minimum_text(job.workers)}{format_count(job.workers.max, 'worker')}"
+    print(f"job {args.namespace}/{args.job} has priority {job.priority}, {ps} and {workers}")
     return DONE
-
-
-def _worker_range(span: Span) -> str:
-    return f"{_minimum_text(span)}{format_count(span.max, 'worker')}"
 
 
 def _minimum_text(span: Span) -> str:
@@ -104,30 +103,28 @@ ANSWERS: tuple[type[JobChanged | ChangeRejected], ...] = (JobChanged, ChangeReje
 
 
 async def request_change(bus: Bus, change: Change, within_s: float) -> JobChanged:
-    """Return what the job is from now on; raise `Trouble` with every reason against it."""
+    """Request a change and return the answer of the allocator. Raise `Trouble` with every reason if
+    it refuses, or if there is no answer in time.
+    """
     name = f"{change.namespace}/{change.job}"
     await require_open(bus, name, change.key())
-    asked = await bus.request(change)
-    answer = await job_status.first(
-        bus, ANSWERS, asked, lambda each: _answered_request(each) == asked, within_s, change.key()
-    )
+    sequence = await bus.request(change)
+
+    def is_answer(message: JobChanged | ChangeRejected) -> bool:
+        return _answered_request(message) == sequence
+
+    answer = await job_status.first(bus, ANSWERS, sequence, is_answer, within_s, change.key())
     if answer is None:
         raise Trouble(
-            f"no answer to request {asked} within {within_s:g} s; is the allocator running?\n"
+            f"no answer to request {sequence} within {within_s:g} s; is the allocator running?\n"
             "The request stays stored and will be answered; `weir events` shows it."
         )
     if isinstance(answer, ChangeRejected):
-        raise Trouble(
-            "\n".join(
-                [
-                    f"job {name} is not changed:",
-                    *(f"  - {single_line(each)}" for each in answer.reasons),
-                ]
-            )
-        )
+        reasons = [f"  - {single_line(reason)}" for reason in answer.reasons]
+        raise Trouble("\n".join([f"job {name} is not changed:", *reasons]))
     return answer
 
 
 def _answered_request(answer: JobChanged | ChangeRejected) -> int:
-    """The sequence of the request that it answers."""
+    """Return the sequence of the request that a message answers."""
     return answer.answers if isinstance(answer, JobChanged) else answer.uid

@@ -84,7 +84,7 @@ async def test_unsupported_fields_are_refused_unless_left_out(prompt: Prompt, fo
 
     assert (said.code, said.out) == (2, "")
     assert (
-        "large.yaml has what a job of Weir's cannot have:\n  - activeDeadlineSeconds: " in said.err
+        "large.yaml has fields that Weir does not support:\n  - activeDeadlineSeconds: " in said.err
     )
     assert "\n  - Chief, PS, Worker: env DATA_DIR: " in said.err and said.err.endswith(
         "with --leave-out.\n"
@@ -96,7 +96,7 @@ async def test_everything_missing_is_listed(prompt: Prompt, folder: Path) -> Non
 
     lines = [
         line[4:].partition(":")[0]
-        for line in said.err.partition("cannot be asked for:\n")[2].splitlines()
+        for line in said.err.partition("is not a valid job:\n")[2].splitlines()
     ]
     assert said.code == 2 and [
         word for word in lines if word in ("program", "epochs", "batch")

@@ -102,7 +102,7 @@ async def test_every_error_in_a_file_is_listed_before_connecting(
     said = await prompt("submit", file, "--nats", NOWHERE, *words)
 
     first, *reasons, last = said.err.splitlines()
-    assert (said.code, said.out, first) == (2, "", f"weir submit: {file} cannot be asked for:")
+    assert (said.code, said.out, first) == (2, "", f"weir submit: {file} is not a valid job:")
     assert {reason.partition(": ")[0] for reason in reasons} == {
         f"  - {field}"
         for field in (

@@ -113,7 +113,7 @@ async def test_a_change_without_a_job_or_a_change_is_refused_before_sending(
 
     nothing, nobody = await prompt("change", "mine"), await prompt("suspend", "mine")
 
-    assert nothing.code == 2 and "what is to change?" in nothing.err
+    assert nothing.code == 2 and "no change is given" in nothing.err
     assert nobody.code == 1 and "there is no job default/mine" in nobody.err
 
 

@@ -77,9 +77,9 @@ class CommandGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not ctx.resilient_parsing:
-            from services.cli.suggest import advice
+            from services.cli.suggest import describe_unknown_command
 
-            raise UnknownCommand(advice(args, COMMANDS), ctx)
+            raise UnknownCommand(describe_unknown_command(args, COMMANDS), ctx)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

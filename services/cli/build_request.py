@@ -17,7 +17,7 @@ import msgspec
 
 from services.cli import program_file
 from services.cli.command_line import FILE, Arguments, combine_options, flag, help_page, option
-from services.cli.tfjob import WISHES, manifest, translate_tfjob
+from services.cli.tfjob import WISHES, read_manifest, translate_tfjob
 from services.cli.tfjob import Asked as TfjobRequest
 from services.console import job_file
 from services.console.job_file import Fields, read_text
@@ -103,8 +103,8 @@ def _read_program(path: Path | None) -> tuple[bytes | None, Fields | None, Troub
     if path is None:
         return None, None, None
     try:
-        body = program_file.read(path)
-        program_file.check(body, path)
+        body = program_file.read_program(path)
+        program_file.check_program(body, path)
     except Trouble as trouble:
         return None, NO_PROGRAM, trouble
     return body, {"name": path.name, "digest": program_file.digest(body)}, None
@@ -177,7 +177,7 @@ def request_from_tfjob(args: Arguments) -> tuple[Fields, Path]:
     obstacle.
     """
     file: Path = args.tfjob
-    raw, beside = manifest(read_text(file, "give the file of a TFJob"), file.name)
+    raw, beside = read_manifest(read_text(file, "give the file of a TFJob"), file.name)
     request = translate_tfjob(raw, _option_values(args), beside)
     _print_moot_remarks(file, request)
     program: Path | None = args.file

@@ -13,7 +13,7 @@ from services.cli.command_line import (
     nats_option,
     timeout_option,
 )
-from services.cli.job_status import Standing, standing
+from services.cli.job_status import Standing, job_standing
 from services.console.trouble import DONE, Trouble
 from shared.bus.bus import Bus
 from shared.bus.consumer import StoredMessage
@@ -38,7 +38,7 @@ async def cancel_job(bus: Bus, args: Arguments) -> int:
     name = f"{request.namespace}/{request.job}"
     await require_open(bus, name, request.key())
     sequence = await bus.request(request)
-    end = await job_status.first(
+    end = await job_status.first_message(
         bus, (JobFinished,), sequence, lambda _: True, args.timeout, request.key()
     )
     if end is None:
@@ -68,7 +68,7 @@ async def standing_of(bus: Bus, key: str) -> Standing:
     answered = []
     for kind in (JobAccepted, JobRejected, JobFinished):
         answered.append(_uid_of(await bus.last_message(kind, key)))
-    return standing(requested.sequence if requested else 0, *answered)
+    return job_standing(requested.sequence if requested else 0, *answered)
 
 
 def _uid_of(stored: StoredMessage | None) -> int:

@@ -113,7 +113,9 @@ async def request_change(bus: Bus, change: Change, within_s: float) -> JobChange
     def is_answer(message: JobChanged | ChangeRejected) -> bool:
         return _answered_request(message) == sequence
 
-    answer = await job_status.first(bus, ANSWERS, sequence, is_answer, within_s, change.key())
+    answer = await job_status.first_message(
+        bus, ANSWERS, sequence, is_answer, within_s, change.key()
+    )
     if answer is None:
         raise Trouble(
             f"no answer to request {sequence} within {within_s:g} s; is the allocator running?\n"

@@ -226,10 +226,10 @@ def default_namespace(command: click.Command) -> str | None:
     return None
 
 
-JOB_NAME = NameOnBus(parameters.name, "job")
-NAMESPACE = NameOnBus(parameters.name, "namespace")
-DURATION = Value(parameters.duration, "duration")
-MOMENT = Value(parameters.moment, "time")
+JOB_NAME = NameOnBus(parameters.parse_name, "job")
+NAMESPACE = NameOnBus(parameters.parse_name, "namespace")
+DURATION = Value(parameters.parse_duration, "duration")
+MOMENT = Value(parameters.parse_moment, "time")
 AT_LEAST_ZERO = Value(parameters.at_least_zero, "number")
 ABOVE_ZERO = Value(parameters.above_zero, "number")
 FILE = click.Path(path_type=Path, readable=False)

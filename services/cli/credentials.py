@@ -26,7 +26,7 @@ EXAMPLES = (
 )
 @option(
     "--submitter",
-    type=Value(parameters.name),
+    type=Value(parameters.parse_name),
     multiple=True,
     metavar="NAMESPACE",
     help="also for a person who may submit jobs in this namespace and see them; may be repeated",

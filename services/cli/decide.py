@@ -28,7 +28,7 @@ EXAMPLES = ("weir decide < worlds > decisions", "weir decide --policy dlrover < 
 @command(EXAMPLES)
 @option(
     "--policy",
-    type=Value(parameters.policy, offers=sorted(POLICIES)),
+    type=Value(parameters.parse_policy, offers=sorted(POLICIES)),
     default=Rules().policy,
     metavar="NAME",
     help=f"for jobs that name none (default: {Rules().policy}): {', '.join(sorted(POLICIES))}, "

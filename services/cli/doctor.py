@@ -87,7 +87,7 @@ EXAMPLES = (
 @json_option
 def run(args: Arguments) -> int:
     program, job_file = _named_files(args.program, args.job)
-    body = program_file.read(program)
+    body = program_file.read_program(program)
     findings = list(_examine_program(program, body, job_file, args.timeout))
     ill = sum(f.weight == "wrong" for f in findings)
     if args.json:
@@ -120,7 +120,7 @@ def _examine_program(
 ) -> Iterator[Finding]:
     # 1. What its text says.
     try:
-        program_file.check(body, path)
+        program_file.check_program(body, path)
     except Trouble as trouble:
         yield wrong_finding(
             str(trouble), NO_PYTHON if isinstance(trouble, program_file.NoPython) else LACKING

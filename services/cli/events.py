@@ -55,7 +55,7 @@ Show = Callable[[Entry], None]
 @option("--job", type=JOB_NAME, metavar="JOB", help="only events of this job")
 @option(
     "--kind",
-    type=Value(parameters.kinds, offers=parameters.KIND_WORDS),
+    type=Value(parameters.parse_kinds, offers=parameters.KIND_WORDS),
     default=(),
     metavar="A,B",
     help="only these: job.requested, all of training, or resumed; separated by commas",

@@ -49,7 +49,7 @@ EXAMPLES = (
     type=MOMENT,
     default="now",
     metavar="TIME",
-    help=f"{parameters.SAID}; default: now",
+    help=f"{parameters.MOMENT_FORMATS}; default: now",
 )
 @json_option
 def run(args: Arguments) -> int:

@@ -19,7 +19,7 @@ from shared.messages import Message
 Standing = Literal["unknown", "open", "over"]
 
 
-def standing(requested: int, accepted: int, rejected: int, finished: int) -> Standing:
+def job_standing(requested: int, accepted: int, rejected: int, finished: int) -> Standing:
     """Each is a job's uid, 0 where nothing was said. A refused request for a running job's name
     changes nothing.
     """
@@ -34,11 +34,11 @@ def standing(requested: int, accepted: int, rejected: int, finished: int) -> Sta
 M = TypeVar("M", bound=Message)
 
 
-async def first(
+async def first_message(
     bus: Bus,
     kinds: tuple[type[M], ...],
     after: int,
-    is_it: Callable[[M], bool],
+    is_wanted: Callable[[M], bool],
     within_s: float,
     key: str = ">",
 ) -> M | None:
@@ -54,7 +54,7 @@ async def first(
             aclosing(read_entries(bus, [wanted], follow=True)) as entries,
         ):
             async for entry in entries:
-                if isinstance(entry.message, kinds) and is_it(entry.message):
+                if isinstance(entry.message, kinds) and is_wanted(entry.message):
                     return entry.message
     except TimeoutError:
         return None

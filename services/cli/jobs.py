@@ -16,7 +16,7 @@ from rich.live import Live
 from services.allocator.job_views import JobView
 from services.cli import connection
 from services.cli.command_line import Arguments, command, flag, namespace_option, nats_option
-from services.cli.terminal import of_tables
+from services.cli.terminal import table_console
 from services.console.job_view_reader import Views, stored_views, views_with_starts
 from services.console.top.job_tables import jobs_table
 from services.console.trouble import DONE
@@ -33,12 +33,12 @@ Show = Callable[[Views], Coroutine[None, None, None]]
 @flag("-w", "--watch", help="go on, and show every change")
 @flag("--json", help="one JSON object a line: all jobs, then each that changes")
 def run(args: Arguments) -> int:
-    return connection.on_bus(args, jobs)
+    return connection.on_bus(args, print_jobs)
 
 
-async def jobs(bus: Bus, args: Arguments) -> int:
+async def print_jobs(bus: Bus, args: Arguments) -> int:
     with ExitStack() as screen:
-        show = _lines() if args.json else _tables(bus, args.watch, screen)
+        show = _json_printer() if args.json else _table_printer(bus, args.watch, screen)
         async with aclosing(
             (stored_views if args.json else views_with_starts)(bus, args.namespace, args.watch)
         ) as changes:
@@ -47,7 +47,7 @@ async def jobs(bus: Bus, args: Arguments) -> int:
     return DONE
 
 
-def _lines() -> Show:
+def _json_printer() -> Show:
     shown: Views = {}
 
     async def show(views: Views) -> None:
@@ -59,16 +59,16 @@ def _lines() -> Show:
     return show
 
 
-def _tables(bus: Bus, watch: bool, screen: ExitStack) -> Show:
+def _table_printer(bus: Bus, watch: bool, screen: ExitStack) -> Show:
     """At a terminal a watched table stays in its place; elsewhere each change prints it anew."""
-    console = of_tables()
+    console = table_console()
     live = screen.enter_context(Live(console=console)) if watch and console.is_terminal else None
     epochs: dict[int, int] = {}
 
     async def show(views: Views) -> None:
         for view in views.values():
             if view.uid not in epochs:
-                epochs[view.uid] = await _epochs(bus, view)
+                epochs[view.uid] = await _total_epochs(bus, view)
         drawn = jobs_table(views.values(), epochs, console.width)
         if live:
             live.update(drawn, refresh=True)
@@ -80,7 +80,7 @@ def _tables(bus: Bus, watch: bool, screen: ExitStack) -> Show:
     return show
 
 
-async def _epochs(bus: Bus, view: JobView) -> int:
+async def _total_epochs(bus: Bus, view: JobView) -> int:
     """How many epochs the job is to have; 0 where its request is stored no more."""
     heard = await bus.last_message(JobAccepted, f"{view.namespace}.{view.job}")
     said = heard.message if heard else None

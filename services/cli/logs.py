@@ -74,21 +74,23 @@ def run(args: Arguments) -> int:
     gone = kept_pods("" if args.kube else here.pod_logs, args.namespace, args.job)
     with _explain_errors():
         api = client.CoreV1Api(client.ApiClient(_configuration(args.kube, here)))
-        pods = _pods(api, args.namespace, args.job)
+        pods = _list_job_pods(api, args.namespace, args.job)
         if not pods and not gone:
-            return connection.on_bus(args, _absent)
-        pod = choose(pods, args.task, gone)
-        put = _raw if args.json else _readable(pod.name.removeprefix(f"{args.job}-"))
+            return connection.on_bus(args, _raise_missing_log)
+        pod = choose_pod(pods, args.task, gone)
+        put = _print_raw if args.json else _readable_printer(pod.name.removeprefix(f"{args.job}-"))
         chunks = (
-            _kept_lines(pod.kept) if pod.kept else _text(api, args.namespace, pod.name, args.follow)
+            _kept_lines(pod.kept)
+            if pod.kept
+            else _read_pod_log(api, args.namespace, pod.name, args.follow)
         )
-        left_out = _put(whole_lines(chunks), put, everything=args.all or args.json)
+        left_out = _print_lines(whole_lines(chunks), put, everything=args.all or args.json)
     if left_out:
         print(LEFT_OUT.format(lines=format_count(left_out, "line")), file=sys.stderr)
     return DONE
 
 
-def _put(lines: Iterable[bytes], put: Callable[[bytes], None], everything: bool) -> int:
+def _print_lines(lines: Iterable[bytes], put: Callable[[bytes], None], everything: bool) -> int:
     """How many were left out."""
     left_out = 0
     for line, shown in (
@@ -118,12 +120,12 @@ def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield left
 
 
-def _raw(line: bytes) -> None:
+def _print_raw(line: bytes) -> None:
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
 
 
-def _readable(task: str) -> Callable[[bytes], None]:
+def _readable_printer(task: str) -> Callable[[bytes], None]:
     console = Terminal(highlight=False, soft_wrap=True)
 
     def put(line: bytes) -> None:
@@ -133,7 +135,7 @@ def _readable(task: str) -> Callable[[bytes], None]:
     return put
 
 
-async def _absent(bus: Bus, args: Arguments) -> int:
+async def _raise_missing_log(bus: Bus, args: Arguments) -> int:
     """There are no pods: why, knows the view that the allocator keeps."""
     async with aclosing(follow_views(bus, None)) as changes:
         raise Trouble(describe_missing_log(f"{args.namespace}.{args.job}", await anext(changes)))
@@ -152,16 +154,16 @@ def _configuration(url: str | None, here: connection.Connection) -> Any:
     return chosen
 
 
-def _pods(api: Any, namespace: str, job: str) -> list[Pod]:
+def _list_job_pods(api: Any, namespace: str, job: str) -> list[Pod]:
     found = api.list_namespaced_pod(namespace, label_selector=f"{JOB}={job}").items
-    return [_pod(each.metadata) for each in found]
+    return [_pod_from_metadata(each.metadata) for each in found]
 
 
-def _pod(meta: Any) -> Pod:
+def _pod_from_metadata(meta: Any) -> Pod:
     return Pod(meta.name, (meta.labels or {}).get(ROLE, ""), meta.creation_timestamp.timestamp())
 
 
-def _text(api: Any, namespace: str, pod: str, follow: bool) -> Iterator[bytes]:
+def _read_pod_log(api: Any, namespace: str, pod: str, follow: bool) -> Iterator[bytes]:
     answer = api.read_namespaced_pod_log(pod, namespace, follow=follow, _preload_content=False)
     try:
         while chunk := answer.read1(CHUNK):
@@ -177,7 +179,7 @@ def _explain_errors() -> Iterator[None]:
     except BrokenPipeError:  # of our own output
         raise
     except client.ApiException as error:
-        raise Trouble(f"Kubernetes refuses: {_refusal(error)}") from error
+        raise Trouble(f"Kubernetes refuses: {_error_message(error)}") from error
     except config.ConfigException as error:
         raise Trouble(f"no Kubernetes to ask: {error}\n{ELSEWHERE}") from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -186,7 +188,7 @@ def _explain_errors() -> Iterator[None]:
         ) from error
 
 
-def _refusal(error: Any) -> str:
+def _error_message(error: Any) -> str:
     """The message of the Status object; what there is, where the answer is none."""
     try:
         return str(msgspec.json.decode(error.body or b"")["message"])
@@ -227,20 +229,20 @@ class Pod:
     kept: Path | None = None
 
 
-def choose(pods: Sequence[Pod], task: str | None, gone: Sequence[Pod] = ()) -> Pod:
+def choose_pod(pods: Sequence[Pod], task: str | None, gone: Sequence[Pod] = ()) -> Pod:
     """The newest pod of the task (`worker-2`, or the whole pod's name) or role (`worker`); else the
     newest chief.
 
     One that is `gone` where none that is there fits.
     """
     wanted = task or CHIEF
-    fitting = _fitting(pods, wanted) or _fitting(gone, wanted)
+    fitting = _matching_pods(pods, wanted) or _matching_pods(gone, wanted)
     if not fitting:
         raise Trouble(f"there is no pod of {wanted!r}; there {_list_pods([*pods, *gone])}")
     return max(fitting, key=lambda pod: (pod.made_s, pod.name))
 
 
-def _fitting(pods: Sequence[Pod], wanted: str) -> list[Pod]:
+def _matching_pods(pods: Sequence[Pod], wanted: str) -> list[Pod]:
     return [
         pod for pod in pods if wanted in (pod.role, pod.name) or pod.name.endswith(f"-{wanted}")
     ]

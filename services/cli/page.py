@@ -24,10 +24,10 @@ HOST, PORT = "127.0.0.1", 8002
 )
 @option("--port", type=int, default=PORT, metavar="N", help=f"default: {PORT}; 0: any that is free")
 def run(args: Arguments) -> int:
-    return connection.on_bus(args, page, user=PAGE)
+    return connection.on_bus(args, serve_page, user=PAGE)
 
 
-async def page(bus: Bus, args: Arguments) -> int:
+async def serve_page(bus: Bus, args: Arguments) -> int:
     from services.console.page.service import Page, Settings
     from services.console.page.watch import Watch
 

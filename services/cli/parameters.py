@@ -25,7 +25,7 @@ from shared.runtime.config import BadSettings
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
-def name(text: str) -> str:
+def parse_name(text: str) -> str:
     if not is_name(text):
         from services.allocator.admission.validation import NAME
 
@@ -33,7 +33,7 @@ def name(text: str) -> str:
     return text
 
 
-def duration(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds in `90`, `90s`, `10m`, `2h` or `1.5d`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if not found:
@@ -42,14 +42,14 @@ def duration(text: str) -> float:
 
 
 def at_least_zero(text: str) -> float:
-    return _number(text, lambda value: 0 <= value < float("inf"), "a number of at least 0")
+    return _parse_number(text, lambda value: 0 <= value < float("inf"), "a number of at least 0")
 
 
 def above_zero(text: str) -> float:
-    return _number(text, lambda value: 0 < value < float("inf"), "a number above 0")
+    return _parse_number(text, lambda value: 0 < value < float("inf"), "a number above 0")
 
 
-def _number(text: str, is_valid: Callable[[float], bool], description: str) -> float:
+def _parse_number(text: str, is_valid: Callable[[float], bool], description: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -59,7 +59,7 @@ def _number(text: str, is_valid: Callable[[float], bool], description: str) -> f
     return value
 
 
-def policies(text: str) -> tuple[str, ...]:
+def parse_policies(text: str) -> tuple[str, ...]:
     """Names with commas between, as an argument."""
     from services.allocator.custom_policies import register_policies
 
@@ -71,33 +71,33 @@ def policies(text: str) -> tuple[str, ...]:
     return names
 
 
-def policy(text: str) -> str:
-    return policies(text)[0]
+def parse_policy(text: str) -> str:
+    return parse_policies(text)[0]
 
 
 Moment = Callable[[float], float]
 """Seconds since 1970, from now."""
 CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
-SAID = "a time (2026-11-21T13:45:02, 13:45) or an age (10m ago, -10m)"
+MOMENT_FORMATS = "a time (2026-11-21T13:45:02, 13:45) or an age (10m ago, -10m)"
 
 
-def moment(text: str, zone: tzinfo | None = None) -> Moment:
+def parse_moment(text: str, zone: tzinfo | None = None) -> Moment:
     """`zone` None: that of this machine. Raises `ValueError`."""
     words = text.strip()
     if words == "now":
         return lambda now: now
-    return _age(words) or _clock(words, zone) or _date(words, zone)
+    return _parse_age(words) or _parse_clock(words, zone) or _parse_date(words, zone)
 
 
-def _age(words: str) -> Moment | None:
+def _parse_age(words: str) -> Moment | None:
     try:
-        seconds = duration(words.removesuffix("ago").strip().removeprefix("-"))
+        seconds = parse_duration(words.removesuffix("ago").strip().removeprefix("-"))
     except ValueError:
         return None
     return lambda now: now - seconds
 
 
-def _clock(words: str, zone: tzinfo | None) -> Moment | None:
+def _parse_clock(words: str, zone: tzinfo | None) -> Moment | None:
     """Of the day that it is in that zone."""
     if not CLOCK.fullmatch(words):
         return None
@@ -112,11 +112,11 @@ def _clock(words: str, zone: tzinfo | None) -> Moment | None:
     return today
 
 
-def _date(words: str, zone: tzinfo | None) -> Moment:
+def _parse_date(words: str, zone: tzinfo | None) -> Moment:
     try:
         at = datetime.fromisoformat(words)
     except ValueError:
-        raise ValueError(f"{words!r} is not {SAID}") from None
+        raise ValueError(f"{words!r} is not {MOMENT_FORMATS}") from None
     at_s = (at if at.tzinfo else at.replace(tzinfo=zone)).timestamp()
     return lambda now: at_s
 
@@ -132,7 +132,7 @@ or both.
 """
 
 
-def kinds(text: str) -> tuple[str, ...]:
+def parse_kinds(text: str) -> tuple[str, ...]:
     """Tags; several names are separated by commas. Raises `ValueError` with all the names
     that there are.
     """

@@ -45,7 +45,7 @@ class NoPython(Trouble):
     """The text is not Python, or has a slip that keeps it from being read."""
 
 
-def check(body: bytes, path: Path) -> None:
+def check_program(body: bytes, path: Path) -> None:
     """Raises `Trouble` with the place of a syntax error, or the names of the functions that are
     missing.
     """
@@ -53,28 +53,28 @@ def check(body: bytes, path: Path) -> None:
         try:
             tree = ast.parse(body, path.name)
             compile(tree, path.name, "exec", dont_inherit=True)
-            names = _bound(symtable.symtable(body, path.name, "exec"))  # type: ignore[arg-type]  # bytes, as `parse`
+            names = _bound_names(symtable.symtable(body, path.name, "exec"))  # type: ignore[arg-type]  # bytes, as `parse`
         except SyntaxError as error:
             raise NoPython(f"{path}:{error.lineno or 1}: {error.msg}", WRONG_USE) from error
         except (ValueError, RecursionError, MemoryError) as error:
             raise NoPython(f"{path} is not a Python file: {error}", WRONG_USE) from error
-    wrong = "" if _hides(tree) else missing_functions(path.name, names)
+    wrong = "" if _has_hidden_names(tree) else missing_functions(path.name, names)
     if reasons := [
         *([wrong] if wrong else ()),
-        *_uncallable(tree, path),
+        *_signature_errors(tree, path),
         *_unsupported_arguments(tree, path),
     ]:
         raise Trouble("\n".join(reasons), WRONG_USE)
 
 
-def _uncallable(tree: ast.Module, path: Path) -> Iterator[str]:
+def _signature_errors(tree: ast.Module, path: Path) -> Iterator[str]:
     """Functions that cannot be called as the trainer calls them; a decorator may change that, so it
     excuses one.
     """
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name in CALLED and not node.decorator_list:
             wanted = CALLED[node.name]
-            if not _takes(node.args, len(wanted)):
+            if not _accepts_count(node.args, len(wanted)):
                 yield f"{path}:{node.lineno}: {node.name} is called as {node.name}({', '.join(wanted)})"
 
 
@@ -93,7 +93,7 @@ def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and not node.value
 
 
-def _takes(arguments: ast.arguments, count: int) -> bool:
+def _accepts_count(arguments: ast.arguments, count: int) -> bool:
     """Whether so many arguments by position are enough, and not too many."""
     most = len(arguments.posonlyargs) + len(arguments.args)
     by_name = any(default is None for default in arguments.kw_defaults)
@@ -103,20 +103,22 @@ def _takes(arguments: ast.arguments, count: int) -> bool:
     )
 
 
-def _bound(table: symtable.SymbolTable) -> set[str]:
+def _bound_names(table: symtable.SymbolTable) -> set[str]:
     """Names that the module binds, also from within (`global`)."""
     whole = table.get_type() == "module"
     mine = {
-        s.get_name() for s in table.get_symbols() if _binds(s) and (whole or s.is_declared_global())
+        s.get_name()
+        for s in table.get_symbols()
+        if _is_bound(s) and (whole or s.is_declared_global())
     }
-    return mine.union(*map(_bound, table.get_children()))
+    return mine.union(*map(_bound_names, table.get_children()))
 
 
-def _binds(symbol: symtable.Symbol) -> bool:
+def _is_bound(symbol: symtable.Symbol) -> bool:
     return symbol.is_assigned() or symbol.is_imported()
 
 
-def _hides(tree: ast.Module) -> bool:
+def _has_hidden_names(tree: ast.Module) -> bool:
     return any(
         (isinstance(node, ast.ImportFrom) and node.names[0].name == "*")
         or (isinstance(node, ast.Name) and node.id in UNSEEN)
@@ -129,7 +131,7 @@ T = TypeVar("T")
 MIB = 1 << 20
 
 
-def read(path: Path) -> bytes:
+def read_program(path: Path) -> bytes:
     """The program's text; raises `Trouble` for what cannot be read or is too large to travel."""
     try:
         size = path.stat().st_size
@@ -172,7 +174,7 @@ FULL = (
 )
 
 
-async def keep(bus: Bus, body: bytes, namespace: str = DEFAULT_NAMESPACE) -> str:
+async def store_program(bus: Bus, body: bytes, namespace: str = DEFAULT_NAMESPACE) -> str:
     """Store a program in the bucket of its namespace unless it is there and whole; return its
     digest.
 

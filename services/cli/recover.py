@@ -57,32 +57,32 @@ ANSWER_S = 30.0
 @flag("--resume", help="submit again the jobs that can go on")
 @flag("--print", help="only print the jobs found as JSON, for a machine that reaches the bus")
 def run(args: Arguments) -> int:
-    found = remains_in(args.folder)
+    found = find_remains(args.folder)
     if args.print:
         sys.stdout.writelines(f"{msgspec.json.encode(each).decode()}\n" for each in found)
         return DONE
-    return connection.on_bus(args, partial(recover, found))
+    return connection.on_bus(args, partial(recover_jobs, found))
 
 
-async def recover(found: list[Remains], bus: Bus, args: Arguments) -> int:
+async def recover_jobs(found: list[Remains], bus: Bus, args: Arguments) -> int:
     known = await known_folders(bus)
     lost = [each for each in found if each.folder not in known]
     print_table(found, known)
-    can_go_on = [each for each in lost if resumable(each)]
+    can_go_on = [each for each in lost if is_resumable(each)]
     if not args.resume:
         if can_go_on:
             print(
                 f"\n`weir recover {args.folder} --resume` asks for what can go on, each with its newest checkpoint"
             )
         return DONE
-    troubles = [trouble for each in can_go_on if (trouble := await resume(bus, each))]
+    troubles = [trouble for each in can_go_on if (trouble := await resume_job(bus, each))]
     for trouble in troubles:
         print(trouble, file=sys.stderr)
     return FAILED if troubles else DONE
 
 
 def print_table(found: Iterable[Remains], known: set[str]) -> None:
-    rows = [(each.name, progress(each), standing(each, known)) for each in found]
+    rows = [(each.name, describe_progress(each), describe_standing(each, known)) for each in found]
     if not rows:
         print("no job has left anything here")
     wide = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
@@ -90,7 +90,7 @@ def print_table(found: Iterable[Remains], known: set[str]) -> None:
         print(f"{single_line(name):<{wide[0]}}  {how_far:<{wide[1]}}  {how}")
 
 
-def progress(job: Remains) -> str:
+def describe_progress(job: Remains) -> str:
     if job.step < 0:
         return "-"
     if job.samples is None or job.total_samples is None:
@@ -98,7 +98,7 @@ def progress(job: Remains) -> str:
     return f"step {job.step:,}, {job.samples:,} of {format_count(job.total_samples, 'example')}"
 
 
-def standing(job: Remains, known: set[str]) -> str:
+def describe_standing(job: Remains, known: set[str]) -> str:
     """Return in words what can become of a job."""
     if job.folder in known:
         return "the bus knows it"
@@ -107,7 +107,7 @@ def standing(job: Remains, known: set[str]) -> str:
     return "finished" if job.is_finished else "can go on"
 
 
-def resumable(job: Remains) -> bool:
+def is_resumable(job: Remains) -> bool:
     return job.step >= 0 and not job.is_finished
 
 
@@ -127,13 +127,13 @@ async def known_folders(bus: Bus) -> set[str]:
     return folders
 
 
-async def resume(bus: Bus, job: Remains) -> str:
+async def resume_job(bus: Bus, job: Remains) -> str:
     """Ask for the job again, from its newest checkpoint; return why it is refused, or nothing."""
     request = job.request
     if program_file.digest(job.program) != request.program.digest:
         return f"{job.name}: its program was not kept whole; submit it with `checkpoint.continue_from: {job.folder}`"
     try:
-        digest = await program_file.keep(bus, job.program, request.namespace)
+        digest = await program_file.store_program(bus, job.program, request.namespace)
     except Trouble as trouble:
         return f"{job.name}: {trouble}"
     again = replace(
@@ -143,7 +143,9 @@ async def resume(bus: Bus, job: Remains) -> str:
         checkpoint=replace(request.checkpoint, continue_from=job.folder),
     )
     uid = await bus.request(again)
-    answer = await job_status.first(bus, ANSWERS, uid, lambda each: each.uid == uid, ANSWER_S)
+    answer = await job_status.first_message(
+        bus, ANSWERS, uid, lambda each: each.uid == uid, ANSWER_S
+    )
     if isinstance(answer, JobAccepted):
         print(f"job {job.name} goes on from step {job.step:,} (uid {uid})", flush=True)
         return ""
@@ -178,12 +180,12 @@ class Remains(msgspec.Struct, frozen=True, kw_only=True):
         return self.samples is not None and self.samples == self.total_samples
 
 
-def remains_in(place: Path) -> list[Remains]:
+def find_remains(place: Path) -> list[Remains]:
     """Return the jobs below a folder of checkpoints, or in a file that `--print` made; in the order
     of their names.
     """
     try:
-        found = _read_remains(place) if place.is_file() else list(_below(place))
+        found = _read_remains(place) if place.is_file() else list(_remains_below(place))
     except (OSError, msgspec.DecodeError) as error:
         raise Trouble(f"cannot read {place}: {error}", WRONG_USE) from error
     if not place.exists():
@@ -195,7 +197,7 @@ def _read_remains(file: Path) -> list[Remains]:
     return [msgspec.json.decode(line, type=Remains) for line in file.read_bytes().splitlines()]
 
 
-def _below(place: Path) -> Iterator[Remains]:
+def _remains_below(place: Path) -> Iterator[Remains]:
     """What a job wrote itself is read with care: its folder, and not its request, says whose it
     is.
     """
@@ -210,7 +212,7 @@ def _below(place: Path) -> Iterator[Remains]:
                 else b""
             )
             if checkpoints.is_in_namespace(folder, request.namespace):
-                step, mark = _newest(home)
+                step, mark = _newest_checkpoint(home)
                 samples, total = (mark.samples, mark.total_samples) if mark else (None, None)
                 yield Remains(
                     folder=folder,
@@ -222,27 +224,27 @@ def _below(place: Path) -> Iterator[Remains]:
                 )
 
 
-def _newest(home: Path) -> tuple[int, CommitMark | None]:
+def _newest_checkpoint(home: Path) -> tuple[int, CommitMark | None]:
     """Return the step and the mark of the newest checkpoint that is complete; -1 and None where
     there is none.
     """
     marks = sorted(
         home.glob(f"gen-*/ckpt-*{COMMITTED}"),
-        key=lambda file: checkpoints.checkpoint_step(_path(file)),
+        key=lambda file: checkpoints.checkpoint_step(_checkpoint_path(file)),
     )
     for file in reversed(marks):
         with contextlib.suppress(msgspec.DecodeError, OSError):
             mark = msgspec.json.decode(file.read_bytes(), type=CommitMark)
-            if mark.digest == _digest(_path(file)):
-                return checkpoints.checkpoint_step(_path(file)), mark
+            if mark.digest == _checkpoint_digest(_checkpoint_path(file)):
+                return checkpoints.checkpoint_step(_checkpoint_path(file)), mark
     return -1, None
 
 
-def _path(mark: Path) -> str:
+def _checkpoint_path(mark: Path) -> str:
     return mark.as_posix().removesuffix(COMMITTED)
 
 
-def _digest(path: str) -> str:
+def _checkpoint_digest(path: str) -> str:
     index = Path(f"{path}{INDEX}")
     parts = [
         file for file in index.parent.glob(f"{index.stem}.*") if checkpoints.is_in_digest(file.name)

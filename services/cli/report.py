@@ -47,10 +47,10 @@ STDOUT = "-"
 @argument("job", type=JOB_NAME, metavar="JOB", help="the job's name; of several the newest")
 @option("-o", "--output", metavar="FILE", help=f"default: JOB.html; {STDOUT}: standard output")
 def run(args: Arguments) -> int:
-    return connection.on_bus(args, report)
+    return connection.on_bus(args, write_report)
 
 
-async def report(bus: Bus, args: Arguments) -> int:
+async def write_report(bus: Bus, args: Arguments) -> int:
     board, passes = await fold_log(bus, args.namespace, args.job)
     story = board.jobs.get(f"{args.namespace}.{args.job}")
     if story is None:
@@ -59,7 +59,7 @@ async def report(bus: Bus, args: Arguments) -> int:
         )
     notes = [said for stream in (ORDERS, FACTS) if (said := await missing_beginning(bus, stream))]
     epochs = passes.seconds if passes.uid == story.uid else []
-    write(
+    write_page(
         report_page(contents(board, story, epochs, time.time(), notes)),
         args.output or f"{args.job}.html",
     )
@@ -81,7 +81,7 @@ async def fold_log(bus: Bus, namespace: str, job: str) -> tuple[Board, Passes]:
     return board, passes
 
 
-def write(text: str, to: str) -> None:
+def write_page(text: str, to: str) -> None:
     if to == STDOUT:
         print(text, end="")
         return

@@ -27,10 +27,10 @@ EXAMPLES = ("weir resume digits", "weir resume digits -n team-a")
 @job_argument
 @timeout_option(ANSWER_S, "how long to wait for the answer")
 def run(args: Arguments) -> int:
-    return connection.on_bus(args, resume)
+    return connection.on_bus(args, resume_job)
 
 
-async def resume(bus: Bus, args: Arguments) -> int:
+async def resume_job(bus: Bus, args: Arguments) -> int:
     order = ResumeRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
     await request_change(bus, order, args.timeout)
     print(f"job {args.namespace}/{args.job} goes on as soon as there is room for it")

@@ -64,7 +64,7 @@ USUAL = Scenario(jobs=(), cluster=Cluster(nodes=()), surfaces={})
 )
 @option(
     "--policies",
-    type=Value(parameters.policies, offers=sorted(POLICIES)),
+    type=Value(parameters.parse_policies, offers=sorted(POLICIES)),
     default=(Rules().policy,),
     metavar="A,B",
     help=f"default: {Rules().policy}; there are {', '.join(sorted(POLICIES))}, or module:function",
@@ -126,15 +126,18 @@ USUAL = Scenario(jobs=(), cluster=Cluster(nodes=()), surfaces={})
 def run(args: Arguments) -> int:
     if args.timeline and not args.json:
         raise Trouble("--timeline is part of the JSON: say where with --json OUT", WRONG_USE)
-    before, world = _recorded_run(args) if args.from_log else ([], scenario(args))
-    runs = [*before, *simulations(world, args.policies, args.seed, args.reserve_after)]
+    before, world = _recorded_run(args) if args.from_log else ([], read_scenario(args))
+    runs = [*before, *simulate_policies(world, args.policies, args.seed, args.reserve_after)]
     width = Terminal().width if sys.stdout.isatty() else WIDTH
     console = Terminal(width=width)
     console.print(runs_table(runs, width))
     if said := describe_different_jobs(runs):
         console.print(f"\n{said}", highlight=False)
     if args.json:
-        _write(args.json, msgspec.json.format(msgspec.json.encode(document(runs, args.timeline))))
+        _write_file(
+            args.json,
+            msgspec.json.format(msgspec.json.encode(figures_by_policy(runs, args.timeline))),
+        )
     if args.picture:
         _draw_runs(runs, args.picture)
     return _report_failures(runs)
@@ -152,7 +155,7 @@ def _report_failures(runs: Sequence[Run]) -> int:
     return FAILED if any(done.failures for done in runs) else DONE
 
 
-def simulations(
+def simulate_policies(
     world: Scenario,
     names: Sequence[str],
     seed: int,
@@ -183,7 +186,7 @@ def simulations(
             )
 
 
-def document(runs: Sequence[Run], with_timeline: bool) -> dict[str, dict[str, Any]]:
+def figures_by_policy(runs: Sequence[Run], with_timeline: bool) -> dict[str, dict[str, Any]]:
     """By policy."""
     told: dict[str, dict[str, Any]] = {done.policy: dict(run_figures(done)) for done in runs}
     for done in runs if with_timeline else ():
@@ -194,20 +197,22 @@ def document(runs: Sequence[Run], with_timeline: bool) -> dict[str, dict[str, An
 # ---------------------------------------------------------------- files
 
 
-def scenario(args: Arguments) -> Scenario:
+def read_scenario(args: Arguments) -> Scenario:
     """What was handed in; raises `Trouble` with every reason against every file."""
     if missing := [
         f"--{name}" for name in ("jobs", "surfaces", "cluster") if getattr(args, name) is None
     ]:
         raise Trouble(f"{' and '.join(missing)} must be given, or --from-log", WRONG_USE)
     reasons: list[str] = []
-    surfaces = _read(args.surfaces, csv_files.read_surfaces, reasons)
-    losses = _read(args.loss, csv_files.read_losses, reasons) if args.loss else {}
-    jobs = _read(args.jobs, _jobs_with(surfaces), reasons)
-    cluster = _read(args.cluster, scenario_module.read_cluster, reasons)
+    surfaces = _read_file(args.surfaces, csv_files.read_surfaces, reasons)
+    losses = _read_file(args.loss, csv_files.read_losses, reasons) if args.loss else {}
+    jobs = _read_file(args.jobs, _job_reader(surfaces), reasons)
+    cluster = _read_file(args.cluster, scenario_module.read_cluster, reasons)
     if surfaces is None or losses is None or jobs is None or cluster is None:
-        raise _unusable(reasons)
-    return _as_asked(args, Scenario(jobs=jobs, cluster=cluster, surfaces=surfaces, losses=losses))
+        raise _unusable_files(reasons)
+    return _with_options(
+        args, Scenario(jobs=jobs, cluster=cluster, surfaces=surfaces, losses=losses)
+    )
 
 
 def _recorded_run(args: Arguments) -> tuple[list[Run], Scenario]:
@@ -217,24 +222,24 @@ def _recorded_run(args: Arguments) -> tuple[list[Run], Scenario]:
     ]:
         raise Trouble(f"the log says what {', '.join(given)} would: leave that out", WRONG_USE)
     reasons: list[str] = []
-    log = _read(args.from_log, event_log.read_log, reasons)
+    log = _read_file(args.from_log, event_log.read_log, reasons)
     if log is None:
-        raise _unusable(reasons)
+        raise _unusable_files(reasons)
     found = recorded_run.read_recorded_run(log)
     if found.left_out:
         print(
             f"left out, because they never reported: {', '.join(found.left_out)}", file=sys.stderr
         )
-    return [found.run], _as_asked(args, found.scenario)
+    return [found.run], _with_options(args, found.scenario)
 
 
-def _as_asked(args: Arguments, world: Scenario) -> Scenario:
+def _with_options(args: Arguments, world: Scenario) -> Scenario:
     restart_s = world.restart_s if args.restart_seconds is None else args.restart_seconds
     report_s = world.report_s if args.report_seconds is None else args.report_seconds
     return replace(world, restart_s=restart_s, report_s=report_s, noise=args.noise)
 
 
-def _unusable(reasons: Sequence[str]) -> Trouble:
+def _unusable_files(reasons: Sequence[str]) -> Trouble:
     lines = [
         "these files cannot be used:",
         *reasons,
@@ -243,11 +248,11 @@ def _unusable(reasons: Sequence[str]) -> Trouble:
     return Trouble("\n".join(lines), WRONG_USE)
 
 
-def _jobs_with(surfaces: dict[str, Surface] | None) -> Callable[[str], tuple[Work, ...]]:
+def _job_reader(surfaces: dict[str, Surface] | None) -> Callable[[str], tuple[Work, ...]]:
     return lambda text: csv_files.read_jobs(text, surfaces)
 
 
-def _read(path: Path, parse: Callable[[str], T], reasons: list[str]) -> T | None:
+def _read_file(path: Path, parse: Callable[[str], T], reasons: list[str]) -> T | None:
     try:
         return parse(path.read_text("utf-8"))
     except InvalidFile as bad:
@@ -259,7 +264,7 @@ def _read(path: Path, parse: Callable[[str], T], reasons: list[str]) -> T | None
     return None
 
 
-def _write(path: Path, body: bytes) -> None:
+def _write_file(path: Path, body: bytes) -> None:
     try:
         path.write_bytes(body + b"\n")
     except OSError as error:

@@ -78,16 +78,18 @@ NAMESPACES = "WEIR_JOB_NAMESPACES"
     help=f"rate of a namespace's facts (default: {DEFAULT_RATES.reports}, or as before)",
 )
 def run(args: Arguments) -> int:
-    return connection.on_bus(args, create if args.what == "create" else verify, user=SETUP)
+    return connection.on_bus(
+        args, create_streams if args.what == "create" else verify_streams, user=SETUP
+    )
 
 
-async def create(bus: Bus, args: Arguments) -> int:
+async def create_streams(bus: Bus, args: Arguments) -> int:
     namespaces = namespaces_to_provision(args.namespace, os.environ)
     rates = Rates(requests=args.requests_kib_s, reports=args.reports_kib_s)
     await bus.create(
         args.replicas or 0, args.orders_gib * GIB, namespaces, args.programs_mib * MIB, rates
     )
-    return _show("made", namespaces)
+    return _print_streams("made", namespaces)
 
 
 def namespaces_to_provision(given: Sequence[str], environ: Mapping[str, str]) -> list[str]:
@@ -102,17 +104,17 @@ def namespaces_to_provision(given: Sequence[str], environ: Mapping[str, str]) ->
     return with_default([*listed, *given])
 
 
-async def verify(bus: Bus, args: Arguments) -> int:
+async def verify_streams(bus: Bus, args: Arguments) -> int:
     await bus.verify()
     namespaces = namespaces_to_provision(args.namespace, os.environ)
     for bucket in BUCKETS:
         await bus.bucket(bucket)
     for namespace in namespaces:
         await bus.program_store(namespace)
-    return _show("there", namespaces)
+    return _print_streams("there", namespaces)
 
 
-def _show(how: str, namespaces: list[str]) -> int:
+def _print_streams(how: str, namespaces: list[str]) -> int:
     buckets = [*BUCKETS, *map(program_bucket, namespaces)]
     for what, names in (("streams", [str(s.name) for s in stream_configs()]), ("buckets", buckets)):
         print(f"{what} {', '.join(names)} are {how}")

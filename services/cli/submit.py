@@ -90,7 +90,7 @@ def run(args: Arguments) -> int:
     request = prepare_request(args)
     if args.print:
         return print_request(request)
-    return connection.on_bus(args, partial(rehearse if args.dry_run else submit, request))
+    return connection.on_bus(args, partial(print_dry_run if args.dry_run else submit_job, request))
 
 
 def print_request(request: PreparedRequest) -> int:
@@ -102,15 +102,17 @@ def print_request(request: PreparedRequest) -> int:
     return DONE
 
 
-async def submit(request: PreparedRequest, bus: Bus, args: Arguments) -> int:
+async def submit_job(request: PreparedRequest, bus: Bus, args: Arguments) -> int:
     namespace = str(request.fields.get("namespace", DEFAULT_NAMESPACE))
     if request.program is None:
         await program_file.require_bucket(bus, namespace)
     else:
-        await program_file.keep(bus, request.program, namespace)
-    uid = await publish(bus, request.fields, request.file.name)
-    where = _answered_on(bus, request.fields)
-    answer = await job_status.first(bus, ANSWERS, uid, lambda a: a.uid == uid, args.timeout, where)
+        await program_file.store_program(bus, request.program, namespace)
+    uid = await publish_request(bus, request.fields, request.file.name)
+    where = _answer_key(bus, request.fields)
+    answer = await job_status.first_message(
+        bus, ANSWERS, uid, lambda a: a.uid == uid, args.timeout, where
+    )
     if answer is None:
         raise Trouble(
             f"no answer to request {uid} within {args.timeout:g} s; is the allocator running?\n{STAYS}"
@@ -125,12 +127,14 @@ async def submit(request: PreparedRequest, bus: Bus, args: Arguments) -> int:
             "\n".join([f"{whose} is refused:", *(f"  - {single_line(r)}" for r in answer.reasons)])
         )
     print(f"job {answer.key().replace('.', '/')} is accepted (uid {uid})", flush=True)
-    for line in filter(None, [await too_large(bus, answer), _next(answer, request.path, args)]):
+    for line in filter(
+        None, [await warn_if_too_large(bus, answer), _next_steps(answer, request.path, args)]
+    ):
         print(line, file=sys.stderr, flush=True)
-    return await follow(bus, answer) if args.follow else DONE
+    return await follow_job(bus, answer) if args.follow else DONE
 
 
-def _next(accepted: JobAccepted, program: Path | None, args: Arguments) -> str:
+def _next_steps(accepted: JobAccepted, program: Path | None, args: Arguments) -> str:
     """One line: how to watch it, and what was not done before it was asked for."""
     bus = (
         f" --nats {args.nats}" if args.nats and "@" not in args.nats else ""
@@ -146,7 +150,7 @@ def _next(accepted: JobAccepted, program: Path | None, args: Arguments) -> str:
     return "; ".join([*watched, *untried])
 
 
-async def rehearse(request: PreparedRequest, bus: Bus, args: Arguments) -> int:
+async def print_dry_run(request: PreparedRequest, bus: Bus, args: Arguments) -> int:
     lines = await dry_run(
         bus,
         request.body,
@@ -165,22 +169,22 @@ STAYS = "The request stays stored and will be answered; `weir events` shows it."
 # ---------------------------------------------------------------- asking
 
 
-async def publish(bus: Bus, fields: Fields, name: str) -> int:
+async def publish_request(bus: Bus, fields: Fields, name: str) -> int:
     """Say it as it is, right or wrong; returns its stream sequence."""
     body, most = job_file.encode_fields(fields, name), bus.client.max_payload
     if len(body) + HEADERS_BYTES > most:
         raise Trouble(
             f"{name} makes a request of {len(body):,} bytes; this NATS server takes at most {most:,}: shorten it"
         )
-    return await bus.submit(job_file.subject_of(fields), body, _headers(fields, bus.name))
+    return await bus.submit(job_file.subject_of(fields), body, _request_headers(fields, bus.name))
 
 
-def _headers(fields: Fields, source: str) -> dict[str, str]:
+def _request_headers(fields: Fields, source: str) -> dict[str, str]:
     tag, key = tag_of(JobRequested), job_file.subject_key(fields)
     return event_headers(tag, key, f"{key}.{tag}.{fields['request_id']}", source)
 
 
-def _answered_on(bus: Bus, fields: Fields) -> str:
+def _answer_key(bus: Bus, fields: Fields) -> str:
     """What is no name is answered elsewhere, which one who may only hear of his namespace does not
     hear.
     """
@@ -190,19 +194,21 @@ def _answered_on(bus: Bus, fields: Fields) -> str:
 # ---------------------------------------------------------------- following
 
 
-async def follow(bus: Bus, accepted: JobAccepted) -> int:
+async def follow_job(bus: Bus, accepted: JobAccepted) -> int:
     """Show the job's events until it is finished. A traceback is shown whole."""
     show = event_printer(as_json=False)
-    async with aclosing(read_entries(bus, _about(accepted, time.time()), follow=True)) as entries:
+    async with aclosing(
+        read_entries(bus, _job_queries(accepted, time.time()), follow=True)
+    ) as entries:
         async for entry in entries:
-            if _is_of(entry, accepted.uid):
+            if _is_about_job(entry, accepted.uid):
                 show(entry)
             if isinstance(entry.message, JobFinished) and entry.message.uid == accepted.uid:
                 return _exit_code(entry.message)
     return FAILED
 
 
-def _about(accepted: JobAccepted, now: float) -> list[StreamQuery]:
+def _job_queries(accepted: JobAccepted, now: float) -> list[StreamQuery]:
     job, namespace = accepted.job, accepted.namespace
     return [
         StreamQuery(ORDERS, entry_filters(ORDERS, job, namespace), after=accepted.uid),
@@ -210,7 +216,7 @@ def _about(accepted: JobAccepted, now: float) -> list[StreamQuery]:
     ]
 
 
-def _is_of(entry: Entry, uid: int) -> bool:
+def _is_about_job(entry: Entry, uid: int) -> bool:
     """An earlier job may have had the same name. What has no uid (a wish to cancel) is shown."""
     return not isinstance(entry.message, JobMessage) or entry.message.uid == uid
 
@@ -225,16 +231,16 @@ WORD_S = 2.0
 """So long the allocator's first word on it is waited for."""
 
 
-async def too_large(bus: Bus, accepted: JobAccepted) -> str:
+async def warn_if_too_large(bus: Bus, accepted: JobAccepted) -> str:
     """A warning; empty where there is nothing to warn of, or nothing known."""
     try:
         async with asyncio.timeout(WORD_S):
-            return warning(await _first_word(bus, accepted))
+            return size_warning(await _first_reason(bus, accepted))
     except (NatsError, OSError, TimeoutError):
         return ""
 
 
-async def _first_word(bus: Bus, accepted: JobAccepted) -> JobView:
+async def _first_reason(bus: Bus, accepted: JobAccepted) -> JobView:
     async with aclosing(follow_views(bus, accepted.namespace, accepted.job)) as changes:
         async for views in changes:
             for view in views.values():
@@ -243,7 +249,7 @@ async def _first_word(bus: Bus, accepted: JobAccepted) -> JobView:
     raise TimeoutError
 
 
-def warning(view: JobView) -> str:
+def size_warning(view: JobView) -> str:
     """One line."""
     if view.phase != "Pending" or not view.why.startswith(NEVER):
         return ""

@@ -51,7 +51,7 @@ def suggest_commands(word: str, known: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def advice(words: Sequence[str], known: Mapping[str, str]) -> str:
+def describe_unknown_command(words: Sequence[str], known: Mapping[str, str]) -> str:
     """What to tell who typed these words, the first of which is no command."""
     first, *rest = words
     if first == "help":

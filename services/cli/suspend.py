@@ -27,10 +27,10 @@ EXAMPLES = ("weir suspend digits", "weir suspend digits -n team-a")
 @job_argument
 @timeout_option(ANSWER_S, "how long to wait for the answer")
 def run(args: Arguments) -> int:
-    return connection.on_bus(args, suspend)
+    return connection.on_bus(args, suspend_job)
 
 
-async def suspend(bus: Bus, args: Arguments) -> int:
+async def suspend_job(bus: Bus, args: Arguments) -> int:
     order = SuspendRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
     await request_change(bus, order, args.timeout)
     print(f"job {args.namespace}/{args.job} saves and gives back what it has")

@@ -23,6 +23,6 @@ class Terminal(Console):
         print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
 
 
-def of_tables() -> Terminal:
+def table_console() -> Terminal:
     """As wide as it is."""
     return Terminal(width=None if sys.stdout.isatty() else ENDLESS)

@@ -30,7 +30,13 @@ from typing import Any
 import msgspec
 import yaml
 
-from services.cli.tfjob_unsupported import Raw, Remark, unread, variable, volume
+from services.cli.tfjob_unsupported import (
+    Raw,
+    Remark,
+    unread_fields,
+    variable_remarks,
+    volume_remarks,
+)
 from services.console.trouble import WRONG_USE, Trouble
 from shared import documents as documents_module
 from shared.kube.objects import GIB, GPU, whole_units
@@ -61,7 +67,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def manifest(text: str, name: str) -> tuple[Fields, list[str]]:
+def read_manifest(text: str, name: str) -> tuple[Fields, list[str]]:
     """The one TFJob of a file, and the kinds of what is beside it.
 
     Raises `Trouble` for a file that has none, or several, or cannot be read.
@@ -103,7 +109,7 @@ def translate_tfjob(
         raise Trouble(f"this is no TFJob: {error}", WRONG_USE) from error
     annotated = (job.metadata.annotations or {}).items()
     notes = {
-        name.removeprefix(ANNOTATION): _plain(v)
+        name.removeprefix(ANNOTATION): _annotation_value(v)
         for name, v in annotated
         if name.startswith(ANNOTATION)
     }
@@ -117,18 +123,22 @@ def translate_tfjob(
     return Asked(
         fields={
             k: v
-            for k, v in {**name, **_spans(roles, said), **_common_fields(roles, said)}.items()
+            for k, v in {**name, **_role_spans(roles, said), **_common_fields(roles, said)}.items()
             if v is not None
         },
         program=str(notes["program"]) if "program" in notes else None,
-        remarks=(*remarks(raw, job, said), *_strange(notes), *map(_foreign, beside)),
+        remarks=(
+            *tfjob_remarks(raw, job, said),
+            *_unknown_annotations(notes),
+            *map(_other_object, beside),
+        ),
     )
 
 
 # ---------------------------------------------------------------- what is taken
 
 
-def _strange(notes: Mapping[str, Any]) -> Iterator[Remark]:
+def _unknown_annotations(notes: Mapping[str, Any]) -> Iterator[Remark]:
     """A slip in one of our annotations."""
     for name in notes:
         if name not in (*WISHES, "program"):
@@ -138,17 +148,17 @@ def _strange(notes: Mapping[str, Any]) -> Iterator[Remark]:
             )
 
 
-def _foreign(kind: str) -> Remark:
+def _other_object(kind: str) -> Remark:
     return Remark("moot", "", f"{kind} beside it: is for `kubectl apply`")
 
 
-def _plain(text: str) -> int | str:
+def _annotation_value(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdigit() else text
 
 
-def _spans(roles: Mapping[str, Replica], said: Fields) -> Fields:
+def _role_spans(roles: Mapping[str, Replica], said: Fields) -> Fields:
     """Without ps or workers there is one: Weir cannot train without."""
-    counts = {role: _count(roles.get(role)) for role in ("ps", "worker")}
+    counts = {role: _replica_count(roles.get(role)) for role in ("ps", "worker")}
     return {
         "epochs": said["epochs"],
         "batch": said["batch"],
@@ -161,7 +171,7 @@ def _spans(roles: Mapping[str, Replica], said: Fields) -> Fields:
     }
 
 
-def _count(replica: Replica | None) -> int:
+def _replica_count(replica: Replica | None) -> int:
     return 1 if replica is None or replica.replicas is None else replica.replicas
 
 
@@ -170,44 +180,44 @@ def _common_fields(roles: Mapping[str, Replica], said: Fields) -> Fields:
     is any.
     """
     first = [roles[role] for role in ("worker", "chief", "ps") if role in roles]
-    images = [c.image for r in first if (c := container(r)) and c.image]
+    images = [c.image for r in first if (c := training_container(r)) and c.image]
     graces = [g for r in first if (g := r.pod.termination_grace_period_seconds) is not None]
     image = images[0] if images and said["image"] is None else said["image"]
     return {
         "image": image or None,
         "grace_s": max(graces, default=None),
-        "resources": _resources(roles) or None,
-        "volumes": list({v["name"]: v for r in first for v in _volumes(r)}.values()) or None,
+        "resources": _role_resources(roles) or None,
+        "volumes": list({v["name"]: v for r in first for v in _volume_fields(r)}.values()) or None,
         "policy": said["policy"],
         "priority": said["priority"],
     }
 
 
-def _resources(roles: Mapping[str, Replica]) -> Fields:
+def _role_resources(roles: Mapping[str, Replica]) -> Fields:
     """Of the chief, ps and worker; who has no workers lets the chief train, so its are the
     worker's.
     """
     given = {**roles, "worker": roles.get("worker", roles.get("chief", Replica()))}
     found = {
-        role: _amounts((container(replica) or Container()).resources)
+        role: _resource_amounts((training_container(replica) or Container()).resources)
         for role, replica in given.items()
     }
     return {role: amounts for role, amounts in found.items() if amounts}
 
 
-def _amounts(required: Requirements | None) -> Fields:
+def _resource_amounts(required: Requirements | None) -> Fields:
     """Cpu as requested: more was only lent. Memory as limited: who had so much may need it."""
     asked, most = (required and required.requests) or {}, (required and required.limits) or {}
     found = {
-        "cpu": number("cpu", {**most, **asked}.get("cpu"), 1000),
-        "memory_gib": number("memory", {**asked, **most}.get("memory"), GIB),
-        "gpu": number(GPU, {**asked, **most}.get(GPU), 1),
+        "cpu": count_units("cpu", {**most, **asked}.get("cpu"), 1000),
+        "memory_gib": count_units("memory", {**asked, **most}.get("memory"), GIB),
+        "gpu": count_units(GPU, {**asked, **most}.get(GPU), 1),
     }
     return {name: amount for name, amount in found.items() if amount is not None}
 
 
-def _volumes(replica: Replica) -> Iterator[Fields]:
-    mounts = (container(replica) or Container()).volume_mounts or ()
+def _volume_fields(replica: Replica) -> Iterator[Fields]:
+    mounts = (training_container(replica) or Container()).volume_mounts or ()
     paths = {mount.name: mount.mount_path for mount in reversed(mounts)}
     for each in replica.pod.volumes or ():
         claim, folder = each.persistent_volume_claim, each.host_path
@@ -296,12 +306,12 @@ class TFJob(Shape, frozen=True):
     spec: Spec
 
 
-def container(replica: Replica) -> Container | None:
+def training_container(replica: Replica) -> Container | None:
     """The one that trains."""
     return next((c for c in replica.pod.containers or () if c.name == CONTAINER), None)
 
 
-def number(resource: str, quantity: str | int | float | None, unit: int) -> float | None:
+def count_units(resource: str, quantity: str | int | float | None, unit: int) -> float | None:
     """So many `unit`s; None for what is absent, or is no quantity (the remarks say so)."""
     try:
         found = None if quantity is None else whole_units(resource, quantity)
@@ -319,29 +329,31 @@ CHIEF = "every job has a chief that hands out the work; `resources` of a Chief s
 IN_IT = "must have Weir's trainer in it (FROM weir-trainer); --image IMAGE takes another, --image '' the cluster's"
 
 
-def remarks(raw: Raw, job: TFJob, said: Mapping[str, Any]) -> Iterator[Remark]:
+def tfjob_remarks(raw: Raw, job: TFJob, said: Mapping[str, Any]) -> Iterator[Remark]:
     """`said`: what was wished for beside the manifest, or in its annotations."""
     named = {name.lower(): replica for name, replica in job.spec.tf_replica_specs.items()}
-    yield from _wrong(job, named, said)
+    yield from _invalid_fields(job, named, said)
     yield from _changed_fields(named)
     if said["image"] is None:
-        yield from _images(job)
-    spec = _map(raw.get("spec"))
-    yield from unread(spec, {"tfReplicaSpecs", "runPolicy"}, "")
-    yield from unread(_map(spec.get("runPolicy")), set(), "")
-    for name, replica in _map(spec.get("tfReplicaSpecs")).items():
+        yield from _image_remarks(job)
+    spec = _as_mapping(raw.get("spec"))
+    yield from unread_fields(spec, {"tfReplicaSpecs", "runPolicy"}, "")
+    yield from unread_fields(_as_mapping(spec.get("runPolicy")), set(), "")
+    for name, replica in _as_mapping(spec.get("tfReplicaSpecs")).items():
         if name.lower() != "evaluator":
-            yield from _replica(name, _map(replica), job.spec.tf_replica_specs[name])
+            yield from _replica_remarks(name, _as_mapping(replica), job.spec.tf_replica_specs[name])
 
 
-def _map(value: object) -> Raw:
+def _as_mapping(value: object) -> Raw:
     return value if isinstance(value, Mapping) else {}
 
 
 # ---------------------------------------------------------------- what cannot be, and what becomes something else
 
 
-def _wrong(job: TFJob, named: Mapping[str, Replica], said: Mapping[str, Any]) -> Iterator[Remark]:
+def _invalid_fields(
+    job: TFJob, named: Mapping[str, Replica], said: Mapping[str, Any]
+) -> Iterator[Remark]:
     if not job.metadata.name:
         yield Remark(
             "wrong", "", "metadata.name: a job needs a name of its own (generateName makes none)"
@@ -359,19 +371,19 @@ def _wrong(job: TFJob, named: Mapping[str, Replica], said: Mapping[str, Any]) ->
     if not named.keys() & {"chief", "master", "worker"}:
         yield Remark("wrong", "", "spec.tfReplicaSpecs: has no Worker and no Chief")
     if {"chief", "master"} <= named.keys() or max(
-        _count_tfjob_remarks(named, "chief"), _count_tfjob_remarks(named, "master")
+        _named_replicas(named, "chief"), _named_replicas(named, "master")
     ) > 1:
         yield Remark("wrong", "", "spec.tfReplicaSpecs: a job has one Chief (or Master)")
     for role in ("ps", "worker"):
-        if role in named and _count_tfjob_remarks(named, role) < 1:
+        if role in named and _named_replicas(named, role) < 1:
             yield Remark(
                 "wrong",
                 "",
-                f"spec.tfReplicaSpecs: {role} has {format_count(_count_tfjob_remarks(named, role), 'replica')}",
+                f"spec.tfReplicaSpecs: {role} has {format_count(_named_replicas(named, role), 'replica')}",
             )
 
 
-def _count_tfjob_remarks(named: Mapping[str, Replica], role: str) -> int:
+def _named_replicas(named: Mapping[str, Replica], role: str) -> int:
     found = named[role].replicas if role in named else 0
     return 1 if found is None else found
 
@@ -393,10 +405,12 @@ def _changed_fields(named: Mapping[str, Replica]) -> Iterator[Remark]:
         )
 
 
-def _images(job: TFJob) -> Iterator[Remark]:
+def _image_remarks(job: TFJob) -> Iterator[Remark]:
     """One image for all tasks; the first of a worker, chief or ps is taken."""
     images = [
-        c.image for r in job.spec.tf_replica_specs.values() if (c := container(r)) and c.image
+        c.image
+        for r in job.spec.tf_replica_specs.values()
+        if (c := training_container(r)) and c.image
     ]
     for image in dict.fromkeys(images):
         yield Remark("moot", "", f"image {image}: {IN_IT}")
@@ -407,45 +421,47 @@ def _images(job: TFJob) -> Iterator[Remark]:
 # ---------------------------------------------------------------- replica by replica
 
 
-def _replica(name: str, raw: Raw, replica: Replica) -> Iterator[Remark]:
-    yield from unread(raw, {"replicas", "template"}, name)
-    pod = _map(_map(raw.get("template")).get("spec"))
-    yield from unread(pod, {"containers", "volumes", "terminationGracePeriodSeconds"}, name)
-    listed = [_map(each) for each in pod.get("containers") or ()]
-    if container(replica) is None:
+def _replica_remarks(name: str, raw: Raw, replica: Replica) -> Iterator[Remark]:
+    yield from unread_fields(raw, {"replicas", "template"}, name)
+    pod = _as_mapping(_as_mapping(raw.get("template")).get("spec"))
+    yield from unread_fields(pod, {"containers", "volumes", "terminationGracePeriodSeconds"}, name)
+    listed = [_as_mapping(each) for each in pod.get("containers") or ()]
+    if training_container(replica) is None:
         yield Remark("wrong", name, f"has no container called {CONTAINER}, as a TFJob must")
     for each in listed:
         if each.get("name") == CONTAINER:
-            yield from _container(name, each, replica)
+            yield from _container_remarks(name, each, replica)
         else:
             yield Remark(
                 "lost", name, f"container {each.get('name')}: a task has one container, {CONTAINER}"
             )
-    yield from _volumes_tfjob_remarks(name, pod, replica)
+    yield from _volume_remarks(name, pod, replica)
 
 
-def _container(name: str, raw: Raw, replica: Replica) -> Iterator[Remark]:
-    yield from unread(raw, {"name", "image", "resources", "volumeMounts", "env"}, name)
-    for mount in map(_map, raw.get("volumeMounts") or ()):
-        yield from unread(mount, {"name", "mountPath"}, name, f"mount {mount.get('mountPath')}, ")
-    own = container(replica) or Container()
+def _container_remarks(name: str, raw: Raw, replica: Replica) -> Iterator[Remark]:
+    yield from unread_fields(raw, {"name", "image", "resources", "volumeMounts", "env"}, name)
+    for mount in map(_as_mapping, raw.get("volumeMounts") or ()):
+        yield from unread_fields(
+            mount, {"name", "mountPath"}, name, f"mount {mount.get('mountPath')}, "
+        )
+    own = training_container(replica) or Container()
     for entry in own.env or ():
-        yield from variable(entry.name, name)
-    yield from _amounts_tfjob_remarks(name, own.resources or Requirements())
+        yield from variable_remarks(entry.name, name)
+    yield from _resource_remarks(name, own.resources or Requirements())
 
 
-def _amounts_tfjob_remarks(name: str, required: Requirements) -> Iterator[Remark]:
+def _resource_remarks(name: str, required: Requirements) -> Iterator[Remark]:
     asked, most = required.requests or {}, required.limits or {}
     for resource, quantity in {**asked, **most}.items():
         if resource not in ("cpu", "memory", GPU):
             yield Remark("lost", name, f"resource {resource}: Weir counts cpu, memory and {GPU}")
         elif (
-            number(resource, quantity, 1) is None
-            or number(resource, asked.get(resource, 0), 1) is None
+            count_units(resource, quantity, 1) is None
+            or count_units(resource, asked.get(resource, 0), 1) is None
         ):
             yield Remark("wrong", name, f"resource {resource}: {quantity!r} is no quantity")
     for resource in sorted(asked.keys() & most.keys() & {"cpu", "memory"}):
-        if number(resource, asked[resource], 1) != number(resource, most[resource], 1):
+        if count_units(resource, asked[resource], 1) != count_units(resource, most[resource], 1):
             taken = asked[resource] if resource == "cpu" else most[resource]
             yield Remark(
                 "moot",
@@ -454,12 +470,12 @@ def _amounts_tfjob_remarks(name: str, required: Requirements) -> Iterator[Remark
             )
 
 
-def _volumes_tfjob_remarks(name: str, pod: Raw, replica: Replica) -> Iterator[Remark]:
-    mounts = (container(replica) or Container()).volume_mounts or ()
-    for raw in map(_map, pod.get("volumes") or ()):
+def _volume_remarks(name: str, pod: Raw, replica: Replica) -> Iterator[Remark]:
+    mounts = (training_container(replica) or Container()).volume_mounts or ()
+    for raw in map(_as_mapping, pod.get("volumes") or ()):
         paths = {mount.mount_path for mount in mounts if mount.name == raw.get("name")}
         if len(paths) > 1:
             yield Remark(
                 "lost", name, f"volume {raw.get('name')}: is mounted at one place, the first"
             )
-        yield from volume(raw, paths, name)
+        yield from volume_remarks(raw, paths, name)

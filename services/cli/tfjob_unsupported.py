@@ -90,20 +90,20 @@ SAFE = {
 VOLUMES = "a volume is a claim or, where the cluster allows it, a folder of the node"
 
 
-def unread(raw: Raw, read: set[str], where: str, at: str = "") -> Iterator[Remark]:
+def unread_fields(raw: Raw, read: set[str], where: str, at: str = "") -> Iterator[Remark]:
     """Of each field that is not `read`; those that say what holds anyway are passed over."""
     for name, value in raw.items():
-        if name not in read and not _says_nothing(name, value):
-            kind, text = _answer(name, value)
+        if name not in read and not _has_no_effect(name, value):
+            kind, text = _explain_field(name, value)
             yield Remark(kind, where, f"{at}{name}: {text}")
 
 
-def variable(name: str, where: str) -> Iterator[Remark]:
+def variable_remarks(name: str, where: str) -> Iterator[Remark]:
     if name not in SET_ANYWAY:
         yield Remark("lost", where, f"env {name}: {ENV}")
 
 
-def volume(raw: Raw, mounted: set[str], where: str) -> Iterator[Remark]:
+def volume_remarks(raw: Raw, mounted: set[str], where: str) -> Iterator[Remark]:
     """One that is neither a claim nor a path. An emptyDir at /tmp is what every pod has."""
     name, sources = str(raw.get("name")), set(raw) - {"name", "persistentVolumeClaim", "hostPath"}
     if "emptyDir" in sources:
@@ -115,7 +115,7 @@ def volume(raw: Raw, mounted: set[str], where: str) -> Iterator[Remark]:
         yield Remark("lost", where, f"volume {name} ({source}): {VOLUMES}")
 
 
-def _says_nothing(name: str, value: object) -> bool:
+def _has_no_effect(name: str, value: object) -> bool:
     """Null, what is empty, and what asks for no more than there is."""
     if value is None or value == {} or value == [] or value == "":
         return True
@@ -130,13 +130,13 @@ DEFAULTS = [
 ]
 
 
-def _answer(name: str, value: Any) -> tuple[Kind, str]:
+def _explain_field(name: str, value: Any) -> tuple[Kind, str]:
     if name == "securityContext":
         return ("moot" if isinstance(value, Mapping) and set(value) <= SAFE else "lost"), RESTRICTED
     if (
         name == "tolerations"
         and isinstance(value, list)
-        and all(_of_devices(each) for each in value)
+        and all(_tolerates_devices(each) for each in value)
     ):
         return "moot", "tasks with devices tolerate their nodes"
     if name == "schedulingPolicy" and isinstance(value, Mapping) and value.get("priorityClass"):
@@ -146,5 +146,5 @@ def _answer(name: str, value: Any) -> tuple[Kind, str]:
     return ANSWERS.get(name, ("lost", NOTHING))
 
 
-def _of_devices(toleration: object) -> bool:
+def _tolerates_devices(toleration: object) -> bool:
     return isinstance(toleration, Mapping) and toleration.get("key") == GPU

@@ -15,7 +15,7 @@ from rich.live import Live
 
 from services.cli import connection
 from services.cli.command_line import DURATION, Arguments, command, flag, nats_option, option
-from services.cli.terminal import Terminal, of_tables
+from services.cli.terminal import Terminal, table_console
 from services.console.board.board import Board
 from services.console.board.figures import is_ended
 from services.console.page.watch import Watch
@@ -43,23 +43,23 @@ job.
     help=f"the time between two pictures (default: {EVERY_S:g}s)",
 )
 def run(args: Arguments) -> int:
-    return connection.on_bus(args, top)
+    return connection.on_bus(args, show_top)
 
 
-async def top(bus: Bus, args: Arguments) -> int:
+async def show_top(bus: Bus, args: Arguments) -> int:
     await (
         bus.verify()
     )  # who watches waits for what is away, and would wait for ever for what was never made
     watch, where = Watch(bus), connection.current_connection(args).public_address
     watching = asyncio.ensure_future(watch.run())
     try:
-        console = of_tables()
+        console = table_console()
         if args.once or not console.is_terminal:
-            await _unless_over(watching, watch.wait_until_caught_up())
-            await _words(watch)
-            console.put(Picture(where).of(watch, console.width, None))
+            await _await_while_watching(watching, watch.wait_until_caught_up())
+            await _await_reasons(watch)
+            console.put(Picture(where).draw(watch, console.width, None))
         else:
-            await _live(watch, watching, console, Picture(where), args.every)
+            await _show_live(watch, watching, console, Picture(where), args.every)
     finally:
         await cancel_tasks(watching)
     return DONE
@@ -71,19 +71,19 @@ class Picture:
     def __init__(self, where: str) -> None:
         self.where, self.known = where, dict[str, str]()
 
-    def of(self, watch: Watch, width: int, height: int | None) -> Group:
-        self.known = letters(self.known, _holding(watch.board))
+    def draw(self, watch: Watch, width: int, height: int | None) -> Group:
+        self.known = letters(self.known, _lettered_jobs(watch.board))
         look = ScreenOptions(time.time(), self.where, watch.cut_s, reading=not watch.caught_up)
         return draw_screen(watch.board, look, self.known, width, height)
 
 
-def _holding(board: Board) -> list[str]:
+def _lettered_jobs(board: Board) -> list[str]:
     """Jobs that need a letter: all that are not over, or still hold cores; oldest first."""
     shown = [job for job in board.jobs.values() if not is_ended(job.view) or job.held_cpu]
     return [job.key for job in sorted(shown, key=lambda job: job.uid)]
 
 
-async def _live(
+async def _show_live(
     watch: Watch,
     watching: asyncio.Future[None],
     console: Terminal,
@@ -92,22 +92,22 @@ async def _live(
 ) -> None:
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while not watching.done():
-            live.update(picture.of(watch, *console.size), refresh=True)
+            live.update(picture.draw(watch, *console.size), refresh=True)
             await asyncio.wait({watching}, timeout=every_s)
     watching.result()
 
 
-async def _words(watch: Watch) -> None:
+async def _await_reasons(watch: Watch) -> None:
     """What is decided is on the bus at once; why a job does not grow is in a bucket, which is read
     beside it.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(WORDS_S):
-            while any(key not in watch.board.whys for key in _holding(watch.board)):
+            while any(key not in watch.board.whys for key in _lettered_jobs(watch.board)):
                 await watch.changed.wait()
 
 
-async def _unless_over(watching: asyncio.Future[None], wanted: object) -> None:
+async def _await_while_watching(watching: asyncio.Future[None], wanted: object) -> None:
     """Wait for what is wanted; raises what the watching ended with."""
     waiting = asyncio.ensure_future(wanted)  # type: ignore[call-overload]
     try:

@@ -104,8 +104,10 @@ class Trial:
         return await self.bus.request(asked), asked
 
     async def _store_program(self, request: dict[str, Any], program: Path) -> str:
-        return await program_file.keep(
-            self.bus, program_file.read(program), request.get("namespace", DEFAULT_NAMESPACE)
+        return await program_file.store_program(
+            self.bus,
+            program_file.read_program(program),
+            request.get("namespace", DEFAULT_NAMESPACE),
         )
 
     def of(self, kind: type[Any]) -> list[Any]:
@@ -158,19 +160,19 @@ class Trial:
 
     # ------------------------------------------------------------ watching
 
-    async def listen(self, filters: list[str]) -> None:
+    async def collect_messages(self, filters: list[str]) -> None:
         async for heard in self.bus.tail(filters, deliver=DeliverPolicy.ALL):
             self.heard.append(heard)
             self.changed.set()
 
-    async def measure(self) -> None:
+    async def sample_cpu(self) -> None:
         """Read the CPU seconds of all pods, as the kernel counts them, twice a second."""
         async with aiohttp.ClientSession(headers=self.stack.kube_headers) as http:
             while True:
-                self.cpu.append(await self._sample(http))
+                self.cpu.append(await self._read_cpu_sample(http))
                 await asyncio.sleep(SAMPLE_S)
 
-    async def _sample(self, http: aiohttp.ClientSession) -> CpuSample:
+    async def _read_cpu_sample(self, http: aiohttp.ClientSession) -> CpuSample:
         async with http.get(f"{self.stack.kube_url}/debug/cpu-seconds") as answer:
             document = await answer.json()
         self.enforced = bool(document["enforced"])
@@ -192,8 +194,8 @@ async def trial(stack: Stack, ca: str = "") -> AsyncIterator[Trial]:
     watched = Trial(stack, connection, Tenants(stack.kube_url, stack.kube_headers), broken)
     broken.add_done_callback(lambda _: watched.changed.set())
     for filters in EVERYTHING:
-        connection.spawn(watched.listen(filters))
-    connection.spawn(watched.measure())
+        connection.spawn(watched.collect_messages(filters))
+    connection.spawn(watched.sample_cpu())
     try:
         yield watched
     finally:

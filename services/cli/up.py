@@ -102,26 +102,26 @@ Parameter servers and workers listen on this machine's ports without authenticat
 )
 def run(args: Arguments) -> int:
     if args.cluster is not None:
-        spec_in(args.cluster)
+        read_cluster_file(args.cluster)
     try:
-        return asyncio.run(_up(args))
+        return asyncio.run(_run_until_stopped(args))
     except CannotStart as error:
         print(f"weir up: {error}", file=sys.stderr)
         return 1
 
 
-async def _up(args: Arguments) -> int:
+async def _run_until_stopped(args: Arguments) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with cluster_file(args.cluster) as cluster:
-        spec = spec_in(cluster)
+        spec = read_cluster_file(cluster)
         ports = {"nats_port": args.nats_port, "kube_port": args.kube_port}
         check_ports_free(
             **ports
         )  # first: if `weir up` runs already, it has the page's port as well
         page_port = _page_port(args.page_port)
-        settings = limits(spec) | {"WEIR_PAGE_PORT": str(page_port)}
+        settings = service_settings(spec) | {"WEIR_PAGE_PORT": str(page_port)}
         stack = Stack(args.data, cluster, settings, **ports, services=(*SERVICES, "page"))
         async with stack:
             stack.write_connection(CONNECTION)
@@ -133,7 +133,7 @@ async def _up(args: Arguments) -> int:
                 "folder": args.data,
             }
             places["page"] = f"http://127.0.0.1:{page_port}/"
-            first = f"{said_of(args.data, cluster)}{await _goes_on(stack)}"
+            first = f"{describe_cluster_change(args.data, cluster)}{await _continued_jobs(stack)}"
             print(
                 f"{first}{LOOK.format(nodes=nodes, example=example_path('digits.yaml'), **places)}",
                 flush=True,
@@ -141,23 +141,23 @@ async def _up(args: Arguments) -> int:
             await stop.wait()
             print(f"\n{GOING}", flush=True)
             await stack.wind_down()
-            await _tell_what_is_left(stack)
+            await _print_left_jobs(stack)
     CONNECTION.unlink(missing_ok=True)
     return 0
 
 
-async def _goes_on(stack: Stack) -> str:
+async def _continued_jobs(stack: Stack) -> str:
     """First of all, where the `weir up` before left something to do: a line, and an empty one."""
     try:
-        line = goes_on(await _under_way(stack))
+        line = describe_continued(await _read_open_jobs(stack))
     except UNREADABLE:
         return ""
     return f"{line}\n\n" if line else ""
 
 
-async def _tell_what_is_left(stack: Stack) -> None:
+async def _print_left_jobs(stack: Stack) -> None:
     try:
-        under_way = await _under_way(stack)
+        under_way = await _read_open_jobs(stack)
     except UNREADABLE as error:
         print(
             f"weir is down. What is left could not be read ({error!r}); it lies in {stack.folder}.",
@@ -167,7 +167,7 @@ async def _tell_what_is_left(stack: Stack) -> None:
     print("\n".join(describe_left_behind(under_way, stack.folder, Path.cwd())), flush=True)
 
 
-async def _under_way(stack: Stack) -> Left:
+async def _read_open_jobs(stack: Stack) -> Left:
     async with asyncio.timeout(ANSWER_S):
         bus = await connect(stack.nats_url, OPERATOR, stack.operator)
         under_way = await read_left_behind(bus)
@@ -181,7 +181,7 @@ def _page_port(wanted: int) -> int:
     return wanted or free_port()
 
 
-def limits(spec: ClusterSpec) -> dict[str, str]:
+def service_settings(spec: ClusterSpec) -> dict[str, str]:
     """The file's quotas, and the namespaces that this cluster has, as the services' settings."""
     spaces = {"WEIR_JOB_NAMESPACES": ",".join(dict.fromkeys(("default", *spec.quotas)))}
     return spaces | (
@@ -189,7 +189,7 @@ def limits(spec: ClusterSpec) -> dict[str, str]:
     )
 
 
-def spec_in(cluster: Path) -> ClusterSpec:
+def read_cluster_file(cluster: Path) -> ClusterSpec:
     """Raises `Trouble` with every reason why the file describes no cluster."""
     try:
         return parse_cluster(
@@ -239,17 +239,19 @@ async def _last_checkpoint(bus: Bus, key: str, uid: int) -> CheckpointSaved | No
     return said if isinstance(said, CheckpointSaved) and said.uid == uid else None
 
 
-def goes_on(under_way: Left) -> str:
+def describe_continued(under_way: Left) -> str:
     """With which jobs, and where; nothing where there are none."""
-    jobs = [f"{_short_path(key)} from {_place(*found)}" for key, found in under_way.items()]
+    jobs = [
+        f"{_short_path(key)} from {_starting_point(*found)}" for key, found in under_way.items()
+    ]
     return GOES_ON.format(jobs=format_some_names(jobs, "job", NAMES_MOST)) if jobs else ""
 
 
-def _place(view: JobView, saved: CheckpointSaved | None) -> str:
+def _starting_point(view: JobView, saved: CheckpointSaved | None) -> str:
     return (
         "its beginning"
         if saved is None
-        else f"step {saved.step:,}{_share(view, saved, ' ({:.0f} %)')}"
+        else f"step {saved.step:,}{_format_share(view, saved, ' ({:.0f} %)')}"
     )
 
 
@@ -260,7 +262,9 @@ def describe_left_behind(under_way: Left, folder: Path, here: Path) -> list[str]
     jobs = f"{format_count(len(under_way), 'job')} {'was' if len(under_way) == 1 else 'were'}"
     names = {key: _short_path(key) for key in under_way}
     wide = max(map(len, names.values()))
-    lines = (f"  {names[key]:<{wide}}  {_one(*found, here)}" for key, found in under_way.items())
+    lines = (
+        f"  {names[key]:<{wide}}  {_describe_job(*found, here)}" for key, found in under_way.items()
+    )
     return [LEFT.format(jobs=jobs, folder=folder), *lines]
 
 
@@ -268,15 +272,15 @@ def _short_path(key: str) -> str:
     return key.removeprefix("default.").replace(".", "/")
 
 
-def _one(view: JobView, saved: CheckpointSaved | None, here: Path) -> str:
+def _describe_job(view: JobView, saved: CheckpointSaved | None, here: Path) -> str:
     if saved is None:
         return "has no checkpoint yet: it begins at its beginning"
     path = Path(saved.path)
     where = path.relative_to(here) if path.is_relative_to(here) else saved.path
-    return f"saved at step {saved.step:,}{_share(view, saved, ', {:.0f} % done')}: {where}"
+    return f"saved at step {saved.step:,}{_format_share(view, saved, ', {:.0f} % done')}: {where}"
 
 
-def _share(view: JobView, saved: CheckpointSaved, words: str) -> str:
+def _format_share(view: JobView, saved: CheckpointSaved, words: str) -> str:
     """Where it is known how much there is to do."""
     return words.format(100 * saved.samples / view.total_samples) if view.total_samples else ""
 
@@ -286,7 +290,7 @@ OTHER = "The cluster is another than that of the `weir up` before: {now}; it was
 KINDS_MOST = 3
 
 
-def said_of(folder: Path, cluster: Path) -> str:
+def describe_cluster_change(folder: Path, cluster: Path) -> str:
     """In one line, and empty where they are the same or nobody knows; from now on it is this
     one.
     """
@@ -295,7 +299,7 @@ def said_of(folder: Path, cluster: Path) -> str:
     (folder / KEPT).write_text(text)
     return (
         f"{OTHER.format(now=_describe_nodes(now), before=_describe_nodes(before))}\n"
-        if before and _sizes(before) != _sizes(now)
+        if before and _node_sizes(before) != _node_sizes(now)
         else ""
     )
 
@@ -307,17 +311,17 @@ def _previous_cluster(folder: Path) -> ClusterSpec | None:
         return None
 
 
-def _sizes(spec: ClusterSpec) -> dict[str, tuple[float, float, int]]:
+def _node_sizes(spec: ClusterSpec) -> dict[str, tuple[float, float, int]]:
     return {
         name: (node.cpu, node.memory_gib, node.gpu) for name, node in spec.nodes_by_name().items()
     }
 
 
 def _describe_nodes(spec: ClusterSpec) -> str:
-    return format_names([_kind(node) for node in spec.nodes], KINDS_MOST)
+    return format_names([_describe_node_kind(node) for node in spec.nodes], KINDS_MOST)
 
 
-def _kind(node: NodeSpec) -> str:
+def _describe_node_kind(node: NodeSpec) -> str:
     devices = f", {format_count(node.gpu, 'GPU')}" if node.gpu else ""
     return (
         f"{format_count(node.count, 'node')} of {node.cpu:g} cpu, {node.memory_gib:g} GiB{devices}"

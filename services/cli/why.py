@@ -61,11 +61,11 @@ READS_MOST = 24
 @flag("--all", help=f"every row (otherwise {ROWS} before it, and {ROWS} after)")
 @flag("--json", help="one JSON object a line: causes, the event, effects")
 def run(args: Arguments) -> int:
-    return connection.on_bus(args, why)
+    return connection.on_bus(args, print_chain)
 
 
-async def why(bus: Bus, args: Arguments) -> int:
-    found = await read_chain(bus, await event(bus, args.event, args.namespace), args.namespace)
+async def print_chain(bus: Bus, args: Arguments) -> int:
+    found = await read_chain(bus, await find_event(bus, args.event, args.namespace), args.namespace)
     if args.json:
         for role, steps in (
             ("cause", found.before),
@@ -93,10 +93,10 @@ def _document(role: str, step: Step) -> str:
 # ---------------------------------------------------------------- the event
 
 
-async def event(bus: Bus, text: str, namespace: str | None) -> Entry:
+async def find_event(bus: Bus, text: str, namespace: str | None) -> Entry:
     """Raises `Trouble` where there is none of this name or id."""
     place = parse_event_name(text)
-    wanted = _at(*place, namespace) if place else _with_id(text, namespace)
+    wanted = _query_by_place(*place, namespace) if place else _query_by_id(text, namespace)
     async with aclosing(read_entries(bus, [wanted], follow=False)) as entries:
         async for entry in entries:
             if place is None and isinstance(entry.message, Message) and entry.message.id() == text:
@@ -111,11 +111,11 @@ async def event(bus: Bus, text: str, namespace: str | None) -> Entry:
     )
 
 
-def _at(stream: str, sequence: int, namespace: str | None) -> StreamQuery:
+def _query_by_place(stream: str, sequence: int, namespace: str | None) -> StreamQuery:
     return StreamQuery(stream, entry_filters(stream, None, namespace), after=sequence - 1)
 
 
-def _with_id(text: str, namespace: str | None) -> StreamQuery:
+def _query_by_id(text: str, namespace: str | None) -> StreamQuery:
     """An id holds what kind it is of; only a node's change does not."""
     tag = next((tag for tag in BY_TAG if f".{tag}." in f"{text}."), None)
     if tag is None:
@@ -133,18 +133,18 @@ async def read_chain(bus: Bus, event: Entry, namespace: str | None) -> Chain:
     """
     entries = [
         event,
-        *await _read(bus, StreamQuery(ORDERS, entry_filters(ORDERS, None, namespace))),
+        *await _read_query(bus, StreamQuery(ORDERS, entry_filters(ORDERS, None, namespace))),
     ]
     known, asked = Known(entries), set[Lack]()
-    while lacking := _next(event, known, asked, namespace):
+    while lacking := _next_lacks(event, known, asked, namespace):
         asked |= lacking
         for lack in lacking:
-            entries += await _lacking(bus, lack)
+            entries += await _read_lack(bus, lack)
         known = Known(entries)
     return build_chain(event, known)
 
 
-def _next(event: Entry, known: Known, asked: set[Lack], namespace: str | None) -> set[Lack]:
+def _next_lacks(event: Entry, known: Known, asked: set[Lack], namespace: str | None) -> set[Lack]:
     """Of the causes, and of the jobs for which the event itself was the cause of a decision."""
     back = [step.entry for step in causes(event, known).values()]
     on = [step.entry for step in build_chain(event, known).after]
@@ -157,12 +157,12 @@ def _is_in(lack: Lack, namespace: str) -> bool:
     return lack.of == "job" and lack.whose.startswith(f"{namespace}.")
 
 
-async def _lacking(bus: Bus, lack: Lack) -> list[Entry]:
+async def _read_lack(bus: Bus, lack: Lack) -> list[Entry]:
     until_s = lack.at_s + CLUSTER_CLOCKS_S if lack.of == "nodes" else lack.at_s or float("inf")
-    return await _read(bus, _wanted_streams(lack), until_s)
+    return await _read_query(bus, _query_for_lack(lack), until_s)
 
 
-def _wanted_streams(lack: Lack) -> StreamQuery:
+def _query_for_lack(lack: Lack) -> StreamQuery:
     if lack.of == "job":
         namespace, _, job = lack.whose.partition(".")
         return StreamQuery(FACTS, entry_filters(FACTS, job, namespace))
@@ -171,7 +171,7 @@ def _wanted_streams(lack: Lack) -> StreamQuery:
     return StreamQuery(FACTS, [pattern(CapacityChanged)], since_s=lack.at_s - AROUND_S)
 
 
-async def _read(bus: Bus, wanted: StreamQuery, until_s: float = float("inf")) -> list[Entry]:
+async def _read_query(bus: Bus, wanted: StreamQuery, until_s: float = float("inf")) -> list[Entry]:
     found: list[Entry] = []
     async with aclosing(read_entries(bus, [wanted], follow=False)) as entries:
         async for entry in entries:

@@ -242,7 +242,7 @@ class Bench:
         """The peaceful namespace, on a cluster with room for all its jobs."""
         operator = await self.bus(OPERATOR)
         for namespace in (HOSTILE, PEACEFUL):
-            digest = await program_file.keep(operator, PROGRAM, namespace)
+            digest = await program_file.store_program(operator, PROGRAM, namespace)
         await (await self.bus(MONITOR)).publish(large_node())
         launcher, trainer = await self.bus(LAUNCHER), await self.bus(JOB)
         return Tenant(await self.bus(SUBMITTER), launcher, trainer, operator, digest)

@@ -75,7 +75,8 @@ async def _ask(watched: Trial) -> None:
     say(f"asking for {DELETIONS} jobs")
     program = demo.JOBS / "digits.py"
     kept = Program(
-        name=program.name, digest=await program_file.keep(watched.bus, program_file.read(program))
+        name=program.name,
+        digest=await program_file.store_program(watched.bus, program_file.read_program(program)),
     )
     one, sizes = (
         Span(start=1, min=1, max=1),

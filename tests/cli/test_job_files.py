@@ -23,7 +23,7 @@ JOBS = Path(__file__).parents[2] / "deploy" / "jobs"
 @pytest.mark.parametrize("file", sorted(JOBS.glob("*.yaml")), ids=lambda f: f.name)
 def test_a_job_file_is_a_valid_request_for_a_program_beside_it(file: Path) -> None:
     fields = parse_fields(file.read_text(), file.name)
-    program = program_file.read(file.parent / fields["program"])
+    program = program_file.read_program(file.parent / fields["program"])
     sent = complete_fields(
         fields, {"name": fields["program"], "digest": program_file.digest(program)}, "r1"
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from kubernetes import config
 
-from services.cli.logs import Pod, choose, kept_pods, whole_lines
+from services.cli.logs import Pod, choose_pod, kept_pods, whole_lines
 from services.console.trouble import Trouble
 from shared.bus.bus import Bus
 from tests.allocator.builders import Story, accepted, node
@@ -212,8 +212,10 @@ def test_a_living_pod_is_chosen_before_a_deleted_one() -> None:
         Pod("digits-worker-2", "worker", 98.0, Path("b")),
     ]
 
-    assert choose(there, None, gone) is there[0] and choose(there, "worker-2", gone) is gone[1]
-    assert choose([], None, gone) is gone[0]
+    assert (
+        choose_pod(there, None, gone) is there[0] and choose_pod(there, "worker-2", gone) is gone[1]
+    )
+    assert choose_pod([], None, gone) is gone[0]
 
 
 PODS = [
@@ -225,17 +227,19 @@ PODS = [
 
 
 def test_without_a_task_the_newest_chief_is_chosen() -> None:
-    assert choose(PODS, None).name == "digits-chief-12"
+    assert choose_pod(PODS, None).name == "digits-chief-12"
 
 
 def test_a_task_matches_the_end_of_its_pods_name_only() -> None:
     assert (
-        choose(PODS, "worker-1").name == choose(PODS, "digits-worker-1").name == "digits-worker-1"
+        choose_pod(PODS, "worker-1").name
+        == choose_pod(PODS, "digits-worker-1").name
+        == "digits-worker-1"
     )
 
 
 def test_a_role_chooses_its_newest_pod() -> None:
-    assert choose(PODS, "worker").name == "digits-worker-11"
+    assert choose_pod(PODS, "worker").name == "digits-worker-11"
 
 
 def test_an_unknown_task_is_an_error_with_the_known_pods() -> None:
@@ -243,9 +247,9 @@ def test_an_unknown_task_is_an_error_with_the_known_pods() -> None:
         Trouble,
         match="no pod of 'ps-0'; there are digits-chief-0, digits-chief-12, digits-worker-1",
     ):
-        choose(PODS, "ps-0")
+        choose_pod(PODS, "ps-0")
 
 
 def test_choosing_from_a_job_without_pods_is_an_error() -> None:
     with pytest.raises(Trouble, match="there are none of this job"):
-        choose([], None)
+        choose_pod([], None)

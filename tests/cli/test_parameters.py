@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from services.cli.parameters import NAMED, duration, kinds, moment, name
+from services.cli.parameters import NAMED, parse_duration, parse_kinds, parse_moment, parse_name
 from services.console.text.sentences import describe_metrics
 from shared.bus.subjects import BY_TAG
 
@@ -20,7 +20,7 @@ from shared.bus.subjects import BY_TAG
     ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("2h", 7200), ("1.5d", 129_600)]
 )
 def test_a_duration_has_a_unit_or_is_in_seconds(text: str, seconds: float) -> None:
-    assert duration(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 def test_metrics_of_the_evaluation_are_shown_apart_from_training() -> None:
@@ -33,13 +33,13 @@ def test_metrics_of_the_evaluation_are_shown_apart_from_training() -> None:
 @pytest.mark.parametrize("text", ["", "soon", "-5m", "5w", "5 m", "inf", "1e3"])
 def test_an_invalid_duration_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="not a duration"):
-        duration(text)
+        parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["*", ">", "a.b", "A", "", "a b", "digits\n"])
 def test_a_name_with_special_characters_of_nats_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="is not a name"):
-        name(text)
+        parse_name(text)
 
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC).timestamp()
@@ -47,14 +47,14 @@ NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC).timestamp()
 
 @pytest.mark.parametrize("text", ["10m ago", "-10m", "10m", " 10m  ago ", "600", "600s ago"])
 def test_an_age_is_a_time_before_now(text: str) -> None:
-    assert moment(text, UTC)(NOW) == NOW - 600
+    assert parse_moment(text, UTC)(NOW) == NOW - 600
 
 
 @pytest.mark.parametrize(
     ("text", "before"), [("now", 0), ("13:45", 900), ("13:45:30", 870), ("0:00", 14 * 3600)]
 )
 def test_a_time_of_day_is_of_today(text: str, before: int) -> None:
-    assert moment(text, UTC)(NOW) == NOW - before
+    assert parse_moment(text, UTC)(NOW) == NOW - before
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_time_of_day_is_of_today(text: str, before: int) -> None:
     ],
 )
 def test_a_date_may_have_a_time_zone(text: str) -> None:
-    assert moment(text, UTC)(NOW) == NOW - 900
+    assert parse_moment(text, UTC)(NOW) == NOW - 900
 
 
 @pytest.mark.parametrize(
@@ -75,23 +75,23 @@ def test_a_date_may_have_a_time_zone(text: str) -> None:
 )
 def test_an_invalid_time_is_an_error(text: str) -> None:
     with pytest.raises(ValueError):
-        moment(text, UTC)
+        parse_moment(text, UTC)
 
 
 def test_a_kind_has_three_names() -> None:
-    assert kinds("training.resumed") == kinds("resumed") == ("training.resumed",)
-    assert kinds("capacity") == ("capacity.changed", "capacity.quota", "capacity.claims")
-    assert set(kinds("job, allocation")) == {
+    assert parse_kinds("training.resumed") == parse_kinds("resumed") == ("training.resumed",)
+    assert parse_kinds("capacity") == ("capacity.changed", "capacity.quota", "capacity.claims")
+    assert set(parse_kinds("job, allocation")) == {
         t for t in BY_TAG if t.startswith(("job.", "allocation."))
     }
 
 
 def test_a_kind_named_twice_is_returned_once() -> None:
-    assert kinds("resumed,training.resumed") == ("training.resumed",)
+    assert parse_kinds("resumed,training.resumed") == ("training.resumed",)
 
 
 def test_a_last_word_shared_by_two_kinds_means_both() -> None:
-    assert kinds("changed") == ("job.changed", "capacity.changed")
+    assert parse_kinds("changed") == ("job.changed", "capacity.changed")
 
 
 def test_no_area_is_also_a_last_word() -> None:
@@ -105,4 +105,4 @@ def test_no_area_is_also_a_last_word() -> None:
 @pytest.mark.parametrize("text", ["", ",", "resum", "training.", "decided,nothing"])
 def test_an_unknown_kind_is_an_error_with_the_known_kinds(text: str) -> None:
     with pytest.raises(ValueError, match=r"there are job\.requested, .*job\.finished"):
-        kinds(text)
+        parse_kinds(text)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.program_file import check
+from services.cli.program_file import check_program
 from services.console.trouble import WRONG_USE, Trouble
 from services.trainer.program import REQUIRED
 
@@ -16,7 +16,7 @@ PATH = Path("jobs") / "mine.py"
 
 def wrong(text: str | bytes) -> str:
     with pytest.raises(Trouble) as told:
-        check(text if isinstance(text, bytes) else text.encode(), PATH)
+        check_program(text if isinstance(text, bytes) else text.encode(), PATH)
     assert told.value.code == WRONG_USE
     return str(told.value)
 
@@ -48,7 +48,7 @@ def test_missing_functions_are_named_as_by_the_trainer() -> None:
     ],
 )
 def test_a_function_may_be_bound_in_any_way(bound: str) -> None:
-    check((WHOLE.replace("def model(*_): ...\n", "") + bound).encode(), PATH)
+    check_program((WHOLE.replace("def model(*_): ...\n", "") + bound).encode(), PATH)
 
 
 def test_nested_functions_do_not_count() -> None:
@@ -64,11 +64,11 @@ def test_overwriting_weights_with_averages_is_refused_by_name() -> None:
         "jobs/mine.py:6: ema_overwrite_frequency, which Weir does not support"
     )
     assert wrong(text.format("EVERY")).startswith("jobs/mine.py:6: ema_overwrite_frequency")
-    check(text.format(None).encode(), PATH)
+    check_program(text.format(None).encode(), PATH)
 
 
 def test_checking_a_program_runs_nothing() -> None:
-    check(f"{WHOLE}import no_such_library\nraise SystemExit('run')\n".encode(), PATH)
+    check_program(f"{WHOLE}import no_such_library\nraise SystemExit('run')\n".encode(), PATH)
 
 
 @pytest.mark.parametrize("body", [b"\x00", b"\xff\xfe", b"# coding: none\n", b"(" * 5000])
@@ -77,7 +77,7 @@ def test_a_file_that_is_no_python_is_an_error_without_a_traceback(body: bytes) -
 
 
 def test_a_programs_encoding_declaration_is_used() -> None:
-    check(b"# coding: latin-1\n" + WHOLE.encode() + b"name = '\xe9'\n", PATH)
+    check_program(b"# coding: latin-1\n" + WHOLE.encode() + b"name = '\xe9'\n", PATH)
 
 
 @pytest.mark.parametrize(
@@ -103,4 +103,4 @@ def test_a_function_with_a_wrong_signature_has_its_line(function: str, reason: s
     ],
 )
 def test_a_function_may_have_optional_parameters(function: str) -> None:
-    check(f"{WHOLE}\n{function}\n".encode(), PATH)
+    check_program(f"{WHOLE}\n{function}\n".encode(), PATH)

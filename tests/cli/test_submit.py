@@ -224,7 +224,7 @@ async def test_submit_prints_hints_for_a_stored_program_and_a_namespace(
     bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bus.create(namespaces=["red"])
-    digest = await program_file.keep(bus, PROGRAM.encode(), "red")
+    digest = await program_file.store_program(bus, PROGRAM.encode(), "red")
     monkeypatch.setenv("WEIR_NATS_URL", nats_url)
 
     said = await prompt("submit", written(tmp_path, f"namespace: red\n{by_digest(digest)}"))
@@ -243,10 +243,10 @@ async def test_a_second_request_of_the_same_file_is_refused_while_the_first_job_
 
 
 async def test_a_stored_program_is_not_uploaded_again(bus: Bus) -> None:
-    name = await program_file.keep(bus, b"x")
+    name = await program_file.store_program(bus, b"x")
     first = await (await bus.program_store()).get_info(name)
 
-    assert await program_file.keep(bus, b"x") == name
+    assert await program_file.store_program(bus, b"x") == name
     again = await (await bus.program_store()).get_info(name)
     assert (again.nuid, again.size, again.digest) == (first.nuid, 1, first.digest)
     assert (await (await bus.program_store()).get(name)).data == b"x"
@@ -259,7 +259,7 @@ async def test_a_stored_program_is_not_uploaded_again(bus: Bus) -> None:
 async def test_a_program_with_a_replaced_description_is_uploaded_again(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
-    name = await program_file.keep(bus, PROGRAM.encode())
+    name = await program_file.store_program(bus, PROGRAM.encode())
     await (await bus.program_store()).put(name, b"import os")
 
     said = await prompt("submit", job, "--nats", nats_url)
@@ -369,7 +369,7 @@ async def test_a_request_too_large_for_the_allocator_or_the_server_is_refused(
 
     most = bus.client.max_payload
     with pytest.raises(Trouble, match=f"takes at most {most:,}"):
-        await submit.publish(
+        await submit.publish_request(
             bus, {"job": "digits", "image": "x" * most, "request_id": "r1"}, "job.yaml"
         )
 
@@ -382,7 +382,7 @@ async def test_a_printed_request_can_be_published_by_hand(
 
     assert printed.code == 0 and await bus.last_message(JobRequested, "default.digits") is None
     assert (
-        await program_file.keep(bus, PROGRAM.encode())
+        await program_file.store_program(bus, PROGRAM.encode())
         == json.loads(printed.out)["program"]["digest"]
     )
     await bus.client.request("weir.job.requested.default.digits", printed.out.encode(), timeout=60)
@@ -463,7 +463,7 @@ async def test_following_ends_with_the_job_and_only_success_is_success(
 
 
 async def test_an_unreadable_request_reaches_the_allocator(bus: Bus) -> None:
-    uid = await submit.publish(bus, {"job": "no name!", "request_id": "r1"}, "job.yaml")
+    uid = await submit.publish_request(bus, {"job": "no name!", "request_id": "r1"}, "job.yaml")
 
     raw = await bus.js.get_msg(subjects.ORDERS, uid)
     assert raw.subject == "weir.job.requested.default.-"

@@ -14,7 +14,7 @@ import yaml
 
 from services.allocator.admission.validation import InvalidRequest, check_request
 from services.allocator.settings import Rules
-from services.cli.tfjob import WISHES, Asked, manifest, translate_tfjob
+from services.cli.tfjob import WISHES, Asked, read_manifest, translate_tfjob
 from services.console.job_file import complete_fields, encode_fields
 from services.console.trouble import Trouble
 from shared.messages import JobRequested, Resources, RoleResources, Span, Volume
@@ -25,7 +25,7 @@ SAID = {"epochs": 10, "batch": 64}
 
 
 def asked(text: str = SMALL, **wishes: object) -> Asked:
-    raw, beside = manifest(text, "job.yaml")
+    raw, beside = read_manifest(text, "job.yaml")
     return translate_tfjob(raw, {**dict.fromkeys(WISHES), **SAID, **wishes}, beside)  # type: ignore[arg-type]
 
 
@@ -308,7 +308,7 @@ def test_any_manifest_gives_an_answer() -> None:
             found = replaced(raw, path, value)
             try:
                 if "." not in path:  # it is read as a file for these alone: YAML takes its time
-                    found, _ = manifest(yaml.safe_dump(found), "job.yaml")
+                    found, _ = read_manifest(yaml.safe_dump(found), "job.yaml")
                 msgspec.json.encode(translate_tfjob(found, wishes).fields)
             except Trouble as told:
                 assert str(told)

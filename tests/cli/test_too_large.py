@@ -10,7 +10,7 @@ import pytest
 from services.allocator.job_views import JobView
 from services.allocator.service import Settings, start
 from services.cli import submit
-from services.cli.submit import warning
+from services.cli.submit import size_warning
 from services.trainer.program import REQUIRED
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
@@ -70,7 +70,7 @@ async def test_the_size_check_does_not_wait_without_a_view(
 ) -> None:
     monkeypatch.setattr(submit, "WORD_S", 0.1)
 
-    assert await submit.too_large(bus, accepted(request())) == ""
+    assert await submit.warn_if_too_large(bus, accepted(request())) == ""
 
 
 def test_other_waiting_reasons_are_no_warning() -> None:
@@ -78,4 +78,4 @@ def test_other_waiting_reasons_are_no_warning() -> None:
         job="mine", namespace="default", uid=1, phase="Pending", why="waits for room for a chief"
     )
 
-    assert warning(view) == ""
+    assert size_warning(view) == ""

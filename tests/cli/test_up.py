@@ -27,12 +27,12 @@ from services.cli.up import (
     GOING,
     KEPT,
     NOTHING,
+    describe_cluster_change,
+    describe_continued,
     describe_left_behind,
-    goes_on,
-    limits,
+    read_cluster_file,
     read_left_behind,
-    said_of,
-    spec_in,
+    service_settings,
 )
 from shared.bus.bus import Bus
 from shared.messages import CheckpointSaved
@@ -207,7 +207,10 @@ async def test_jobs_run_only_in_default_and_the_namespaces_of_quotas(
 
     assert there == [200, 200, 404] and anybody == 401
     assert stat.S_IMODE(os.stat(where["kubeconfig"]).st_mode) == 0o600
-    assert where["limits"].items() >= limits(spec_in(tmp_path / "cluster.yaml")).items()
+    assert (
+        where["limits"].items()
+        >= service_settings(read_cluster_file(tmp_path / "cluster.yaml")).items()
+    )
     assert b"job team-b/mine is accepted" in said[0]
     assert b"namespace team-c is not provisioned on this bus" in said[1] and b"`quotas:`" in said[1]
 
@@ -260,17 +263,19 @@ def test_a_stop_lists_each_job_with_its_checkpoint() -> None:
 
 
 def test_the_next_start_names_some_of_many_jobs() -> None:
-    assert goes_on({}) == ""
+    assert describe_continued({}) == ""
     under_way = {
         "default.digits": (view("digits", total_samples=640), saved("/x/ckpt-1234")),
         "default.early": (view("early"), saved("/x/ckpt-1234")),
         "team-a.clicks": (view("clicks", namespace="team-a"), None),
     }
-    assert goes_on(under_way) == (
+    assert describe_continued(under_way) == (
         "weir goes on with what the `weir up` before it left: "
         "digits from step 1,234 (50 %), early from step 1,234, team-a/clicks from its beginning."
     )
-    many = goes_on({f"default.job-{number}": (view(f"job-{number}"), None) for number in range(10)})
+    many = describe_continued(
+        {f"default.job-{number}": (view(f"job-{number}"), None) for number in range(10)}
+    )
     assert "10 jobs: job-0 from its beginning, job-1" in many and many.endswith(
         "job-7 from its beginning and 2 more."
     )
@@ -297,7 +302,7 @@ def cluster(tmp_path: Path) -> Path:
 
 def said(cluster: Path, nodes: str) -> str:
     cluster.write_text(f"nodes: [{nodes}]")
-    return said_of(cluster.parent, cluster)
+    return describe_cluster_change(cluster.parent, cluster)
 
 
 def test_the_first_and_the_same_cluster_print_nothing(cluster: Path) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from services.allocator.settings import Rules
-from services.cli.up import limits
+from services.cli.up import service_settings
 from services.local.cluster_spec import InvalidClusterFile, NamespaceQuota, parse_cluster
 from services.local.controllers import tenants_due
 from services.local.tenant import process_shares
@@ -65,10 +65,12 @@ def test_a_tenant_has_a_process_for_each_core():
 def test_quotas_are_validated_with_every_reason():
     spec = parse_cluster("nodes: [{name: a}]\nquotas: {team-a: {cpu: 2}}")
     assert spec.quotas == {"team-a": NamespaceQuota(cpu=2)}
-    rules = config.load_settings(Rules, "allocator", limits(spec))
+    rules = config.load_settings(Rules, "allocator", service_settings(spec))
     assert msgspec.to_builtins(rules.quotas) == msgspec.to_builtins(spec.quotas)
     assert rules.job_namespaces == ("default", "team-a")
-    assert limits(parse_cluster("nodes: [{name: a}]")) == {"WEIR_JOB_NAMESPACES": "default"}
+    assert service_settings(parse_cluster("nodes: [{name: a}]")) == {
+        "WEIR_JOB_NAMESPACES": "default"
+    }
     with pytest.raises(InvalidClusterFile) as caught:
         parse_cluster("nodes: [{name: a}]\nquotas: {team-a: {cpu: -2, gpus: 1}, B: 3}")
     assert len(str(caught.value).splitlines()) == 3

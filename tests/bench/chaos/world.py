@@ -90,7 +90,7 @@ class World:
         """
         kept = {
             "name": "counting.py",
-            "digest": await program_file.keep(self.watch.bus, self._program()),
+            "digest": await program_file.store_program(self.watch.bus, self._program()),
         }
         body = {**REQUEST, **fields, "job": job, "epochs": epochs, "program": kept}
         self.uid, self.job = await self.watch.bus.request(msgspec.convert(body, JobRequested)), job

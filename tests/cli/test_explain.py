@@ -108,7 +108,7 @@ async def test_explain_of_an_unknown_job_is_an_error(
     unknown = await prompt("explain", "mnsit", "--nats", nats_url)
     refused = await prompt("explain", "second", "--nats", nats_url)
 
-    assert unknown.code == 1 and unknown.err.endswith("it tells of default/mnist\n")
+    assert unknown.code == 1 and unknown.err.endswith("it has default/mnist\n")
     assert refused.code == 1 and refused.err.endswith(
         "job default/second was refused: policy: there is none\n"
     )

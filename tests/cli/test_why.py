@@ -76,7 +76,7 @@ async def test_why_prints_a_table(bus: Bus, nats_url: str, prompt: Prompt) -> No
 
     said = await prompt("why", "o6", "--nats", nats_url)
 
-    assert said.code == 0 and "what led to it" in said.out and "what came of it" in said.out
+    assert said.code == 0 and "\ncauses\n" in said.out and "\neffects\n" in said.out
     assert (
         "is to have 1 chief + 1 ps + 2 workers on 1 node, batch 32: grow; learning rate 1 -> 0.5 of the"
         in said.out

@@ -72,45 +72,50 @@ def build_chain(event: Entry, known: Known) -> Chain:
 
 
 def causes(event: Entry, known: Known) -> dict[Name, Step]:
-    """All that led to it, itself included."""
-    found: dict[Name, Step] = {}
+    """Return the event and all its direct and indirect causes."""
+    steps: dict[Name, Step] = {}
     waiting = [event]
     while waiting:
         entry = waiting.pop()
-        if _name(entry) not in found:
-            found[_name(entry)] = Step(entry, cause_of(entry, known))
-            waiting += found[_name(entry)].because
-    return found
+        name = _name(entry)
+        if name not in steps:
+            steps[name] = Step(entry, cause_of(entry, known))
+            waiting += steps[name].because
+    return steps
 
 
 def _causes(event: Entry, known: Known) -> tuple[Step, ...]:
-    found = causes(event, known)
-    return _in_log_order([step for name, step in found.items() if name != _name(event)])
+    steps = causes(event, known)
+    del steps[_name(event)]
+    return _in_log_order(steps.values())
 
 
 def _effects(event: Entry, known: Known) -> tuple[Step, ...]:
-    follows = _follows(event, known)
-    found: dict[Name, Step] = {}
+    direct = _direct_effects(event, known)
+    steps: dict[Name, Step] = {}
     waiting = deque([(event, _is_decision(event))])
     while waiting:
-        entry, decided = waiting.popleft()
-        for step in follows[_name(entry)]:
-            if _name(step.entry) not in found:
-                found[_name(step.entry)] = step
-                if not (decided and _is_decision(step.entry)):
-                    waiting.append((step.entry, decided or _is_decision(step.entry)))
-    return _in_log_order(list(found.values()))
+        entry, decision_passed = waiting.popleft()
+        for step in direct[_name(entry)]:
+            name = _name(step.entry)
+            if name in steps:
+                continue
+            steps[name] = step
+            decides = _is_decision(step.entry)
+            if not (decision_passed and decides):
+                waiting.append((step.entry, decision_passed or decides))
+    return _in_log_order(steps.values())
 
 
-def _follows(event: Entry, known: Known) -> dict[Name, list[Step]]:
+def _direct_effects(event: Entry, known: Known) -> dict[Name, list[Step]]:
     """Return the direct effects of each message among the entries after the event."""
-    follows: dict[Name, list[Step]] = defaultdict(list)
+    effects: dict[Name, list[Step]] = defaultdict(list)
     for entry in known.entries:
         if entry.order > event.order:
             step = Step(entry, cause_of(entry, known))
             for cause in step.because:
-                follows[_name(cause)].append(step)
-    return follows
+                effects[_name(cause)].append(step)
+    return effects
 
 
 def _is_decision(entry: Entry) -> bool:
@@ -121,7 +126,7 @@ def _name(entry: Entry) -> Name:
     return entry.stream, entry.sequence
 
 
-def _in_log_order(steps: Sequence[Step]) -> tuple[Step, ...]:
+def _in_log_order(steps: Iterable[Step]) -> tuple[Step, ...]:
     return tuple(sorted(steps, key=lambda step: step.entry.order))
 
 
@@ -137,30 +142,39 @@ class Lack(msgspec.Struct, frozen=True):
 
 def lacks(entries: Iterable[Entry], known: Known) -> set[Lack]:
     """`entries`: the messages to explain."""
-    return {lack for entry in entries for lack in _of(entry, known)}
+    missing = set[Lack]()
+    for entry in entries:
+        missing.update(_entry_lacks(entry, known))
+    return missing
 
 
-def _of(entry: Entry, known: Known) -> Iterator[Lack]:
-    said = entry.message
-    if key := key_of(entry):
+def _entry_lacks(entry: Entry, known: Known) -> Iterator[Lack]:
+    message = entry.message
+    key = key_of(entry)
+    if key:
         yield Lack("job", key)
-    if isinstance(said, CapacityChanged):
-        yield Lack("node", said.key(), entry.stored_s)
-    if isinstance(said, AllocationDecided) and said.cause != "-" and said.cause not in known.by_id:
-        yield _where(said, entry.stored_s, known)
+    if isinstance(message, CapacityChanged):
+        yield Lack("node", message.key(), entry.stored_s)
+    if isinstance(message, AllocationDecided):
+        cause = message.cause
+        if cause != "-" and cause not in known.by_id:
+            yield _cause_lack(cause, entry.stored_s, known)
 
 
-def _where(said: AllocationDecided, at_s: float, known: Known) -> Lack:
-    """The id of a fact begins with its job's uid; that of a node's change does not."""
-    uid, whole = said.cause.partition(".")[0], said.cause.count(".") > 1
-    keys = [
-        key for key, uids in known.uids.items() if whole and uid.isdecimal() and int(uid) in uids
-    ]
-    return Lack("job", keys[0]) if keys else Lack("nodes", at_s=at_s)
+def _cause_lack(cause: str, at_s: float, known: Known) -> Lack:
+    """Return the facts that may have a cause. The id of a fact about a job begins with the job's
+    uid; that of a node's change does not.
+    """
+    uid = cause.partition(".")[0]
+    if cause.count(".") > 1 and uid.isdecimal():
+        for key, uids in known.uids.items():
+            if int(uid) in uids:
+                return Lack("job", key)
+    return Lack("nodes", at_s=at_s)
 
 
 ALIKE = 3
-"""So many of a kind with the same cause are shown; of more, the first."""
+"""The most messages of a kind with the same cause that are all shown; of more, the first is."""
 AT = 12
 BECAUSE = 11
 HEADING = "bold underline"
@@ -180,54 +194,56 @@ ROOTS = {
     DeadLetter: "the world",
 }
 UNKNOWN = "not known"
-"""The cause of any other kind that has none: it is not in the log (any more), or not told."""
+"""The cause of any other kind without one: it is no longer in the log, or in no message."""
 
 
 def chain_table(
     chain: Chain, zone: tzinfo | None, width: int | None, most: int | None
 ) -> Iterator[Text]:
-    """`zone` None: that of this machine. `width` None: lines are not folded. `most`: rows a part;
-    None: all.
+    """Yield the lines. `zone` None: that of this machine. `width` None: lines are not folded.
+    `most`: rows a part; None: all.
     """
     zero_s = chain.event.entry.stored_s
-    heads = [("WHEN", AT + 1), ("EVENT", 7), ("BECAUSE OF", BECAUSE + 1), ("FACT", 0)]
-    yield Text("".join(f"{head:<{wide}}" for head, wide in heads), "dim")
-    for heading, steps, from_its_end in _parts(chain, zone):
+    indent = " " * (AT + 1)
+    yield Text(f"{'WHEN':<{AT + 1}}{'EVENT':<7}{'BECAUSE OF':<{BECAUSE + 1}}FACT", "dim")
+    for heading, steps, keep_last in _parts(chain, zone):
         yield Text(f"\n{heading}", HEADING)
-        shown = _merge_alike(steps)
-        kept, left = _cut(shown, most, from_its_end)
-        for step, more in kept:
+        rows = _merge_alike(steps)
+        left = 0 if most is None else max(len(rows) - most, 0)
+        if left:
+            rows = rows[left:] if keep_last else rows[:-left]
+        for step, more in rows:
             yield _row(step, zero_s, width)
             if more:
-                yield Text(f"{'':<{AT + 1}}{_more(step, more, zero_s)}", "dim")
+                yield Text(f"{indent}{_more(step, more, zero_s)}", "dim")
         if left:
-            yield Text(f"{'':<{AT + 1}}and {left} more: --all shows them", "dim")
+            yield Text(f"{indent}and {left} more: --all shows them", "dim")
 
 
 def _parts(chain: Chain, zone: tzinfo | None) -> Iterator[tuple[str, Sequence[Step], bool]]:
-    """Heading, rows, and True if the last rows of many are kept."""
+    """Yield heading and rows, and True if the last rows of many are kept."""
     at = " ".join(date_and_time(chain.event.entry.stored_s, zone))
     if chain.before:
-        yield "what led to it", chain.before, True
+        yield "causes", chain.before, True
     yield f"the event, {at}", [chain.event], False
     if chain.after:
-        yield "what came of it", chain.after, False
+        yield "effects", chain.after, False
 
 
 def _row(step: Step, zero_s: float, width: int | None) -> Text:
     name, *rest = event_cells(step.entry)
-    after = (offset(step.entry, zero_s), AT, "dim")
+    at: Cell = (offset(step.entry, zero_s), AT, "dim")
     because: Cell = (reasons(step), BECAUSE, "dim")
-    return cells_and_sentence([after, name, because, *rest], format_event(step.entry), width)
+    return cells_and_sentence([at, name, because, *rest], format_event(step.entry), width)
 
 
 def offset(entry: Entry, zero_s: float) -> str:
-    """How long before or after the event."""
-    apart = entry.stored_s - zero_s
-    if apart == 0:
+    """Return the signed time from the event to the entry."""
+    offset_s = entry.stored_s - zero_s
+    if offset_s == 0:
         return "0"
-    size = format_duration(abs(apart), fine=True)
-    return f"{'-' if apart < 0 else '+'}{size}"
+    sign = "-" if offset_s < 0 else "+"
+    return sign + format_duration(abs(offset_s), fine=True)
 
 
 def reasons(step: Step) -> str:
@@ -236,36 +252,26 @@ def reasons(step: Step) -> str:
 
 
 def _merge_alike(steps: Sequence[Step]) -> list[tuple[Step, list[Step]]]:
-    """Each with those like it that it stands for."""
-    alike: dict[tuple[str, str, str], list[Step]] = {}
+    """Return the steps to show, each with the similar steps that it stands for."""
+    groups: dict[tuple[str, str, str], list[Step]] = {}
     for step in steps:
-        alike.setdefault((event_kind(step.entry.message), _whose(step), reasons(step)), []).append(
-            step
-        )
-    kept: list[tuple[Step, list[Step]]] = [
-        (s, []) for group in alike.values() if len(group) <= ALIKE for s in group
-    ]
-    firsts = [(group[0], group[1:]) for group in alike.values() if len(group) > ALIKE]
-    return sorted([*kept, *firsts], key=lambda shown: shown[0].entry.order)
+        similar = (event_kind(step.entry.message), _job_name(step), reasons(step))
+        groups.setdefault(similar, []).append(step)
+    rows = list[tuple[Step, list[Step]]]()
+    for group in groups.values():
+        if len(group) > ALIKE:
+            rows.append((group[0], group[1:]))
+        else:
+            rows += [(step, []) for step in group]
+    return sorted(rows, key=lambda row: row[0].entry.order)
 
 
-def _whose(step: Step) -> str:
-    return (
-        f"{getattr(step.entry.message, 'namespace', '')}/{getattr(step.entry.message, 'job', '')}"
-    )
-
-
-def _cut(
-    shown: list[tuple[Step, list[Step]]], most: int | None, from_its_end: bool
-) -> tuple[list[tuple[Step, list[Step]]], int]:
-    if most is None or len(shown) <= most:
-        return shown, 0
-    return (shown[-most:] if from_its_end else shown[:most]), len(shown) - most
+def _job_name(step: Step) -> str:
+    return f"{getattr(step.entry.message, 'namespace', '')}/{getattr(step.entry.message, 'job', '')}"
 
 
 def _more(step: Step, more: Sequence[Step], zero_s: float) -> str:
     last = more[-1].entry
-    return (
-        f"and {len(more)} more of {event_kind(step.entry.message)}, the last {event_name(last)} at"
-        f" {offset(last, zero_s)}"
-    )
+    kind = event_kind(step.entry.message)
+    at = offset(last, zero_s)
+    return f"and {len(more)} more of {kind}, the last {event_name(last)} at {at}"

@@ -35,7 +35,7 @@ from services.whatif.explain.explanation import (
 )
 from services.whatif.proposal import Effect
 from shared.bus.subjects import tag_of
-from shared.messages import Message, Resources, Span
+from shared.messages import Alternative, Message, Resources, Span
 from shared.text import (
     format_count,
     format_duration,
@@ -50,24 +50,24 @@ WIDTH = 11
 """The heading of a line."""
 SILENT_S = 10.0
 """A report that is no older is of now."""
-UNSEEN = " and what its preparation slows, which nobody foresees"
-APART = 0.1
-"""A model that expects another speed than was measured, by more than this, is said to."""
+UNFORESEEN_COST = " and the slowdown while it is prepared, which is not predicted"
+NOTABLE_ERROR = 0.1
+"""The relative error of the model from which the text mentions it."""
 
 
 def format_explanation(e: Explanation, zone: tzinfo | None) -> list[str]:
     """`zone` None: that of this machine."""
-    words = _Words(e, zone)
-    named = ((name, line) for name, lines in words.parts() for line in lines)
-    before, out = "", [single_line(words.heading())]
-    for name, line in named:
-        out.append(f"  {name if name != before else '':<{WIDTH}}{single_line(line)}")
-        before = name
-    return out
+    writer = _ExplanationText(e, zone)
+    lines = [single_line(writer.heading())]
+    for name, facts in writer.parts():
+        for fact in facts:
+            lines.append(f"  {name:<{WIDTH}}{single_line(fact)}")
+            name = ""
+    return lines
 
 
-class _Words:
-    """Of one explanation, with times of one zone."""
+class _ExplanationText:
+    """The text of one explanation, with times of one zone."""
 
     def __init__(self, e: Explanation, zone: tzinfo | None) -> None:
         self.e, self.zone = e, zone
@@ -81,137 +81,132 @@ class _Words:
         )
 
     def when(self, at_s: float) -> str:
-        """The time of day; with the date, where it is another day's than the moment."""
-        at, day = (datetime.fromtimestamp(s, self.zone) for s in (at_s, self.e.at_s))
-        return f"{at:%H:%M:%S}" if at.date() == day.date() else f"{at:%Y-%m-%d %H:%M:%S}"
+        """Return the time of day, with the date if it is another day than the explanation's."""
+        at = datetime.fromtimestamp(at_s, self.zone)
+        now = datetime.fromtimestamp(self.e.at_s, self.zone)
+        return f"{at:%H:%M:%S}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M:%S}"
 
     def parts(self) -> Iterator[tuple[str, Iterable[str]]]:
+        """Yield the heading and the lines of each part."""
         e = self.e
-        yield "has", self.has()
-        yield "is to have", [_holding(e.comes), *_places(e.comes)] if e.comes else []
-        yield "because", self.because(e.ground) if e.ground else []
-        yield (
-            "not",
-            (
-                [f"{_size(o)}, batch {o.batch}: {o.why}" for o in e.ground.alternatives]
-                if e.ground
-                else []
-            ),
-        )
-        yield (
-            "now",
-            (
-                [f"{headline(e.why)}{f' (until {self.when(e.until_s)})' if e.until_s else ''}"]
-                if e.why
-                else []
-            ),
-        )
-        yield "for more", [] if e.unasked else self.for_more()
-        yield "faster?", [_prospect(e.prospect)] if e.prospect else []
-        yield "note", [e.unasked, *e.notes] if e.unasked else e.notes
+        yield "has", self.current_size()
+        if e.comes:
+            yield "is to have", [_holding(e.comes), _places(e.comes)]
+        if e.ground:
+            yield "because", self.decision(e.ground)
+            yield "not", map(_alternative, e.ground.alternatives)
+        if e.why:
+            until = f" (until {self.when(e.until_s)})" if e.until_s else ""
+            yield "now", [headline(e.why) + until]
+        if not e.unasked:
+            yield "for more", self.remedies()
+        if e.prospect:
+            yield "faster?", [_prospect(e.prospect)]
+        if e.unasked:
+            yield "note", [e.unasked, *e.notes]
+        else:
+            yield "note", e.notes
 
-    def has(self) -> list[str]:
-        e, since = self.e, format_duration(self.e.at_s - self.e.since_s)
+    def current_size(self) -> Iterator[str]:
+        e = self.e
+        lasted = format_duration(e.at_s - e.since_s)
         if e.phase in ENDED.values():
-            return [
-                f"nothing: it is over ({e.phase.lower()}) since {self.when(e.since_s)}, {since}"
-            ]
-        if e.runs is None:
-            return [
-                f"nothing: it {'starts' if e.comes else 'waits'}, asked for at"
-                f" {self.when(e.since_s)}, {since} ago"
-            ]
-        if e.phase not in TRAINS:
-            goes_on = "it resumes from its checkpoint" if e.comes else "it waits"
-            return [f"nothing that trains: {_size(e.runs)} ended; {goes_on}"]
-        speed = (
-            f", last reported {e.samples_per_second:,.0f} examples/s{self.silent()}"
-            if e.samples_per_second
-            else ""
-        )
-        done = f", {100 * e.samples / e.total_samples:.1f} % done" if e.total_samples else ""
-        return [f"{_holding(e.runs)}, for {since}{speed}{done}", *_places(e.runs)]
+            yield f"nothing: it ended ({e.phase.lower()}) at {self.when(e.since_s)}, {lasted} ago"
+        elif e.runs is None:
+            state = "starts" if e.comes else "waits"
+            yield f"nothing: it {state}, requested at {self.when(e.since_s)}, {lasted} ago"
+        elif e.phase not in TRAINS:
+            next_step = "it resumes from its checkpoint" if e.comes else "it waits"
+            yield f"nothing that trains: {_size(e.runs)} ended; {next_step}"
+        else:
+            yield f"{_holding(e.runs)}, for {lasted}{self.speed()}{_share_done(e)}"
+            yield _places(e.runs)
 
-    def silent(self) -> str:
-        """A job that trains reports again and again; without reports it may be stuck."""
-        if self.e.reported_s is None or (silent_s := self.e.at_s - self.e.reported_s) < SILENT_S:
+    def speed(self) -> str:
+        """Return the last reported speed, and the age of an old report: the job may be stuck."""
+        e = self.e
+        if not e.samples_per_second:
             return ""
-        return f" {format_duration(silent_s)} ago"
+        speed = f", last reported {e.samples_per_second:,.0f} examples/s"
+        if e.reported_s is None or e.at_s - e.reported_s < SILENT_S:
+            return speed
+        return f"{speed} {format_duration(e.at_s - e.reported_s)} ago"
 
-    def because(self, ground: DecisionRecord) -> Iterator[str]:
-        gain = f"; {format_payback(ground.gain_s, ground.cost_s)}{UNSEEN}" if ground.gain_s else ""
-        yield (
-            f"{ground.reason}{gain} (decided at {self.when(ground.decided_s)}, generation"
-            f" {ground.generation})"
-        )
-        if ground.event:
-            yield f"after {self.event(ground.event)}"
-        elif ground.cause != "-":
-            yield f"after {ground.cause}, which is not among the facts that were read"
+    def decision(self, record: DecisionRecord) -> Iterator[str]:
+        gain = ""
+        if record.gain_s:
+            gain = f"; {format_payback(record.gain_s, record.cost_s)}{UNFORESEEN_COST}"
+        at = self.when(record.decided_s)
+        yield f"{record.reason}{gain} (decided at {at}, generation {record.generation})"
+        if record.event:
+            yield f"after {self.event(record.event)}"
+        elif record.cause != "-":
+            yield f"after {record.cause}, which is not among the facts that were read"
 
     def event(self, event: LogEntry) -> str:
         message = event.message
-        whose = message.key().replace(".", "/")
-        return f"{tag_of(type(message))} at {self.when(event.at_s)}: {whose} {sentence(message)}"
+        subject = message.key().replace(".", "/")
+        return f"{tag_of(type(message))} at {self.when(event.at_s)}: {subject} {sentence(message)}"
 
-    def for_more(self) -> Iterator[str]:
+    def remedies(self) -> Iterator[str]:
         for means in self.e.means:
-            yield self.means(means)
+            yield self.remedy(means)
         if not self.e.means:
             yield f"nothing would help: {headline(self.e.nothing)}"
 
-    def means(self, means: Means) -> str:
-        changes = otherwise(means.changes, self.e, self.when)
-        losers = "".join(f"; {_loser(other)}" for other in means.others)
-        return f"{changes}: it would have {_holding(means.gives)}{losers}"
+    def remedy(self, means: Means) -> str:
+        changes = format_changes(means.changes, self.e, self.when)
+        effects = [f"it would have {_holding(means.gives)}", *map(_loser, means.others)]
+        return f"{changes}: {'; '.join(effects)}"
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- sizes and speeds
+
+
+def _share_done(e: Explanation) -> str:
+    return f", {100 * e.samples / e.total_samples:.1f} % done" if e.total_samples else ""
+
+
+def _alternative(other: Alternative) -> str:
+    return f"{_size(other)}, batch {other.batch}: {other.why}"
 
 
 def _holding(has: Holding) -> str:
     gpu = f", {has.gpu} gpu" if has.gpu else ""
-    whole = f"{has.cpu:g} cpu, {has.memory_gib:.4g} GiB{gpu}"
-    return f"{_size(has)}, batch {has.batch}, with the chief {whole} in all"
+    total = f"{has.cpu:g} cpu, {has.memory_gib:.4g} GiB{gpu}"
+    return f"{_size(has)}, batch {has.batch}, with the chief {total} in all"
 
 
-def _places(has: Holding) -> list[str]:
+def _places(has: Holding) -> str:
     places = []
     for node, roles in has.nodes.items():
-        places.append(
-            f"{node}: {', '.join(f'{count} {role}' for role, count in Counter(roles).items())}"
-        )
-    return ["on " + "; ".join(places)]
+        counts = [f"{count} {role}" for role, count in Counter(roles).items()]
+        places.append(f"{node}: {', '.join(counts)}")
+    return "on " + "; ".join(places)
 
 
 def _prospect(p: Prospect) -> str:
-    word = "more would be faster" if p.faster else "more would not be faster"
+    answer = "more would be faster" if p.faster else "more would not be faster"
     speeds = f"{p.samples_per_second:,.0f} -> {p.larger_samples_per_second:,.0f} examples/s"
-    beyond = ", more than was asked for at most" if p.beyond else ""
-    return f"{word}: {speeds} at {_size(p)}{beyond}: {_pair(p)}"
+    beyond = ", more than the requested maximum" if p.beyond else ""
+    return f"{answer}: {speeds} at {_size(p)}{beyond}: {_speed_sources(p)}"
 
 
-def _pair(p: Prospect) -> str:
-    """Where both speeds come from."""
+def _speed_sources(p: Prospect) -> str:
+    """Return the source of both speeds: a measurement, or a fit to the sizes of the job."""
     fit = f"by a fit to {format_count(p.sizes_seen, 'size')} of its own"
     if not p.measured:
-        return (
-            f"both {fit}; with its tasks, batch and number of nodes of now it has told no speed yet"
-        )
-    apart = abs(p.expected - p.samples_per_second) > APART * p.samples_per_second
-    doubt = (
-        f" that expects {p.expected:,.0f} where {p.samples_per_second:,.0f} were measured"
-        if apart
-        else ""
-    )
+        return f"both {fit}; no speed was reported yet for its present tasks, batch and nodes"
+    doubt = ""
+    if abs(p.expected - p.samples_per_second) > NOTABLE_ERROR * p.samples_per_second:
+        doubt = f" that predicts {p.expected:,.0f} where {p.samples_per_second:,.0f} were measured"
     return f"measured (a mean, the newest counts most) -> {fit}{doubt}"
 
 
 def _loser(effect: Effect) -> str:
     name = effect.job.replace(".", "/")
-    return (
-        f"{name} would have {_or_nothing(effect.beside)} in place of {_or_nothing(effect.without)}"
-    )
+    after, before = _or_nothing(effect.beside), _or_nothing(effect.without)
+    return f"{name} would have {after} in place of {before}"
 
 
 def _or_nothing(size: Size | None) -> str:
@@ -227,21 +222,21 @@ When = Callable[[float], str]
 BY_ITSELF = (Waits, Settles, Trains, Reports)
 
 
-def otherwise(changes: Sequence[AnyChange], e: Explanation, when: When) -> str:
+def format_changes(changes: Sequence[AnyChange], e: Explanation, when: When) -> str:
     """Return the events to wait for first, then the actions of a user."""
     if changes == (Waits(until_s=e.at_s),):
-        return "nothing more, it is being decided"
-    once, by_hand = (
-        " and ".join(
-            TOLD[type(change)](change, e, when)
-            for change in changes
-            if isinstance(change, BY_ITSELF) == so
-        )
-        for so in (True, False)
-    )
-    if not once:
-        return by_hand
-    return f"once {once}, {by_hand}" if by_hand else f"only time, until {once}"
+        return "nothing more, the decision is pending"
+    events, actions = [], []
+    for change in changes:
+        text = CHANGE_TEXTS[type(change)](change, e, when)
+        if isinstance(change, BY_ITSELF):
+            events.append(text)
+        else:
+            actions.append(text)
+    if not events:
+        return " and ".join(actions)
+    once = " and ".join(events)
+    return f"once {once}, {' and '.join(actions)}" if actions else f"only time, until {once}"
 
 
 def _waits(change: Waits, e: Explanation, when: When) -> str:
@@ -249,20 +244,21 @@ def _waits(change: Waits, e: Explanation, when: When) -> str:
 
 
 def _settles(change: Settles, e: Explanation, when: When) -> str:
-    names = ", ".join(name.replace(".", "/") for name in change.jobs)
-    return f"what is wanted{f' of {names}' if names else ''} has come true"
+    if not change.jobs:
+        return "the pending changes are complete"
+    return f"the pending changes of {', '.join(change.jobs).replace('.', '/')} are complete"
 
 
 def _trains(change: Trains, e: Explanation, when: When) -> str:
-    whose = "" if change.job == f"{e.namespace}.{e.job}" else f" of {change.job.replace('.', '/')}"
-    return f"generation {change.generation}{whose} trains"
+    owner = "" if change.job == f"{e.namespace}.{e.job}" else f" of {change.job.replace('.', '/')}"
+    return f"generation {change.generation}{owner} trains"
 
 
 def _reports(change: Reports, e: Explanation, when: When) -> str:
-    taken = f"taken to be {change.samples_per_second:,.0f} examples/s"
+    speed = f"{change.samples_per_second:,.0f} examples/s"
     return (
-        f"it has said how fast it is ({taken}, by the model of what its program's and other jobs"
-        " showed)"
+        f"it has reported its speed (predicted: {speed}, by the model of the jobs of its program"
+        " and others)"
     )
 
 
@@ -271,11 +267,9 @@ def _frees(change: Frees, e: Explanation, when: When) -> str:
 
 
 def _adds(change: Adds, e: Explanation, when: When) -> str:
-    what = "one more node" if change.nodes == 1 else f"{change.nodes} more nodes"
-    return (
-        f"{what} {f'like {change.like}' if change.like else 'of a new shape'}"
-        f" ({amount(change.shape)})"
-    )
+    nodes = "one more node" if change.nodes == 1 else f"{change.nodes} more nodes"
+    kind = f"like {change.like}" if change.like else "of a new shape"
+    return f"{nodes} {kind} ({amount(change.shape)})"
 
 
 def _opens(change: Opens, e: Explanation, when: When) -> str:
@@ -287,21 +281,15 @@ def _raises(change: Raises, e: Explanation, when: When) -> str:
 
 
 def _widens(change: Widens, e: Explanation, when: When) -> str:
-    then = e.bounds
-    pairs = {
-        "ps": (change.ps, then.ps),
-        "workers": (change.workers, then.workers),
-        "batch": (change.batch, then.batch),
-    }
-    told = [
-        f"{name} {_span(new)} ({_span(old)} now)"
-        for name, (new, old) in pairs.items()
-        if new != old
-    ]
-    return f"asked for with {', '.join(told)}"
+    bounds = []
+    for name in ("ps", "workers", "batch"):
+        new, old = getattr(change, name), getattr(e.bounds, name)
+        if new != old:
+            bounds.append(f"{name} {_span(new)} ({_span(old)} now)")
+    return f"requested with {', '.join(bounds)}"
 
 
-TOLD: dict[type[Change], Callable[[Any, Explanation, When], str]] = {
+CHANGE_TEXTS: dict[type[Change], Callable[[Any, Explanation, When], str]] = {
     Waits: _waits,
     Settles: _settles,
     Trains: _trains,
@@ -315,9 +303,14 @@ TOLD: dict[type[Change], Callable[[Any, Explanation, When], str]] = {
 
 
 def _amount(more: Resources) -> str:
-    parts = [f"{more.cpu:g} cpu"] if more.cpu else []
-    parts += [f"{more.memory_gib:.4g} GiB"] if more.memory_gib else []
-    return ", ".join([*parts, f"{more.gpu} gpu"] if more.gpu else parts)
+    parts = []
+    if more.cpu:
+        parts.append(f"{more.cpu:g} cpu")
+    if more.memory_gib:
+        parts.append(f"{more.memory_gib:.4g} GiB")
+    if more.gpu:
+        parts.append(f"{more.gpu} gpu")
+    return ", ".join(parts)
 
 
 def _span(span: Span) -> str:
@@ -325,25 +318,26 @@ def _span(span: Span) -> str:
 
 
 def no_job_to_explain(
-    there: Moment, key: str, later: Message | None, zone: tzinfo | None = None
+    moment: Moment, key: str, later: Message | None, zone: tzinfo | None = None
 ) -> str:
     """`later`: the newest acceptance of such a job in the whole log, if there is one."""
     name = key.replace(".", "/")
-    asked = [a for a in there.state.asked.values() if a.request.key() == key]
-    if asked:
-        at = _time(asked[-1].asked_s, zone)
-        return f"job {name}, asked for at {at}, was not answered yet: is the allocator running?"
-    if there.rejected:
-        return single_line(f"job {name} was refused: {'; '.join(there.rejected.reasons)}")
-    at, accepted_s = _time(there.at_s, zone), getattr(later, "accepted_s", 0.0)
-    if accepted_s > there.at_s:
+    requests = [asked for asked in moment.state.asked.values() if asked.request.key() == key]
+    if requests:
+        at = _time(requests[-1].asked_s, zone)
+        return f"job {name}, requested at {at}, is not answered yet: is the allocator running?"
+    if moment.rejected:
+        return single_line(f"job {name} was refused: {'; '.join(moment.rejected.reasons)}")
+    at = _time(moment.at_s, zone)
+    accepted_s = getattr(later, "accepted_s", 0.0)
+    if accepted_s > moment.at_s:
         return f"there was no job {name} at {at}: it was accepted at {_time(accepted_s, zone)}"
-    return f"the log tells of no job {name} up to {at}; {_join_words(there.state)}"
+    return f"the log has no job {name} up to {at}; {_known_jobs(moment.state)}"
 
 
-def _join_words(state: State) -> str:
+def _known_jobs(state: State) -> str:
     names = [key.replace(".", "/") for key in [*state.jobs, *reversed(state.closed)]]
-    return f"it tells of {format_names(names, LISTED)}" if names else f"nor of any other; {ASK}"
+    return f"it has {format_names(names, LISTED)}" if names else f"it has no other; {ASK}"
 
 
 def _time(at_s: float, zone: tzinfo | None) -> str:

@@ -52,49 +52,52 @@ class Known:
     """The entries that were read, in the order of storing, each once."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        there = {(entry.stream, entry.sequence): entry for entry in entries}
-        self.entries = sorted(there.values(), key=lambda entry: entry.order)
+        by_place = {(entry.stream, entry.sequence): entry for entry in entries}
+        self.entries = sorted(by_place.values(), key=_order)
         self.by_id: dict[str, Entry] = {}
         self.uids: dict[str, list[int]] = defaultdict(list)
-        self._told: dict[tuple[type[Message], str], list[Entry]] = defaultdict(list)
+        self._by_subject: dict[tuple[type[Message], str], list[Entry]] = defaultdict(list)
         for entry in self.entries:
             if isinstance(entry.message, Message):
-                self._note(entry, entry.message)
+                self._add(entry, entry.message)
 
-    def _note(self, entry: Entry, said: Message) -> None:
-        self.by_id.setdefault(said.id(), entry)  # the first of what was said twice
-        self._told[type(said), said.key()].append(entry)
-        if uid := uid_of(entry):
-            self._told[type(said), str(uid)].append(entry)
-            self.uids[said.key()].append(uid)
+    def _add(self, entry: Entry, message: Message) -> None:
+        self.by_id.setdefault(message.id(), entry)  # of a message stored twice the first counts
+        self._by_subject[type(message), message.key()].append(entry)
+        uid = uid_of(entry)
+        if uid:
+            self._by_subject[type(message), str(uid)].append(entry)
+            self.uids[message.key()].append(uid)
 
-    def of(self, kind: type[Message], whose: str | int) -> list[Entry]:
+    def of(self, kind: type[Message], subject: str | int) -> list[Entry]:
         """Return every message of a kind about a job (`<namespace>.<name>`, or its uid) or a
         node.
         """
-        return self._told.get((kind, str(whose)), [])
+        return self._by_subject.get((kind, str(subject)), [])
 
     def newest(
-        self, kind: type[Message], whose: str | int, before: Order, holds: Holds = lambda _: True
+        self, kind: type[Message], subject: str | int, before: Order, holds: Holds = lambda _: True
     ) -> Entry | None:
         """Return the last one stored before, of those for which `holds` is true."""
-        entries = self.of(kind, whose)
-        end = bisect_left(entries, before, key=lambda entry: entry.order)
-        for number in range(end - 1, -1, -1):
+        entries = self.of(kind, subject)
+        for number in reversed(range(bisect_left(entries, before, key=_order))):
             if holds(entries[number].message):
                 return entries[number]
         return None
 
     def first(
-        self, kind: type[Message], whose: str | int, after: Order, holds: Holds = lambda _: True
+        self, kind: type[Message], subject: str | int, after: Order, holds: Holds = lambda _: True
     ) -> Entry | None:
         """Return the first one stored at or after, of those for which `holds` is true."""
-        entries = self.of(kind, whose)
-        begin = bisect_left(entries, after, key=lambda entry: entry.order)
-        for number in range(begin, len(entries)):
+        entries = self.of(kind, subject)
+        for number in range(bisect_left(entries, after, key=_order), len(entries)):
             if holds(entries[number].message):
                 return entries[number]
         return None
+
+
+def _order(entry: Entry) -> Order:
+    return entry.order
 
 
 def uid_of(entry: Entry) -> int:
@@ -127,21 +130,23 @@ class Before(NamedTuple):
         return self.known.newest(kind, uid_of(self.entry), self.entry.order, holds)
 
     def of_generation(self, kind: type[Message], generation: int) -> Entry | None:
-        return self.last(kind, lambda said: said.generation == generation)
-
-    def latest(self, *found: Entry | None) -> list[Entry]:
-        """Return the newest of several as a list; empty if there is none."""
-        return sorted((e for e in found if e is not None), key=lambda e: e.order)[-1:]
+        return self.last(kind, lambda message: message.generation == generation)
 
     def decision_of(self, role: str, serial: int, uid: int | None = None) -> Entry | None:
         """Return the first decision that has a task: its pod was created because of it."""
-        decisions = self.known.of(AllocationDecided, uid_of(self.entry) if uid is None else uid)
-        for decision in decisions:
+        if uid is None:
+            uid = uid_of(self.entry)
+        for decision in self.known.of(AllocationDecided, uid):
             if decision.order >= self.entry.order:
                 return None
             if has_task(decision.message, role, serial):
                 return decision
         return None
+
+
+def latest(*entries: Entry | None) -> Entry | None:
+    """Return the newest of several; None if there is none."""
+    return max(filter(None, entries), key=_order, default=None)
 
 
 def has_task(decision: Any, role: str, serial: int) -> bool:
@@ -208,8 +213,8 @@ def cause_of(entry: Entry, known: Known) -> tuple[Entry, ...]:
     rule = RULES.get(type(entry.message))
     if rule is None:
         return ()
-    found = {cause.order: cause for cause in rule(entry.message, Before(entry, known)) if cause}
-    return tuple(found[order] for order in sorted(found))
+    causes = {cause.order: cause for cause in rule(entry.message, Before(entry, known)) if cause}
+    return tuple(sorted(causes.values(), key=_order))
 
 
 # ---------------------------------------------------------------- answers and decisions
@@ -221,9 +226,12 @@ def _causes_of_answer(m: JobAccepted | JobRejected, before: Before) -> Found:
 
 def _causes_of_change_answer(m: JobChanged | ChangeRejected, before: Before) -> Found:
     number = m.answers if isinstance(m, JobChanged) else m.uid
-    kinds = (ChangeRequested, SuspendRequested, ResumeRequested)
-    asked = [before.known.newest(kind, m.key(), before.entry.order) for kind in kinds]
-    return [each for each in asked if each and each.sequence == number]
+    requests = []
+    for kind in (ChangeRequested, SuspendRequested, ResumeRequested):
+        request = before.known.newest(kind, m.key(), before.entry.order)
+        if request and request.sequence == number:
+            requests.append(request)
+    return requests
 
 
 def _causes_of_decision(m: AllocationDecided, before: Before) -> Found:
@@ -244,10 +252,10 @@ def _entry_of_cause(cause: str, before: Before) -> Entry | None:
         return before.known.by_id[cause]
     exited = before.last(TaskExited, lambda m: m.pod == cause)
     leaving = before.last(TaskLeaving, lambda m: m.pod == cause)
-    found = before.latest(exited, leaving)
-    if found:
-        return found[0]
-    return before.last(ProgressReported) if _is_usage(cause, before) else None
+    report = latest(exited, leaving)
+    if report is None and _is_usage(cause, before):
+        return before.last(ProgressReported)
+    return report
 
 
 MEMORY = "memory"
@@ -260,7 +268,7 @@ def _is_usage(cause: str, before: Before) -> bool:
     return cause == MEMORY or cause.startswith(f"{job}-")
 
 
-# ---------------------------------------------------------------- making it so
+# ---------------------------------------------------------------- tasks and generations
 
 
 def _causes_of_task(m: TaskStarted | TaskReady, before: Before) -> Found:
@@ -268,18 +276,18 @@ def _causes_of_task(m: TaskStarted | TaskReady, before: Before) -> Found:
 
 
 def _causes_of_exit(m: TaskExited, before: Before) -> Found:
-    return [before.last(TaskLeaving, lambda told: told.pod_uid == m.pod_uid)]
+    return [before.last(TaskLeaving, lambda leaving: leaving.pod_uid == m.pod_uid)]
 
 
 def _causes_of_spec(m: ClusterSpecPublished, before: Before) -> Found:
     """Return the decision, and the last of its tasks that became ready."""
     pods = {task.pod for task in m.tasks}
-    ready = before.last(TaskReady, lambda told: told.pod in pods)
+    ready = before.last(TaskReady, lambda task: task.pod in pods)
     return [_decision_of_revision(m.revision, before), ready]
 
 
 def _decision_of_revision(revision: int, before: Before) -> Entry | None:
-    return before.last(AllocationDecided, lambda told: told.revision == revision)
+    return before.last(AllocationDecided, lambda decision: decision.revision == revision)
 
 
 def _causes_of_prepared(m: GenerationPrepared, before: Before) -> Found:
@@ -296,17 +304,23 @@ def _causes_of_abandoned(m: GenerationAbandoned, before: Before) -> Found:
     """Return the decision, and the newest event after it that stopped the generation: a newer
     decision, a task that ended, a failed preparation or a failed save.
     """
+
+    def is_failure(prepared: GenerationPrepared) -> bool:
+        return prepared.generation == m.generation and prepared.error is not None
+
     decided = before.of_generation(AllocationDecided, m.generation)
-    between = before.latest(
-        before.last(AllocationDecided, lambda told: told.generation > m.generation),
-        before.last(TaskExited),
-        before.last(
-            GenerationPrepared,
-            lambda told: told.generation == m.generation and told.error is not None,
-        ),
-        before.last(CheckpointFailed, lambda told: told.successor == m.generation),
-    )
-    return [decided, *(e for e in between if decided is None or e.order > decided.order)]
+    newer = before.last(AllocationDecided, lambda decision: decision.generation > m.generation)
+    failed = before.last(GenerationPrepared, is_failure)
+    unsaved = before.last(CheckpointFailed, lambda save: save.successor == m.generation)
+    stopped_by = latest(newer, before.last(TaskExited), failed, unsaved)
+    return [decided, _if_after(stopped_by, decided)]
+
+
+def _if_after(entry: Entry | None, start: Entry | None) -> Entry | None:
+    """Return the entry; None if it was stored before the start, if that is known."""
+    if entry and start and entry.order <= start.order:
+        return None
+    return entry
 
 
 def _causes_of_update(m: TaskUpdated, before: Before) -> Found:
@@ -325,10 +339,7 @@ def _causes_of_checkpoint(m: CheckpointSaved | CheckpointFailed, before: Before)
     trains = before.of_generation(TrainingResumed, m.generation)
     if not isinstance(m, CheckpointSaved) or not (m.final or m.stood):
         return [trains]
-    notice = before.last(TaskLeaving)
-    if notice and trains and notice.order <= trains.order:
-        notice = None
-    return [trains, notice]
+    return [trains, _if_after(before.last(TaskLeaving), trains)]
 
 
 def _causes_of_skipped(m: CheckpointSkipped, before: Before) -> Found:
@@ -337,7 +348,7 @@ def _causes_of_skipped(m: CheckpointSkipped, before: Before) -> Found:
 
 def _causes_of_resumed(m: TrainingResumed, before: Before) -> Found:
     """Return the order, and the checkpoint of the generation before."""
-    saved = before.last(CheckpointSaved, lambda told: told.successor == m.generation)
+    saved = before.last(CheckpointSaved, lambda save: save.successor == m.generation)
     return [before.of_generation(HandOverOrdered, m.generation), saved]
 
 
@@ -352,8 +363,8 @@ def _causes_of_finish(m: JobFinished, before: Before) -> Found:
         return [before.known.newest(CancelRequested, m.key(), before.entry.order)]
     if m.outcome == "succeeded":
         return [before.last(ProgressReported) or trains]
-    fault = before.latest(before.last(TaskExited), before.last(GenerationAbandoned))
-    return [*(e for e in fault if trains is None or e.order > trains.order), trains]
+    fault = latest(before.last(TaskExited), before.last(GenerationAbandoned))
+    return [_if_after(fault, trains), trains]
 
 
 RULES: dict[type[Any], Callable[[Any, Before], Found]] = {

@@ -136,9 +136,9 @@ def test_a_chain_is_printed_from_root_to_end() -> None:
 
     assert lines[0].split() == ["WHEN", "EVENT", "BECAUSE", "OF", "FACT"]
     assert [line.strip() for line in lines if line.startswith("\n")] == [
-        "what led to it",
+        "causes",
         "the event, 2023-11-14 22:13:23",
-        "what came of it",
+        "effects",
     ]
     assert lines[2].split()[:5] == ["-1.10", "s", "f17", "the", "world"]
     assert lines[3].split()[2:5] == ["o6", "f17", "allocation.decided"]

@@ -81,11 +81,11 @@ def test_measured_and_predicted_speeds_are_labelled() -> None:
     )
     assert last(expected=112.0).endswith(f"{pair} of its own")
     assert last(expected=351.0).endswith(
-        f"{pair} of its own that expects 351 where 110 were measured"
+        f"{pair} of its own that predicts 351 where 110 were measured"
     )
-    untold = "with its tasks, batch and number of nodes of now it has told no speed yet"
+    unmeasured = "no speed was reported yet for its present tasks, batch and nodes"
     assert last(expected=110.0, measured=False).endswith(
-        f": both by a fit to 1 size of its own; {untold}"
+        f": both by a fit to 1 size of its own; {unmeasured}"
     )
 
 
@@ -95,18 +95,17 @@ def test_the_generation_in_flight_and_the_rejected_sizes_are_shown() -> None:
     said = lines(why(story))
     assert "  is to have 2 ps, 2 workers, batch 32, with the chief 5 cpu, 5 GiB in all" in said
     gain = (
-        "; saves 1 h 23 min for a pause of 5.00 s and what its preparation slows, which nobody"
-        " foresees"
+        "; saves 1 h 23 min for a pause of 5.00 s and the slowdown while it is prepared, which is"
+        " not predicted"
     )
     assert any(f"{gain} (decided at 00:16:46, generation 2)" in line for line in said)
     assert "  not        2 ps, 3 workers, batch 32: no node has room for another worker" in said
     assert any(
-        line.startswith("  for more   once generation 2 trains and it has said how fast it is")
+        line.startswith("  for more   once generation 2 trains and it has reported its speed")
         for line in said
     )
     assert any(
-        "examples/s, by the model of what its program's and other jobs showed)" in line
-        for line in said
+        "examples/s, by the model of the jobs of its program and others)" in line for line in said
     )
 
 
@@ -121,7 +120,7 @@ def test_due_times_are_shown_as_times() -> None:
         "  for more   only time, until it is 00:16:54: it would have 2 ps, 2 workers"
     )
     now = lines(why(running(Story()).hear(node("n2", cpu=2))))
-    assert now[6].startswith("  for more   nothing more, it is being decided: it would have ")
+    assert now[6].startswith("  for more   nothing more, the decision is pending: it would have ")
     story.now += 86_400.0
     assert lines(why(story))[3].endswith("(decided at 1970-01-01 00:16:42, generation 1)")
 
@@ -138,19 +137,19 @@ def test_jobs_that_would_lose_tasks_are_named() -> None:
 def test_proposed_bounds_are_shown_beside_the_current_ones() -> None:
     story = running(Story(), cpu=12)
     story.decided()
-    assert any("asked for with workers 1 to 5 (1 to 4 now): " in line for line in lines(why(story)))
+    assert any("requested with workers 1 to 5 (1 to 4 now): " in line for line in lines(why(story)))
 
 
 def test_a_waiting_and_a_finished_job_have_no_tasks() -> None:
     story = Story().hear(node(cpu=2), accepted())
-    assert lines(why(story))[1] == "  has        nothing: it waits, asked for at 00:16:42, 0 s ago"
+    assert lines(why(story))[1] == "  has        nothing: it waits, requested at 00:16:42, 0 s ago"
     story.hear(
         JobFinished(
             job="mnist", uid=UID, outcome="failed", cause="oh\x07 no", finished_s=story.now + 1
         )
     )
     said = lines(why(story))
-    assert said[1] == "  has        nothing: it is over (failed) since 00:16:43, 0 s"
+    assert said[1] == "  has        nothing: it ended (failed) at 00:16:43, 0 s ago"
     assert said[-2:] == ["  now        oh no", "  for more   nothing would help: it is over"]
 
 
@@ -202,7 +201,7 @@ def test_an_unanswered_job_waits_for_the_allocator() -> None:
     asked = apply(State(), request(), "weir", 1, 960.0)
     told = no_job_to_explain(there(asked), KEY, None, UTC)
     assert (
-        told == "job default/mnist, asked for at 1970-01-01 00:16:00, was not answered yet: is the"
+        told == "job default/mnist, requested at 1970-01-01 00:16:00, is not answered yet: is the"
         " allocator running?"
     )
 
@@ -226,10 +225,9 @@ def test_an_unknown_job_names_the_known_jobs() -> None:
     jobs = [accepted(request(f"job-{n}"), uid=n + 1) for n in range(12)]
     told = no_job_to_explain(there(Story().hear(node(), *jobs).state), KEY, None, UTC)
     assert told.startswith(
-        "the log tells of no job default/mnist up to 1970-01-01 00:16:40; it tells of"
-        " default/job-0,"
+        "the log has no job default/mnist up to 1970-01-01 00:16:40; it has default/job-0,"
     )
     assert told.endswith("default/job-9 and 2 more")
     assert no_job_to_explain(there(State()), KEY, None, UTC).endswith(
-        "nor of any other; `weir submit FILE` asks for one"
+        "it has no other; `weir submit FILE` asks for one"
     )

@@ -126,6 +126,17 @@ def test_a_legend_names_exactly_what_is_drawn() -> None:
     assert named(epochs) == ["static (predicted)", "elastic"] and named(used) == ["elastic"]
 
 
+def test_every_run_of_many_is_drawn() -> None:
+    names = [f"run {number}" for number in range(10)]
+    used = [(0.0, 0.1), (10.0, 0.4)]
+    drawn = [Run(name=name, total_s=20.0, epoch_s=[2.0], utilisation=used) for name in names]
+
+    total, *others = runs.plot_runs(drawn, "one against the others").axes
+
+    assert len(total.patches) == len(names)
+    assert [named(axes) for axes in others] == [names, names]
+
+
 def test_the_dotted_line_of_a_hand_over_is_named_once_in_the_legend() -> None:
     used = [(0.0, 0.1), (10.0, 0.4)]
     run = Run(

@@ -197,7 +197,7 @@ def test_a_plot_has_job_names_axis_labels_and_a_legend() -> None:
     )
     meanings = [text.get_text() for text in figure.legends[0].get_texts()]
     assert meanings == ["waits", "1 ps or worker", "4 ps and workers"]
-    assert used.get_ylabel() and times.get_ylabel() == "share of the jobs that are over"
+    assert used.get_ylabel() and times.get_ylabel() == "share of the jobs that ended"
     assert last.get_xlabel() == "seconds since the job's own submission"
 
 

@@ -27,11 +27,11 @@ with the times and examples of the two reports, and `size` the examples of an ep
 between two reports is shared evenly, a pause is not. An epoch that was rolled back ends when it is
 complete again; the first begins with the first update.
 
-A decision's forecast and its outcome, by the formula of the allocator
+A decision's forecast and its result, by the formula of the allocator
 (`steps/resize_conditions.py`):
 
-foreseen   saved = remaining / v - remaining / v',  for a pause of so many seconds
-came       saved = left / v - left / v'';  in all: saved - slowed - pause
+forecast   saved = remaining / v - remaining / v',  for a pause of so many seconds
+result     saved = left / v - left / v'';  in all: saved - slowed - pause
 
 remaining  examples that were left when it was decided                                      [examples]
 left       examples that were left when the next generation took over                       [examples]
@@ -116,7 +116,8 @@ def account_job(board: Board, story: JobHistory) -> Account:
     """Account a job up to its end; up to the newest message while it is running."""
     to_s = ended_s(board, story)
     first_s = story.stretches[0].resumed_s if story.stretches else None
-    shares = cluster_shares(board.cluster, story.asked_s, to_s)
+    ours, everyone = cluster_shares(board.cluster, story.asked_s, to_s)
+    repeated = [_repeated_core_s(*pair) for pair in pairwise(story.stretches)]
     return Account(
         from_s=story.asked_s,
         to_s=to_s,
@@ -128,10 +129,10 @@ def account_job(board: Board, story: JobHistory) -> Account:
         parts=parts(board, story),
         used_core_s=story.used_core_s,
         lost=story.lost,
-        done_again_core_s=sum(_repeated_core_s(*pair) for pair in pairwise(story.stretches)),
+        done_again_core_s=sum(repeated),
         examples_per_second=_mean_speed(story, first_s, to_s),
-        cluster_ours=shares and shares[0],
-        cluster_all=shares and shares[1],
+        cluster_ours=ours,
+        cluster_all=everyone,
     )
 
 
@@ -213,25 +214,27 @@ def _generation_cores(
 
 def cluster_shares(
     totals: Sequence[Totals], from_s: float, to_s: float
-) -> tuple[float, float] | None:
-    """Return the shares of the allocatable core-seconds that our jobs requested, and all pods."""
+) -> tuple[float | None, float | None]:
+    """Return the shares of the allocatable core-seconds that our jobs requested, and all pods;
+    None if no node is known.
+    """
     whole = ours = everyone = 0.0
     for total, seconds in _lasting_totals(totals, from_s, to_s):
         whole += total.allocatable * seconds
         ours += total.ours * seconds
         everyone += (total.ours + total.others) * seconds
-    return (ours / whole, everyone / whole) if whole else None
+    return (ours / whole, everyone / whole) if whole else (None, None)
 
 
 def _lasting_totals(
     totals: Sequence[Totals], from_s: float, to_s: float
 ) -> Iterable[tuple[Totals, float]]:
     """Yield each sum and the seconds for which it held between the two times."""
-    ends = [*(t.at_s for t in totals[1:]), to_s]
-    for total, end_s in zip(totals, ends, strict=False):
-        lasted = min(end_s, to_s) - max(total.at_s, from_s)
-        if lasted > 0:
-            yield total, lasted
+    for number, total in enumerate(totals, start=1):
+        end_s = min(totals[number].at_s, to_s) if number < len(totals) else to_s
+        lasted_s = end_s - max(total.at_s, from_s)
+        if lasted_s > 0:
+            yield total, lasted_s
 
 
 class Passes(msgspec.Struct, frozen=True):
@@ -255,35 +258,42 @@ class Passes(msgspec.Struct, frozen=True):
         """Seconds of each complete epoch in order, pauses included."""
         if self.began_s is None:
             return []
-        ends = [at for _, at in sorted(self.ends.items())]
-        return [later - earlier for earlier, later in pairwise([self.began_s, *ends])]
+        seconds = []
+        start_s = self.began_s
+        for _, end_s in sorted(self.ends.items()):
+            seconds.append(end_s - start_s)
+            start_s = end_s
+        return seconds
 
 
-def fold_epochs(passes: Passes, told: LogEntry) -> Passes:
+def fold_epochs(passes: Passes, entry: LogEntry) -> Passes:
     """Fold one more message of this job, or of a later job of the same name."""
-    said = told.message
-    if isinstance(said, JobAccepted) and said.uid > passes.uid:
-        return Passes(said.uid, said.request.epochs)
-    if not isinstance(said, TrainingResumed | ProgressReported) or said.uid != passes.uid:
+    m = entry.message
+    if isinstance(m, JobAccepted) and m.uid > passes.uid:
+        return Passes(m.uid, m.request.epochs)
+    if not isinstance(m, TrainingResumed | ProgressReported) or m.uid != passes.uid:
         return passes
-    if isinstance(said, TrainingResumed):
-        return _fold_resumed(passes, said, told.at_s)
-    passes = replace(passes, size=said.total_samples / passes.epochs)
-    ends = passes.ends | _completed_epochs(passes, said.samples, told.at_s)
-    return replace(passes, ends=ends, last_s=told.at_s, last=said.samples)
+    if isinstance(m, TrainingResumed):
+        return _fold_resumed(passes, m, entry.at_s)
+    passes = replace(passes, size=m.total_samples / passes.epochs)
+    ends = passes.ends | _completed_epochs(passes, m.samples, entry.at_s)
+    return replace(passes, ends=ends, last_s=entry.at_s, last=m.samples)
 
 
-def _fold_resumed(passes: Passes, said: TrainingResumed, at_s: float) -> Passes:
+def _fold_resumed(passes: Passes, resumed: TrainingResumed, at_s: float) -> Passes:
     """Fold the start of a generation.
 
     Examples beyond the last report were applied before the pause. Epochs whose examples were lost
     are complete no longer.
     """
     began_s = at_s if passes.began_s is None else passes.began_s
-    stopped_s = at_s - said.off_s - (said.pause_s or 0.0)
-    ends = passes.ends | _completed_epochs(passes, said.samples, stopped_s)
-    kept = {number: at for number, at in ends.items() if number * passes.size <= said.samples}
-    return replace(passes, began_s=began_s, ends=kept, last_s=at_s, last=said.samples)
+    stopped_s = at_s - resumed.off_s - (resumed.pause_s or 0.0)
+    ends = {}
+    completed = passes.ends | _completed_epochs(passes, resumed.samples, stopped_s)
+    for number, end_s in completed.items():
+        if number * passes.size <= resumed.samples:
+            ends[number] = end_s
+    return replace(passes, began_s=began_s, ends=ends, last_s=at_s, last=resumed.samples)
 
 
 def _completed_epochs(passes: Passes, samples: int, at_s: float) -> dict[int, float]:
@@ -310,7 +320,7 @@ class DecisionResult(msgspec.Struct, frozen=True, kw_only=True):
     left: int | None = None
 
     @property
-    def foreseen_speed(self) -> float | None:
+    def forecast_speed(self) -> float | None:
         before, gain_s = self.outcome.before, self.outcome.decision.gain_s
         if not (before and gain_s and self.remaining):
             return None
@@ -326,14 +336,14 @@ class DecisionResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.left / before - self.left / after
 
     @property
-    def in_all_s(self) -> float | None:
+    def total_saved_s(self) -> float | None:
         """Seconds by which the job ends sooner because of the decision; below 0: later."""
         if self.saved_s is None:
             return None
         return self.saved_s - (self.outcome.slowed_s or 0.0) - (self.outcome.pause_s or 0.0)
 
 
-def foresights(story: JobHistory) -> Iterator[DecisionResult]:
+def decision_results(story: JobHistory) -> Iterator[DecisionResult]:
     """Yield every known decision with its result, oldest first."""
     total = story.view.total_samples
     for number, outcome in enumerate(decision_outcomes(story), start=1):

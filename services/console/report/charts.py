@@ -38,7 +38,7 @@ PARTS = (
     ("paused", "red", "paused"),
     ("ending", "pale", "after the end"),
 )
-WAITING = ("pale", "waiting: decided, ready, connected, traced")
+WAITING = ("pale", "waiting: decision, tasks, connect, trace")
 BARS_MOST = 60
 TICK, NUMBER = 160.0, 96.0
 """The distance between two numbers of an axis, about: seconds of a pause, epochs."""
@@ -67,10 +67,14 @@ def draw_pauses(stretches: Sequence[GenerationSpan], width: float = drawing.WIDE
     """
     rows = _row_layout(width)
     paused = [stretch for stretch in stretches if stretch.pause_s is not None][-BARS_MOST:]
-    longest = max((stretch.pause_s or 0.0 for stretch in paused), default=0.0)
-    earliest = min((_phases_start_s(stretch) for stretch in paused), default=0.0)
+    longest = earliest = 0.0
+    for stretch in paused:
+        longest = max(longest, stretch.pause_s or 0.0)
+        earliest = min(earliest, _phases_start_s(stretch))
     x = Scale(earliest, longest or 1.0, rows.left, rows.right)
-    entries = [WAITING, *((style, label) for _, style, label in PHASES)]
+    entries = [WAITING]
+    for _, style, label in PHASES:
+        entries.append((style, label))
     legend, last = drawing.key(rows.left, 14, width, entries, filled=True, left=rows.left)
     top = last + 14
     floor = top + len(paused) * rows.height
@@ -78,9 +82,8 @@ def draw_pauses(stretches: Sequence[GenerationSpan], width: float = drawing.WIDE
     for row, stretch in enumerate(paused):
         drawn += _draw_pause(stretch, x, top + row * rows.height, rows)
     drawn += _pause_axis(x, top - 4, floor, drawing.about(width, TICK))
-    return drawing.svg(
-        width, floor + 40, "pauses by phase, in seconds since the last update", drawn
-    )
+    title = "pauses by phase, in seconds since the last update"
+    return drawing.svg(width, floor + 40, title, drawn)
 
 
 def _phases_start_s(stretch: GenerationSpan) -> float:
@@ -145,7 +148,8 @@ def draw_epochs(seconds: Sequence[float], width: float = drawing.WIDE) -> str:
 
 
 def _epoch_ticks(most: int, about: int) -> list[int]:
-    return sorted({max(1, round(value)) for value in drawing.ticks(most, about)} | {1})
+    epochs = [max(1, round(value)) for value in drawing.ticks(most, about)]
+    return sorted({1, *epochs})
 
 
 def draw_core_hours(parts: Parts, width: float = drawing.WIDE) -> str:
@@ -258,7 +262,7 @@ def draw_timeline(
     board: Board,
     story: JobHistory,
     account: Account,
-    came: Sequence[DecisionResult],
+    results: Sequence[DecisionResult],
     width: float = drawing.WIDE,
 ) -> str:
     sheet = Sheet(account, story, width)
@@ -268,7 +272,7 @@ def draw_timeline(
     _draw_cores(sheet, story)
     _draw_cluster(sheet, board)
     sheet.axis()
-    _draw_decisions(sheet, came)
+    _draw_decisions(sheet, results)
     return drawing.svg(width, sheet.top, f"job {story.key} over time", sheet.drawn)
 
 
@@ -276,18 +280,21 @@ def draw_timeline(
 
 
 def _draw_tasks(sheet: Sheet, story: JobHistory) -> None:
-    spans = [stretch for stretch in story.stretches if stretch.gives]
     workers, ps = list[Point](), list[Point]()
-    for stretch in spans:
+    most = 0
+    ended_s: float | None = None
+    for stretch in story.stretches:
         if stretch.gives:
             x = sheet.since(stretch.resumed_s)
             workers.append((x, float(stretch.gives.workers)))
             ps.append((x, float(stretch.gives.ps)))
-    if not spans:
+            most = max(most, stretch.gives.workers, stretch.gives.ps)
+            ended_s = stretch.ended_s
+    if not workers:
         return
     sheet.heading("Tasks that train", [("blue", "workers"), ("orange dashed", "ps")])
-    panel = sheet.panel(70, max(count for _, count in [*workers, *ps]), whole=True)
-    end = sheet.since(spans[-1].ended_s) if spans[-1].ended_s else sheet.until
+    panel = sheet.panel(70, float(most), whole=True)
+    end = sheet.since(ended_s) if ended_s else sheet.until
     sheet.drawn.append(drawing.steps(panel, workers, end, "blue"))
     sheet.drawn.append(drawing.steps(panel, ps, end, "orange dashed"))
 
@@ -328,13 +335,12 @@ def _draw_cores(sheet: Sheet, story: JobHistory) -> None:
     if not story.held:
         return
     held = [(sheet.since(point.at_s), point.cpu) for point in story.held]
-    sheet.heading(
-        "Cores of this job",
-        [("sky", "held: requests of its pods"), ("green dashed", "used, as measured")],
-    )
-    panel = sheet.panel(90, max(cpu for _, cpu in held))
+    entries = [("sky", "held: requests of its pods"), ("green dashed", "used, as measured")]
+    sheet.heading("Cores of this job", entries)
+    panel = sheet.panel(90, max(point.cpu for point in story.held))
     corners = drawing.step_points(held, sheet.until)
-    sheet.drawn.append(drawing.area(panel, corners, [(x, 0.0) for x, _ in corners], "sky"))
+    floor = [(x, 0.0) for x, _ in corners]
+    sheet.drawn.append(drawing.area(panel, corners, floor, "sky"))
     sheet.drawn.append(drawing.line(panel, corners, "sky"))
     for line in _generation_lines(sheet, story, lambda report: report.cpu):
         sheet.drawn.append(drawing.line(panel, line, "green dashed"))

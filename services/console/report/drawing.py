@@ -2,8 +2,8 @@
 
 A panel is a box with two scales; everything in it is given in its own units. Colours are named in
 the style, so that a drawing is right in light and dark. They are the colours of Okabe and Ito,
-which people with any kind of colour vision can tell apart; dashes and patterns repeat what they
-say.
+which people with any kind of colour vision can tell apart; dashes and patterns repeat the
+distinction.
 """
 
 from __future__ import annotations
@@ -45,11 +45,9 @@ class Scale(msgspec.Struct, frozen=True):
 
     def at(self, value: float) -> float:
         span = self.high - self.low
-        return (
-            self.from_px + (value - self.low) / span * (self.to_px - self.from_px)
-            if span
-            else self.from_px
-        )
+        if not span:
+            return self.from_px
+        return self.from_px + (value - self.low) / span * (self.to_px - self.from_px)
 
 
 class Panel(msgspec.Struct, frozen=True):
@@ -78,11 +76,13 @@ def ticks(high: float, wanted: int = 4, low: float = 0.0) -> list[float]:
     if not span > 0:
         return [low]
     power = 10.0 ** math.floor(math.log10(span / wanted))
-    step = next(s * power for s in STEPS if span / (s * power) <= wanted + 0.5 or s == STEPS[-1])
-    return [
-        round(step * n, 12)
-        for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
-    ]
+    step = power
+    for factor in STEPS:
+        step = factor * power
+        if span / step <= wanted + 0.5:
+            break
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(step * number, 12) for number in range(first, last + 1)]
 
 
 def about(width: float, apart: float) -> int:
@@ -101,11 +101,15 @@ def label(value: float) -> str:
 
 def line(panel: Panel, points: Sequence[Point], style: str) -> str:
     """Through the points; alone, a dot."""
-    placed = [f"{panel.x.at(x):.1f},{panel.y.at(y):.1f}" for x, y in points]
-    if len(placed) == 1:
-        x, y = placed[0].split(",")
-        return f'<circle cx="{x}" cy="{y}" r="2.5" class="dot {style}"/>'
-    return f'<polyline points="{" ".join(placed)}" class="line {style}"/>' if placed else ""
+    if len(points) == 1:
+        x, y = points[0]
+        place = f'cx="{panel.x.at(x):.1f}" cy="{panel.y.at(y):.1f}"'
+        return f'<circle {place} r="2.5" class="dot {style}"/>'
+    return f'<polyline points="{_place(panel, points)}" class="line {style}"/>' if points else ""
+
+
+def _place(panel: Panel, points: Iterable[Point]) -> str:
+    return " ".join(f"{panel.x.at(x):.1f},{panel.y.at(y):.1f}" for x, y in points)
 
 
 def steps(panel: Panel, points: Sequence[Point], until: float, style: str) -> str:
@@ -115,9 +119,10 @@ def steps(panel: Panel, points: Sequence[Point], until: float, style: str) -> st
 
 def area(panel: Panel, points: Sequence[Point], floor: Sequence[Point], style: str) -> str:
     """Between two lines."""
-    placed = [*points, *reversed(floor)]
-    told = " ".join(f"{panel.x.at(x):.1f},{panel.y.at(y):.1f}" for x, y in placed)
-    return f'<polygon points="{told}" class="area {style}"/>' if points else ""
+    if not points:
+        return ""
+    corners = _place(panel, [*points, *reversed(floor)])
+    return f'<polygon points="{corners}" class="area {style}"/>'
 
 
 def step_points(points: Sequence[Point], until: float) -> list[Point]:
@@ -131,36 +136,37 @@ def step_points(points: Sequence[Point], until: float) -> list[Point]:
 
 def band(panel: Panel, since: float, until: float, style: str, title: str = "") -> str:
     """From the floor to the ceiling; at least so wide that it is seen."""
-    left, width = panel.x.at(since), max(panel.x.at(until) - panel.x.at(since), 1.5)
-    top, height = panel.y.to_px, panel.y.from_px - panel.y.to_px
-    return rectangle(left, top, width, height, style, title)
+    left = panel.x.at(since)
+    width = max(panel.x.at(until) - left, 1.5)
+    top = panel.y.to_px
+    return rectangle(left, top, width, panel.y.from_px - top, style, title)
 
 
 def rectangle(
     left: float, top: float, width: float, height: float, style: str, title: str = ""
 ) -> str:
-    said = f"<title>{escape(title)}</title>" if title else ""
+    tooltip = f"<title>{escape(title)}</title>" if title else ""
     return (
         f'<rect x="{left:.1f}" y="{top:.1f}" width="{max(width, 0):.1f}" height="{height:.1f}"'
-        f' class="{style}">{said}</rect>'
+        f' class="{style}">{tooltip}</rect>'
     )
 
 
-def words(x: float, y: float, said: str, style: str = "", anchor: str = "start") -> str:
+def words(x: float, y: float, label: str, style: str = "", anchor: str = "start") -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" class="{style}"'
-        f' text-anchor="{anchor}">{escape(said)}</text>'
+        f' text-anchor="{anchor}">{escape(label)}</text>'
     )
 
 
-def wide(said: str) -> float:
-    """Pixels, at most."""
-    return len(said) * LETTER
+def wide(label: str) -> float:
+    """Return the most pixels that a label takes."""
+    return len(label) * LETTER
 
 
-def wrap_text(said: str, width: float, letters: float = 1.0) -> list[str]:
-    """In as many lines as it takes; `letters`: so many times as wide as usual ones."""
-    return textwrap.wrap(said, max(int(width / (LETTER * letters)), 1))
+def wrap_text(label: str, width: float, scale: float = 1.0) -> list[str]:
+    """Return the lines of a label. `scale`: the width of its letters against usual ones."""
+    return textwrap.wrap(label, max(int(width / (LETTER * scale)), 1))
 
 
 def grid(panel: Panel, values: Iterable[float]) -> str:
@@ -185,15 +191,15 @@ def key(
     line.
     """
     drawn = []
-    for style, said in entries:
-        if x > left and x + 26 + wide(said) > until:
+    for style, name in entries:
+        if x > left and x + 26 + wide(name) > until:
             x, y = left, y + LINE
         if filled:
             drawn.append(rectangle(x, y - 9, 16, 10, f"area {style}"))
         else:
             drawn.append(f'<path d="M{x:.1f} {y - 4:.1f}h20" class="line {style}"/>')
-        drawn.append(words(x + 26, y, said, "key"))
-        x += 26 + wide(said) + 18
+        drawn.append(words(x + 26, y, name, "key"))
+        x += 26 + wide(name) + 18
     return "".join(drawn), y
 
 
@@ -266,9 +272,9 @@ HATCHES = "".join(
     ' stroke-width="5.5"/></pattern>'
     for name, colour in (("hatch", "orange"), ("hatch-green", "green"), ("hatch-blue", "blue"))
 )
-"""Diagonal stripes; a drawing on the page may use them by name, and they are there once."""
+"""Diagonal stripes. They are on the page once; its drawings use them by name."""
 
-NOTHING = "\N{EN DASH}"  # where a number is not known
+NOTHING = "\N{EN DASH}"  # in place of an unknown number
 
 
 def lasting(seconds: float | None) -> str:
@@ -277,7 +283,7 @@ def lasting(seconds: float | None) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """So many digits that count, thousands apart: `0.0213`, `118`, `12,300`."""
+    """Return a number with its significant digits and separated thousands: `0.0213`, `12,300`."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if value == 0:
@@ -291,7 +297,9 @@ def whole(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    return NOTHING if share is None else f"{share:.1%}" if share < 0.0995 else f"{share:.0%}"
+    if share is None:
+        return NOTHING
+    return f"{share:.1%}" if share < 0.0995 else f"{share:.0%}"
 
 
 def clock(at_s: float) -> str:
@@ -299,13 +307,12 @@ def clock(at_s: float) -> str:
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def text(said: object) -> str:
+def text(foreign: object) -> str:
     """Return foreign text as part of a page: one line, escaped."""
-    return escape(single_line(str(said)))
+    return escape(single_line(str(foreign)))
 
 
-def lines(said: str) -> str:
-    """Foreign text of several lines, as it was indented."""
-    return escape(
-        "\n".join("".join(c for c in line if c.isprintable()) for line in said.splitlines())
-    )
+def lines(foreign: str) -> str:
+    """Return foreign text of several lines with its indentation, escaped."""
+    shown = ["".join(filter(str.isprintable, line)) for line in foreign.splitlines()]
+    return escape("\n".join(shown))

@@ -9,7 +9,7 @@ second.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -54,8 +54,12 @@ def utilisation(samples: Sequence[CpuSample], from_s: float, to_s: float) -> flo
 def utilisation_over_time(
     samples: Sequence[CpuSample], window_s: float = 3.0
 ) -> list[tuple[float, float]]:
-    """(time, utilisation over the `window_s` before it)."""
-    return [(s.at_s, utilisation(samples, s.at_s - window_s, s.at_s)) for s in samples[1:]]
+    """Return (time, utilisation over the `window_s` before it)."""
+    points = []
+    for sample in samples[1:]:
+        share = utilisation(samples, sample.at_s - window_s, sample.at_s)
+        points.append((sample.at_s, share))
+    return points
 
 
 def epoch_seconds(reports: Sequence[ProgressReported], began_s: float, epochs: int) -> list[float]:
@@ -98,8 +102,9 @@ def samples_at(reports: Sequence[ProgressReported], at_s: float) -> float:
 
 
 def mean_speed(reports: Sequence[ProgressReported], from_s: float, to_s: float) -> float:
-    """Examples a second between two times."""
-    return (samples_at(reports, to_s) - samples_at(reports, from_s)) / max(to_s - from_s, 1e-9)
+    """Return the examples a second between two times."""
+    applied = samples_at(reports, to_s) - samples_at(reports, from_s)
+    return applied / max(to_s - from_s, 1e-9)
 
 
 def ideal_cut(busy_share: float, leave_at: float) -> float:
@@ -126,7 +131,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     basis: str = ""
 
 
-COLOURS = ("#3366cc", "#dd8833", "#999999")
+COLOURS = ("#3366cc", "#dd8833", "#999999", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
+"""One for each run; more runs use them again, from the first on."""
 
 
 def draw_runs(runs: Sequence[Run], path: Path, title: str) -> None:
@@ -149,7 +155,7 @@ def plot_runs(runs: Sequence[Run], title: str) -> Any:
         1, 3, figsize=(15, 4.2), width_ratios=(1, 1.6, 2)
     )
     figure.suptitle(title)
-    for run, colour in zip(runs, COLOURS, strict=False):
+    for run, colour in zip(runs, cycle(COLOURS), strict=False):
         bars = total.bar(run.name, run.total_s, color=colour)
         total.bar_label(bars, fmt="%.0f s")
         numbers = range(1, len(run.epoch_s) + 1)
@@ -178,7 +184,7 @@ def plot_runs(runs: Sequence[Run], title: str) -> Any:
 
 
 HOURS_FROM_S = 7200.0
-PANELS = ("tasks of every job", "utilisation", "how long jobs took, waiting included")
+PANELS = ("tasks of every job", "utilisation", "completion times, waiting included")
 ACROSS = (
     "{unit} of the simulation",
     "{unit} of the simulation",
@@ -268,11 +274,15 @@ def _shade(share: float) -> tuple[float, float, float, float]:
 def _task_spans(record: JobRecord, ended_s: float) -> list[tuple[float, float, int]]:
     """Return (from, to, tasks) from submission to the end."""
     end_s = ended_s if record.finished_s is None else record.finished_s
-    starts = [(record.work.submitted_s, 0)]
+    from_s, tasks = record.work.submitted_s, 0
+    spans = []
     for size in record.sizes:
-        starts.append((size[0], _task_count(size)))
-    starts.append((end_s, 0))
-    return [(from_s, to_s, n) for (from_s, n), (to_s, _) in pairwise(starts) if to_s > from_s]
+        if size[0] > from_s:
+            spans.append((from_s, size[0], tasks))
+        from_s, tasks = size[0], _task_count(size)
+    if end_s > from_s:
+        spans.append((from_s, end_s, tasks))
+    return spans
 
 
 def _plot_utilisation(axes: Any, run: SimulatedRun, unit_s: float) -> None:
@@ -282,7 +292,7 @@ def _plot_utilisation(axes: Any, run: SimulatedRun, unit_s: float) -> None:
         shares.append(held / offered if offered else 0.0)
     axes.step(times, shares, where="post", color="#3366cc")
     axes.set_ylim(0, 1.05)
-    axes.set_ylabel("held of what jobs may hold")
+    axes.set_ylabel("share of the usable cores held")
 
 
 def _plot_completion_times(axes: Any, run: SimulatedRun, unit_s: float) -> None:
@@ -293,7 +303,7 @@ def _plot_completion_times(axes: Any, run: SimulatedRun, unit_s: float) -> None:
         shares.append(number / max(1, len(run.records)))
     axes.step(times, shares, where="post", color="#dd8833")
     axes.set_ylim(0, 1.05)
-    axes.set_ylabel("share of the jobs that are over")
+    axes.set_ylabel("share of the jobs that ended")
 
 
 def _share_x_range(column: Sequence[Any]) -> None:
@@ -328,21 +338,22 @@ def runs_table(runs: Sequence[SimulatedRun], width: int) -> Table:
     never.
     """
     figures = [run_figures(run) for run in runs]
-    cells = {}
-    widths = {}
-    for name, heading in SHOWN.items():
-        cells[heading] = [_figure_cell(name, each) for each in figures]
-        widths[heading] = longest([heading, *cells[heading]])
+    columns = {}
     names = longest([POLICY, *(run.policy for run in runs)])
-    kept = fitting({POLICY: min(names, LEAST_NAME)} | widths, YIELDING, width, GAP)
+    widths = {POLICY: min(names, LEAST_NAME)}
+    for name, heading in SHOWN.items():
+        columns[heading] = [_figure_cell(name, each) for each in figures]
+        widths[heading] = longest([heading, *columns[heading]])
+    kept = fitting(widths, YIELDING, width, GAP)
     room = max(kept[POLICY] + width - total_width(kept, GAP), len(POLICY))
-    headings = [heading for heading in kept if heading != POLICY]
+    del kept[POLICY]
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, GAP - 1, 0, 0))
     table.add_column(POLICY, overflow="fold", width=min(names, room))
-    for heading in headings:
+    for heading in kept:
         table.add_column(heading, justify="right", no_wrap=True)
     for number, run in enumerate(runs):
-        table.add_row(run.policy, *(cells[heading][number] for heading in headings))
+        cells = [columns[heading][number] for heading in kept]
+        table.add_row(run.policy, *cells)
     return table
 
 

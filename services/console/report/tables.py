@@ -32,65 +32,72 @@ NAMES_MOST = 8
 
 
 def html_table(heads: Sequence[str], rows: Iterable[str], style: str = "") -> str:
-    """`stacked`: where it is narrow, cells lie below each other, those with a label behind it."""
-    told = "".join(f"<th>{head}</th>" for head in heads)
-    own = f' class="{style}"' if style else ""
-    return f"<table{own}><thead><tr>{told}</tr></thead><tbody>\n{''.join(rows)}</tbody></table>\n"
+    """Return a table. Style `stacked`: on a narrow screen the cells of a row are below each other,
+    each after its label.
+    """
+    cells = [f"<th>{head}</th>" for head in heads]
+    attribute = f' class="{style}"' if style else ""
+    return (
+        f"<table{attribute}><thead><tr>{''.join(cells)}</tr></thead>"
+        f"<tbody>\n{''.join(rows)}</tbody></table>\n"
+    )
 
 
 def row(*cells: str, name: str = "") -> str:
-    own = f' id="{name}"' if name else ""
-    return f"<tr{own}>{''.join(cells)}</tr>\n"
+    attribute = f' id="{name}"' if name else ""
+    return f"<tr{attribute}>{''.join(cells)}</tr>\n"
 
 
-def cell(said: str, narrow: bool = False, label: str = "") -> str:
-    own = f' data-label="{label}"' if label else ""
-    return f'<td class="n"{own}>{said}</td>' if narrow else f"<td{own}>{said}</td>"
+def cell(content: str, narrow: bool = False, label: str = "") -> str:
+    attributes = ' class="n"' if narrow else ""
+    if label:
+        attributes += f' data-label="{label}"'
+    return f"<td{attributes}>{content}</td>"
 
 
-def parts(spent: Account) -> str:
+def parts(account: Account) -> str:
     """Return the table of the held core-seconds: each part, the total, and the used share."""
-    held = spent.parts.held_total
-    rows = []
+    held = account.parts.held_total
+    amounts = []
     for name, style, label in PARTS:
-        swatch = cell(f'<i class="swatch {style}"></i>{label}')
-        rows.append(row(swatch, *_amount_cells(getattr(spent.parts, name), held)))
-    rows.append(row(cell("<b>held</b>"), *_amount_cells(held, held)))
-    repeated = _amount_cells(spent.done_again_core_s, held)
-    rows.append(row(cell("of training: done again"), *repeated))
-    rows.append(row(cell("used"), *_amount_cells(spent.used_core_s, held)))
-    heads = ("cores were held for", "CPU-hours", "core-seconds", "share of what was held")
+        amounts.append((f'<i class="swatch {style}"></i>{label}', getattr(account.parts, name)))
+    amounts.append(("<b>held</b>", held))
+    amounts.append(("of training: done again", account.done_again_core_s))
+    amounts.append(("used", account.used_core_s))
+    heads = ("cores were held for", "CPU-hours", "core-seconds", "share of the held cores")
+    rows = [_amount_row(label, core_s, held) for label, core_s in amounts]
     return html_table(heads, rows, "amounts")
 
 
-def _amount_cells(core_s: float, held: float) -> tuple[str, str, str]:
+def _amount_row(label: str, core_s: float, held: float) -> str:
     share = percent(core_s / held) if held else NOTHING
-    return cell(number(core_s / HOUR_S), True), cell(whole(core_s), True), cell(share, True)
+    hours = number(core_s / HOUR_S)
+    return row(cell(label), cell(hours, True), cell(whole(core_s), True), cell(share, True))
 
 
 # ---------------------------------------------------------------- decisions
 
 
-def decisions_table(came: Sequence[DecisionResult], from_s: float) -> str:
+def decisions_table(results: Sequence[DecisionResult], from_s: float) -> str:
     before: Holding | None = None
     rows = []
-    for one in came:
-        rows.append(_decision_row(one, before, from_s))
-        before = one.outcome.decision.gives
-    return html_table(("", "after", "decided", "foreseen", "came"), rows, "stacked")
+    for result in results:
+        rows.append(_decision_row(result, before, from_s))
+        before = result.outcome.decision.gives
+    return html_table(("", "after", "decided", "forecast", "result"), rows, "stacked")
 
 
-def _decision_row(one: DecisionResult, before: Holding | None, from_s: float) -> str:
-    said = one.outcome.decision
-    reason = f"<br><span class='soft'>{text(said.reason)}</span>"
-    why = _size_change(before, said.gives) + reason + _alternatives(said.alternatives)
+def _decision_row(result: DecisionResult, before: Holding | None, from_s: float) -> str:
+    decision = result.outcome.decision
+    change = _size_change(before, decision.gives)
+    reason = f"<br><span class='soft'>{text(decision.reason)}</span>"
     return row(
-        cell(f"<b>{one.number}</b>", True),
-        cell(lasting(said.at_s - from_s), True, "after"),
-        cell(why),
-        cell(_forecast(one), label="foreseen"),
-        cell(_result(one), label="came"),
-        name=f"decision-{one.number}",
+        cell(f"<b>{result.number}</b>", True),
+        cell(lasting(decision.at_s - from_s), True, "after"),
+        cell(change + reason + _alternatives(decision.alternatives)),
+        cell(_forecast(result), label="forecast"),
+        cell(_result(result), label="result"),
+        name=f"decision-{result.number}",
     )
 
 
@@ -116,93 +123,90 @@ def _alternatives(alternatives: Sequence[Alternative]) -> str:
     return f"<details><summary>{summary}</summary><ul>{''.join(items)}</ul></details>"
 
 
-def _forecast(one: DecisionResult) -> str:
-    said = one.outcome.decision
-    if not said.gain_s:
+def _forecast(result: DecisionResult) -> str:
+    decision = result.outcome.decision
+    if not decision.gain_s:
         return "<span class='soft'>no forecast: it was a start, or the change was forced</span>"
-    at = f", at {number(one.foreseen_speed)} examples/s" if one.foreseen_speed else ""
-    saving = format_saving(said.gain_s, fine=True)
-    pause = lasting(said.cost_s)
-    return f"{saving}{at}{pause_preposition(said.gain_s)}<br>a pause of {pause}"
+    at = f", at {number(result.forecast_speed)} examples/s" if result.forecast_speed else ""
+    saving = format_saving(decision.gain_s, fine=True)
+    pause = lasting(decision.cost_s)
+    return f"{saving}{at}{pause_preposition(decision.gain_s)}<br>a pause of {pause}"
 
 
-def _result(one: DecisionResult) -> str:
-    found = one.outcome
-    if found.decision.abandoned:
-        return f"abandoned: {text(found.decision.abandoned)}"
-    if found.resumed_s is None:
+def _result(result: DecisionResult) -> str:
+    outcome = result.outcome
+    if outcome.decision.abandoned:
+        return f"abandoned: {text(outcome.decision.abandoned)}"
+    if outcome.resumed_s is None:
         return f"<span class='soft'>{NOTHING}</span>"
-    lines = [
-        *_speed_gain(one),
-        f"{_hand_over_cost(found)}; trained {lasting(found.reaction_s)} after the decision",
-    ]
-    if one.in_all_s is not None:
-        lines.append(f"<b>in all {format_saving(one.in_all_s, fine=True)}</b>")
+    lines = _speed_gain(result)
+    reaction = lasting(outcome.reaction_s)
+    lines.append(f"{_hand_over_cost(outcome)}; trained {reaction} after the decision")
+    if result.total_saved_s is not None:
+        lines.append(f"<b>in all {format_saving(result.total_saved_s, fine=True)}</b>")
     return "<br>".join(lines)
 
 
-def _speed_gain(one: DecisionResult) -> list[str]:
+def _speed_gain(result: DecisionResult) -> list[str]:
     """Return the seconds saved by the new speed alone; the speed alone if they are unknown."""
-    after = one.outcome.after
-    if one.saved_s is not None:
-        saving = format_saving(one.saved_s, fine=True)
-        return [f"{saving} by its speed, {number(one.outcome.before)} → {number(after)} examples/s"]
+    before, after = result.outcome.before, result.outcome.after
+    if result.saved_s is not None:
+        saving = format_saving(result.saved_s, fine=True)
+        return [f"{saving} by its speed, {number(before)} → {number(after)} examples/s"]
     return [f"{number(after)} examples/s"] if after else []
 
 
-def _hand_over_cost(found: Outcome) -> str:
-    paused = f"paused {lasting(found.pause_s)}" if found.pause_s is not None else "no pause"
-    if not found.slowed_s:
+def _hand_over_cost(outcome: Outcome) -> str:
+    paused = f"paused {lasting(outcome.pause_s)}" if outcome.pause_s is not None else "no pause"
+    if not outcome.slowed_s:
         return paused
-    return f"slowed {lasting(found.slowed_s)} while it was prepared, {paused}"
+    return f"slowed {lasting(outcome.slowed_s)} while it was prepared, {paused}"
 
 
-# ---------------------------------------------------------------- what went wrong
+# ---------------------------------------------------------------- incidents
 
 
-def incidents_table(told: Sequence[LogEntry], from_s: float) -> str:
+def incidents_table(marks: Sequence[LogEntry], from_s: float) -> str:
     rows = []
-    for stop in group_stops(told):
+    for stop in group_stops(marks):
         rows.append(row(cell(lasting(stop[0].at_s - from_s), True), cell(_incident(stop))))
-    return html_table(("after", "what"), rows)
+    return html_table(("after", "event"), rows)
 
 
 def _incident(stop: Stop) -> str:
     if len(stop) == 1:
         return _describe_incident(stop[0].message)
-    names = format_some_names([said.task() for said in shut_down_exits(stop)], "task", NAMES_MOST)
-    each = "".join(f"<li>{_describe_incident(one.message)}</li>" for one in stop)
+    tasks = [exited.task() for exited in shut_down_exits(stop)]
+    names = format_some_names(tasks, "task", NAMES_MOST)
+    items = [f"<li>{_describe_incident(entry.message)}</li>" for entry in stop]
     return (
         "was stopped with its cluster or its nodes:"
-        f" {names}<details><summary>each</summary><ul>{each}</ul></details>"
+        f" {names}<details><summary>each</summary><ul>{''.join(items)}</ul></details>"
     )
 
 
-def _describe_incident(said: Message) -> str:
-    if isinstance(said, TaskExited):
-        why = text(said.reason or "without a reason")
-        return f"{said.task()} ended on {text(said.node)}: {why}{_message_text(said.message)}"
-    if isinstance(said, TaskLeaving):
-        return (
-            f"{said.task()} has to leave {text(said.node)}:"
-            f" {text(said.why)}{_message_text(said.message)}"
-        )
-    if isinstance(said, GenerationAbandoned):
-        return f"generation {said.generation} was given up{_message_text(said.reason)}"
-    if isinstance(said, CheckpointFailed):
-        return f"no checkpoint at update {said.step:,}: {text(said.cause)}; {text(said.remedy)}"
-    if isinstance(said, CheckpointSkipped):
-        return f"checkpoint {text(said.path)} was skipped: {text(said.cause)}"
-    return text(type(said).__name__)
+def _describe_incident(m: Message) -> str:
+    if isinstance(m, TaskExited):
+        reason = text(m.reason or "without a reason")
+        return f"{m.task()} ended on {text(m.node)}: {reason}{_message_text(m.message)}"
+    if isinstance(m, TaskLeaving):
+        return f"{m.task()} has to leave {text(m.node)}: {text(m.why)}{_message_text(m.message)}"
+    if isinstance(m, GenerationAbandoned):
+        return f"generation {m.generation} was abandoned{_message_text(m.reason)}"
+    if isinstance(m, CheckpointFailed):
+        return f"no checkpoint at update {m.step:,}: {text(m.cause)}; {text(m.remedy)}"
+    if isinstance(m, CheckpointSkipped):
+        return f"checkpoint {text(m.path)} was skipped: {text(m.cause)}"
+    return text(type(m).__name__)
 
 
 def _message_text(message: str) -> str:
     """Return the first line; the rest unfolds on a click."""
     first, _, rest = message.strip().partition("\n")
     shown = f": {text(first)}" if first else ""
-    if not rest.strip():
-        return shown
-    return f"{shown}<details><summary>all of it</summary><pre>{lines(rest)}</pre></details>"
+    if rest.strip():
+        shown += f"<details><summary>more</summary><pre>{lines(rest)}</pre></details>"
+    return shown
 
 
 STOP_GAP_S = 120.0
@@ -211,12 +215,12 @@ Stop = tuple[LogEntry, ...]
 
 
 def group_stops(marks: Sequence[LogEntry]) -> list[Stop]:
-    """Return the marks in order; those of one stop are one group, all others stand alone."""
-    shut = {said.pod_uid for said in shut_down_exits(marks)}
+    """Return the marks in order; those of one stop are one group, each other one is alone."""
+    pods = {exited.pod_uid for exited in shut_down_exits(marks)}
     groups: list[Stop] = []
     last_stop: int | None = None
     for mark in marks:
-        if not _is_of_stop(mark.message, shut):
+        if not _is_of_stop(mark.message, pods):
             groups.append((mark,))
         elif last_stop is not None and mark.at_s - groups[last_stop][-1].at_s <= STOP_GAP_S:
             groups[last_stop] = (*groups[last_stop], mark)
@@ -226,14 +230,15 @@ def group_stops(marks: Sequence[LogEntry]) -> list[Stop]:
     return groups
 
 
-def shut_down_exits(told: Sequence[LogEntry]) -> Iterator[TaskExited]:
+def shut_down_exits(marks: Sequence[LogEntry]) -> Iterator[TaskExited]:
     """Yield the ends of tasks whose node or cluster was shut down in order."""
-    for entry in told:
-        if isinstance(entry.message, TaskExited) and entry.message.reason in SHUT_DOWN:
-            yield entry.message
+    for mark in marks:
+        if isinstance(mark.message, TaskExited) and mark.message.reason in SHUT_DOWN:
+            yield mark.message
 
 
-def _is_of_stop(said: Message, shut: set[str]) -> bool:
-    if isinstance(said, TaskLeaving):
-        return said.why == SIGTERM and said.pod_uid in shut
-    return isinstance(said, TaskExited) and said.reason in SHUT_DOWN
+def _is_of_stop(message: Message, pods: set[str]) -> bool:
+    """`pods`: the uids of the pods that ended with the stop."""
+    if isinstance(message, TaskLeaving):
+        return message.why == SIGTERM and message.pod_uid in pods
+    return isinstance(message, TaskExited) and message.reason in SHUT_DOWN

@@ -4,7 +4,7 @@ traced to facts.
 Epochs end between the reports around them, in proportion to the examples; a pause is never
 shared out.
 
-What was foreseen is as the decision said; what came is measured, by the same formula.
+A forecast is as the decision has it; a result is measured, by the same formula.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from services.console.report.account import (
     Passes,
     account_job,
     cluster_shares,
+    decision_results,
     fold_epochs,
-    foresights,
 )
 from shared.messages import Resources
 from tests.allocator.builders import accepted, request
@@ -149,7 +149,7 @@ def test_cluster_shares_are_integrals_over_the_jobs_time() -> None:
         (2 * 25 / 400, (3 * 25 + 2 * 25) / 400)
     )
     assert cluster_shares(log.board.cluster, 60, 70) == pytest.approx((0.5, 0.75))
-    assert cluster_shares((), 0, 100) is None
+    assert cluster_shares((), 0, 100) == (None, None)
 
 
 def test_cores_added_in_place_count_as_training() -> None:
@@ -232,21 +232,25 @@ def test_no_epoch_is_counted_before_the_job_is_known() -> None:
 
 def test_a_growth_is_compared_with_measured_speeds() -> None:
     story = of_digits(whole().board)
-    came = list(foresights(story))[1]
+    result = list(decision_results(story))[1]
     first, second = story.stretches[:2]
     decided = next(r for r in reversed(story.reports) if r.at_s <= 41)
     before = (decided.samples - first.first.samples) / (decided.at_s - first.first.at_s)
     after = (second.last.samples - second.first.samples) / (second.last.at_s - second.first.at_s)
     remaining, left = EXAMPLES - decided.samples, EXAMPLES - first.last.samples
 
-    assert (came.outcome.decision.gain_s, came.outcome.decision.cost_s, came.outcome.pause_s) == (
+    assert (
+        result.outcome.decision.gain_s,
+        result.outcome.decision.cost_s,
+        result.outcome.pause_s,
+    ) == (
         95.0,
         1.0,
         0.71,
     )
-    assert (came.remaining, came.left) == (remaining, left)
-    assert came.saved_s == pytest.approx(left / before - left / after)
-    assert came.foreseen_speed == pytest.approx(remaining / (remaining / before - 95.0))
+    assert (result.remaining, result.left) == (remaining, left)
+    assert result.saved_s == pytest.approx(left / before - left / after)
+    assert result.forecast_speed == pytest.approx(remaining / (remaining / before - 95.0))
 
 
 def test_a_slowdown_during_preparation_is_a_cost_and_not_the_earlier_speed() -> None:
@@ -259,26 +263,26 @@ def test_a_slowdown_during_preparation_is_a_cost_and_not_the_earlier_speed() -> 
     at = even(log, 1, 40, 60, at, 40)
     log.say(102, resumed(2, at, previous=1, pause_s=2.0))
     even(log, 2, 102, 10, at, 110)
-    came = list(foresights(of_digits(log.board)))[1]
+    result = list(decision_results(of_digits(log.board)))[1]
 
-    assert came.outcome.before == pytest.approx(100.0)
-    assert came.outcome.slowed_s == pytest.approx(60 - 60 * 40 / 100)
-    assert came.saved_s == pytest.approx(came.left / 100 - came.left / 110)
+    assert result.outcome.before == pytest.approx(100.0)
+    assert result.outcome.slowed_s == pytest.approx(60 - 60 * 40 / 100)
+    assert result.saved_s == pytest.approx(result.left / 100 - result.left / 110)
     assert (
-        came.in_all_s == pytest.approx(came.saved_s - 36.0 - 2.0)
-        and came.in_all_s < 0 < came.saved_s
+        result.total_saved_s == pytest.approx(result.saved_s - 36.0 - 2.0)
+        and result.total_saved_s < 0 < result.saved_s
     )
 
 
 def test_a_start_has_no_predicted_speed() -> None:
-    first = next(iter(foresights(of_digits(whole().board))))
+    first = next(iter(decision_results(of_digits(whole().board))))
 
-    assert (first.number, first.foreseen_speed, first.saved_s) == (1, None, None)
+    assert (first.number, first.forecast_speed, first.saved_s) == (1, None, None)
     assert first.outcome.resumed_s == 20
 
 
 def test_an_abandoned_generation_saved_nothing() -> None:
-    last = list(foresights(of_digits(whole().board)))[-1]
+    last = list(decision_results(of_digits(whole().board)))[-1]
 
     assert last.outcome.decision.abandoned == "digits-worker-7 is unschedulable"
     assert last.saved_s is None and last.outcome.pause_s is None
@@ -286,6 +290,6 @@ def test_an_abandoned_generation_saved_nothing() -> None:
 
 def test_before_the_first_report_the_remaining_work_is_unknown() -> None:
     log = begun_at_ten()
-    assert [one.remaining for one in foresights(of_digits(log.board))] == [None]
+    assert [one.remaining for one in decision_results(of_digits(log.board))] == [None]
     log.say(30, report(1, 500, 60.0))
-    assert [one.remaining for one in foresights(of_digits(log.board))] == [None]
+    assert [one.remaining for one in decision_results(of_digits(log.board))] == [None]

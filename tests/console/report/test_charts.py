@@ -53,6 +53,6 @@ def test_a_pause_longer_than_its_phases_starts_with_the_remainder() -> None:
 
     assert (
         zero(drawn) == charts.LEFT == rest[0]
-        and "waiting: decided, ready, connected, traced" in drawn
+        and "waiting: decision, tasks, connect, trace" in drawn
     )
     assert restore[0] == pytest.approx(charts.LEFT + (EDGE - charts.LEFT) * 0.25, abs=0.2)

@@ -102,14 +102,15 @@ def test_the_three_main_metrics_come_first(written: str) -> None:
         "Completion time 1 min 46 s 10.0 s to the first update, 1 min 28 s trained, 8.31 s in 2"
         " pauses" in text
     )
-    assert f"Utilisation of CPU {drawing.percent(found.utilisation)} used, of what it held" in text
+    used = drawing.percent(found.utilisation)
+    assert f"Utilisation of CPU {used} used of the held cores" in text
     assert (
         f"requested {drawing.percent(found.cluster_ours)}, all pods"
         f" {drawing.percent(found.cluster_all)}" in text
     )
     spans = "first update to end: pauses, last save, evaluation included"
     assert f"Throughput, examples/s 125 {spans}; 12,000 of 12,000 applied" in text
-    assert "so without pauses and what follows the last update" in text
+    assert "without pauses and the time after the last update" in text
     assert "Accuracy 0.9731 on evaluation(), at the end; loss 0.09120" in text
     assert (
         f"Cost, CPU-hours {drawing.number(found.parts.held_total / HOUR_S)} " in text
@@ -145,7 +146,7 @@ def test_failures_are_shown(written: str) -> None:
 
     assert "ps-1 ended on n1: OOMKilled: too much" in text
     assert "no checkpoint at update 9: it is full; make room" in text
-    assert "generation 4 was given up: digits-worker-7 is unschedulable" in text
+    assert "generation 4 was abandoned: digits-worker-7 is unschedulable" in text
 
 
 def test_every_panel_has_units(written: str) -> None:
@@ -159,15 +160,15 @@ def test_every_panel_has_units(written: str) -> None:
         "epoch",
     ):
         assert said in text
-    assert "CPU-hours core-seconds share of what was held" in text
+    assert "CPU-hours core-seconds share of the held cores" in text
 
 
 def test_a_running_job_has_a_report() -> None:
     text = Reader(report_page(told(begun_at_ten().say(30, report(1, 500, 60.0, 1.0))))).text
 
     assert "Time so far 20.0 s 10.0 s to the first update, 10.0 s trained, no pause" in text
-    assert "not over; this is how it stood at 1970-01-01 00:00:30 UTC" in text
-    assert "None: a pause is of a hand-over, or after a crash." in text and "Loss" in text
+    assert "it has not ended; the state at 1970-01-01 00:00:30 UTC is shown" in text
+    assert "None: a pause is a hand-over, or follows a crash." in text and "Loss" in text
 
 
 def test_saves_that_delay_training_are_shown_beside_pauses() -> None:
@@ -186,7 +187,7 @@ def test_saves_that_delay_training_are_shown_beside_pauses() -> None:
         report_page(told(begun_at_ten().say(30, report(1, 500, 60.0, 1.0)).say(31, save)))
     ).text
 
-    assert "To save holds training, too, and is no pause: it cost 0.17 s in all." in text
+    assert "Saves also hold training, but are not pauses: they cost 0.17 s in all." in text
 
 
 def test_the_time_with_the_cluster_off_is_shown_beside_the_pauses() -> None:
@@ -199,7 +200,7 @@ def test_the_time_with_the_cluster_off_is_shown_beside_the_pauses() -> None:
     read = Reader(written)
 
     assert "8.00 s in 1 pause, 10 min off" in read.text and 'class="off"' in written
-    assert "The 10 min for which the whole cluster was off are in none of them." in read.text
+    assert "The 10 min with the whole cluster off are not included." in read.text
 
 
 def test_a_waiting_job_has_a_report() -> None:
@@ -210,7 +211,7 @@ def test_a_waiting_job_has_a_report() -> None:
     text = Reader(report_page(told(log))).text
 
     assert (
-        "Pending: not over" in text
+        "Pending: it has not ended" in text
         and f"{drawing.NOTHING} to the first update" in text
         and "no report yet" in text
     )

@@ -51,7 +51,6 @@ MODULES = {"page": "services.console.page"}
 """Modules of services that are not named `services.<name>`."""
 EXTRA_SETTINGS = {"page": ("allocator",)}
 """Services whose settings a service gets besides its own: the page simulates the allocator."""
-"""Whose settings besides its own: the page tells what the allocator would do."""
 COMMON = (
     "WEIR_NATS_URL",
     "WEIR_NATS_CREDENTIALS",

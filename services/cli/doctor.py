@@ -1,10 +1,9 @@
-"""`weir doctor PROGRAM`: would a job of it train what it seems to, and fit? Asked before it costs
-anything.
+"""`weir doctor PROGRAM`: find mistakes in a training program before it costs anything.
 
-1 read its text   2 check its job, where there is one   3 try it in a process as a trainer's is, and read its examples
-in another   4 say what was found, and what to do. The program runs in processes of its own; this one has no TensorFlow.
+1 read its text   2 check its job, if there is one   3 try it in one process like a trainer's, and
+read its examples in another   4 compare it with its job's resources. Each finding has a remedy.
 
-Two processes that try a program as a trainer's would, each begun in a folder of its own.
+The program runs in processes of its own, each in a folder of its own; this one has no TensorFlow.
 Edge.
 """
 
@@ -34,7 +33,7 @@ from services.cli.command_line import (
     timeout_option,
 )
 from services.cli.terminal import Terminal
-from services.console import job_file as job_file_module
+from services.console import job_file
 from services.console.dry_run import rules_from_environment
 from services.console.job_file import example_path, read_text
 from services.console.trouble import DONE, FAILED, WRONG_USE, Trouble
@@ -56,12 +55,12 @@ from shared.messages import JobRequested
 from shared.runtime import process
 from shared.text import single_line
 
-BATCH = 32  # where no job says another
-MOST_PS = 2  # to try an update on
+BATCH = 32  # if no job gives another
+MOST_PS = 2  # in a trial
 LIMIT_S = 75.0
-ROWS_EXAMPLE = "plays.py"  # it looks up rows of a table as the findings advise
-NO_PYTHON = "mend it, or give another: a program is one file of Python"
-LACKING = "Weir's README.md, Write a training program, says what each function gives"
+ROWS_EXAMPLE = "plays.py"  # looks up rows of a table as the findings advise
+NO_PYTHON = "correct it, or give another: a program is one file of Python"
+LACKING = "Weir's README.md, Write a training program, explains each function"
 YAML = {".yaml", ".yml"}
 STYLES: dict[Weight, str] = {"fine": "green", "advice": "yellow", "wrong": "bold red"}
 EXAMPLES = (
@@ -83,168 +82,171 @@ EXAMPLES = (
     metavar="YAML",
     help="the job's file (default: the YAML of the same name beside the program, if there is one)",
 )
-@timeout_option(LIMIT_S, "how long one call of its code may take")
+@timeout_option(LIMIT_S, "the longest time for one call of its code")
 @json_option
 def run(args: Arguments) -> int:
-    program, job_file = _named_files(args.program, args.job)
+    program, job_path = _named_files(args.program, args.job)
     body = program_file.read_program(program)
-    findings = list(_examine_program(program, body, job_file, args.timeout))
-    ill = sum(f.weight == "wrong" for f in findings)
+    findings = list(_examine_program(program, body, job_path, args.timeout))
     if args.json:
         print(msgspec.json.encode({"program": str(program), "findings": findings}).decode())
     else:
         _print_findings(findings)
-    return FAILED if ill else DONE
+    return FAILED if any(finding.weight == "wrong" for finding in findings) else DONE
 
 
-def _named_files(given: Path, job_file: Path | None) -> tuple[Path, Path | None]:
-    """The program, and its job's file where there is one; a job's file in place of a program names
-    it.
+def _named_files(path: Path, job_path: Path | None) -> tuple[Path, Path | None]:
+    """Return the paths of the program and of its job's file, if there is one. The command line names
+    the program, or a job's file that names it.
     """
-    if given.suffix not in YAML:
-        beside = given.with_suffix(".yaml")
-        return given, job_file or (beside if beside.is_file() else None)
-    if job_file is not None:
+    if path.suffix not in YAML:
+        beside = path.with_suffix(".yaml")
+        if job_path is None and beside.is_file():
+            return path, beside
+        return path, job_path
+    if job_path is not None:
         raise Trouble(
-            f"{given} is a job's file, and so is {job_file}: give its program, or one of them",
+            f"{path} is a job's file, and so is {job_path}: give its program, or one of them",
             WRONG_USE,
         )
-    program = _job_fields(given).get("program")
+    program = _job_fields(path).get("program")
     if not (isinstance(program, str) and program):
-        raise Trouble(f"{given} names no program: weir doctor PROGRAM --job {given}", WRONG_USE)
-    return given.parent / program, given
+        raise Trouble(f"{path} names no program: weir doctor PROGRAM --job {path}", WRONG_USE)
+    return path.parent / program, path
 
 
 def _examine_program(
-    path: Path, body: bytes, job_file: Path | None, limit_s: float
+    path: Path, body: bytes, job_path: Path | None, limit_s: float
 ) -> Iterator[Finding]:
-    # 1. What its text says.
+    # 1. Read its text.
     try:
         program_file.check_program(body, path)
     except Trouble as trouble:
-        yield wrong_finding(
-            str(trouble), NO_PYTHON if isinstance(trouble, program_file.NoPython) else LACKING
-        )
+        remedy = NO_PYTHON if isinstance(trouble, program_file.NoPython) else LACKING
+        yield wrong_finding(str(trouble), remedy)
         return
-    tree, beside = ast.parse(body), _modules_beside(path)
-    left, comes = (
-        [name for name in imported_modules(tree) if (name in beside) is there]
-        for there in (True, False)
-    )
-    yield fine_finding(
-        "it has all functions" + (f", and imports {', '.join(comes)}" if comes else "")
-    )
-    # 2. What its job says.
-    job = _checked_request(job_file, path, body) if job_file else None
+    tree = ast.parse(body)
+    local_modules = _modules_beside(path)
+    left_behind: list[str] = []
+    installed: list[str] = []
+    for name in imported_modules(tree):
+        (left_behind if name in local_modules else installed).append(name)
+    imports = f", and imports {', '.join(installed)}" if installed else ""
+    yield fine_finding(f"it has all functions{imports}")
+    # 2. Check its job.
+    job = _checked_request(job_path, path, body) if job_path else None
     if isinstance(job, InvalidRequest):
-        yield wrong_finding(
-            f"{job_file} would be refused", job_file_module.FIELDS_HINT, "\n".join(job.reasons)
-        )
-    known = job if isinstance(job, JobRequested) else None
-    yield from source_findings(tree, path.name, beside, known.image if known else None)
-    # 3. What it does.
-    batch, ps = (known.batch.start, min(known.ps.max, MOST_PS)) if known else (BATCH, 1)
-    most = known.device_batch_max if known else None
-    asked = ExamineRequest(program="", batch=batch, device_batch_max=most, ps=ps, limit_s=limit_s)
-    here, there = try_program(path.name, body, asked)
-    yield from program_findings(here, there, example_path(ROWS_EXAMPLE), left)
-    yield from probability_findings(tree, path.name, here)
-    # 4. How it fits.
-    if known:
-        yield from job_findings(here, known, example_path(ROWS_EXAMPLE))
+        reasons = "\n".join(job.reasons)
+        yield wrong_finding(f"{job_path} would be refused", job_file.FIELDS_HINT, reasons)
+    request = job if isinstance(job, JobRequested) else None
+    image = request.image if request else None
+    yield from source_findings(tree, path.name, local_modules, image)
+    # 3. Try it.
+    trial_request = _trial_request(request, limit_s)
+    tried, reread = try_program(path.name, body, trial_request)
+    rows_example = example_path(ROWS_EXAMPLE)
+    yield from program_findings(tried, reread, rows_example, left_behind)
+    yield from probability_findings(tree, path.name, tried)
+    # 4. Compare it with the job's resources.
+    if request:
+        yield from job_findings(tried, request, rows_example)
 
 
-def _checked_request(file: Path, program: Path, body: bytes) -> JobRequested | InvalidRequest:
-    """The job's request, as the allocator would check it by the rules that this environment has."""
-    named = {"name": program.name, "digest": program_file.digest(body)}
-    return check_request(
-        job_file_module.encode_fields(
-            job_file_module.complete_fields(_job_fields(file), named, "-"), file.name
-        ),
-        rules_from_environment(),
+def _trial_request(job: JobRequested | None, limit_s: float) -> ExamineRequest:
+    """Return the parameters of a trial; `limit_s`: the longest time for one call of its code."""
+    if job is None:
+        return ExamineRequest(program="", batch=BATCH, device_batch_max=None, ps=1, limit_s=limit_s)
+    return ExamineRequest(
+        program="",
+        batch=job.batch.start,
+        device_batch_max=job.device_batch_max,
+        ps=min(job.ps.max, MOST_PS),
+        limit_s=limit_s,
     )
 
 
-def _job_fields(file: Path) -> job_file_module.Fields:
-    return job_file_module.parse_fields(read_text(file, job_file_module.EXAMPLE_HINT), file.name)
+def _checked_request(path: Path, program: Path, body: bytes) -> JobRequested | InvalidRequest:
+    """Return the job's request, checked as the allocator would by the rules of this environment."""
+    reference = {"name": program.name, "digest": program_file.digest(body)}
+    fields = job_file.complete_fields(_job_fields(path), reference, "-")
+    encoded = job_file.encode_fields(fields, path.name)
+    return check_request(encoded, rules_from_environment())
+
+
+def _job_fields(path: Path) -> job_file.Fields:
+    return job_file.parse_fields(read_text(path, job_file.EXAMPLE_HINT), path.name)
 
 
 def _modules_beside(path: Path) -> set[str]:
-    """What could be imported from the program's own folder, and from nowhere else; a package needs
-    no `__init__.py`, but one that has the name of an installed one is not meant.
+    """Return the modules that can be imported only from the program's own folder.
+
+    A package needs no `__init__.py`. A folder with the name of an installed package does not count.
     """
-    files = {each.stem for each in path.resolve().parent.glob("*.py") if each.name != path.name}
-    return (
-        files | {each.parent.name for each in path.resolve().parent.glob("*/*.py")}
-    ) - IMAGE_MODULES
+    folder = path.resolve().parent
+    modules = {file.stem for file in folder.glob("*.py") if file.name != path.name}
+    packages = {file.parent.name for file in folder.glob("*/*.py")}
+    return (modules | packages) - IMAGE_MODULES
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- output
 
 
 def _print_findings(findings: list[Finding]) -> None:
     terminal = Terminal(highlight=False)
-    for each in findings:
-        line = Text(f"{each.weight:7}", style=STYLES[each.weight])
-        first, *rest = each.what.splitlines()
+    counts = dict.fromkeys(STYLES, 0)
+    for finding in findings:
+        counts[finding.weight] += 1
+        first, *details = finding.what.splitlines()
+        line = Text(f"{finding.weight:7}", style=STYLES[finding.weight])
         terminal.print(line.append(single_line(first), style="default"), soft_wrap=True)
-        for more in (*rest, *each.more.splitlines()):
-            terminal.print(
-                Text(f"        | {''.join(c if c.isprintable() else ' ' for c in more)}"),
-                soft_wrap=True,
-            )
-        if each.remedy:
-            terminal.print(Text(f"        -> {each.remedy}"), soft_wrap=True)
-    counts = {weight: sum(f.weight == weight for f in findings) for weight in STYLES}
-    terminal.print(
-        f"{counts['wrong'] or 'nothing'} wrong, {counts['advice']} to consider", soft_wrap=True
-    )
+        details += finding.more.splitlines()
+        for detail in details:
+            printable = "".join(c if c.isprintable() else " " for c in detail)
+            terminal.print(Text(f"        | {printable}"), soft_wrap=True)
+        if finding.remedy:
+            terminal.print(Text(f"        -> {finding.remedy}"), soft_wrap=True)
+    summary = f"{counts['wrong'] or 'nothing'} wrong, {counts['advice']} to consider"
+    terminal.print(summary, soft_wrap=True)
 
 
-LONGEST_S = 600.0  # from the last that it tells to its end
-LAST = 2000  # characters of what it printed
-SEEN = msgspec.json.Decoder(Observations)
+# ---------------------------------------------------------------- trials
+
+LONGEST_S = 600.0  # from the last observations to the end of the process
+OUTPUT_CHARACTERS = 2000  # of the end of its output
+OBSERVATIONS = msgspec.json.Decoder(Observations)
 
 
-def try_program(name: str, body: bytes, asked: ExamineRequest) -> tuple[Observations, Observations]:
-    """What two processes saw: one that tries all, and one that reads the same examples; another
-    `hash` has each.
+def try_program(
+    name: str, body: bytes, request: ExamineRequest
+) -> tuple[Observations, Observations]:
+    """Run two processes, with different seeds of `hash`, and return their observations.
+
+    The first one tries everything; the second one only reads the same examples.
     """
-    print("tries it in two processes; TensorFlow takes some seconds to begin", file=sys.stderr)
+    print("trying it in two processes; TensorFlow takes some seconds to start", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="weir-doctor-") as folder:
         path = Path(folder) / "program" / name
         path.parent.mkdir()
         path.write_bytes(body)
-        every = msgspec.structs.replace(asked, program=str(path))
-        trials = [
-            _Trial(Path(folder), each, seed)
-            for seed, each in enumerate([every, _only_reads(every)])
-        ]
-        here, there = (trial.wait_for_outcome() for trial in trials)
-        return here, there
-
-
-def _only_reads(asked: ExamineRequest) -> ExamineRequest:
-    return msgspec.structs.replace(asked, ps=0)
+        full = msgspec.structs.replace(request, program=str(path))
+        reading = msgspec.structs.replace(full, ps=0)
+        first = _Trial(Path(folder), full, seed=0)
+        second = _Trial(Path(folder), reading, seed=1)
+        return first.wait_for_outcome(), second.wait_for_outcome()
 
 
 class _Trial:
-    """One process, begun in a folder of its own, as a pod is."""
+    """One process, started in a folder of its own like a pod."""
 
-    def __init__(self, folder: Path, asked: ExamineRequest, seed: int) -> None:
-        self.asked, self._folder = asked, folder / str(seed)
+    def __init__(self, folder: Path, request: ExamineRequest, seed: int) -> None:
+        self._request = request
+        self._folder = folder / str(seed)
         self._folder.mkdir()
         self._reads, writes = os.pipe()
         self._log = (self._folder / "log").open("wb")
-        words = [
-            "-P",
-            "-m",
-            "services.trainer.doctor.examine",
-            str(writes),
-            msgspec.json.encode(asked).decode(),
-        ]
+        arguments = [str(writes), msgspec.json.encode(request).decode()]
         self._process = subprocess.Popen(
-            [sys.executable, *words],
+            [sys.executable, "-P", "-m", "services.trainer.doctor.examine", *arguments],
             cwd=self._folder,
             env=_trial_environment(seed),
             pass_fds=[writes],
@@ -256,34 +258,41 @@ class _Trial:
         os.close(writes)
 
     def wait_for_outcome(self) -> Observations:
-        """The last that it told, once it has ended; and why it told no more."""
-        with os.fdopen(self._reads, "rb") as told:
-            lines = told.read().splitlines()
+        """Wait for the end and return the last observations, with the cause if it ended early."""
+        with os.fdopen(self._reads, "rb") as pipe:
+            lines = pipe.read().splitlines()
         code = self._process.wait(LONGEST_S)
         self._log.close()
-        words, seen = list[str](), Observations()
+        crash_lines = []
+        observations = Observations()
         for line in lines:
             try:
-                seen = SEEN.decode(line)
+                observations = OBSERVATIONS.decode(line)
             except msgspec.DecodeError:
-                words.append(line.decode(errors="replace"))  # of faulthandler
-        if seen.failed or seen.done:
-            return seen
-        return msgspec.structs.replace(seen, failed=self._death_cause(code, "\n".join(words)))
+                crash_lines.append(line.decode(errors="replace"))  # written by faulthandler
+        if observations.failed or observations.done:
+            return observations
+        cause = self._death_cause(code, "\n".join(crash_lines))
+        return msgspec.structs.replace(observations, failed=cause)
 
-    def _death_cause(self, code: int, words: str) -> str:
-        if words:
-            return crash_failure(words, self.asked.program).cause
-        how = signal.Signals(-code).name if code < 0 else f"code {code}"
-        said = (self._folder / "log").read_text(errors="replace")[-LAST:]
-        return f"its process ended with {how}, and says no more\n{said}"
+    def _death_cause(self, code: int, crash_text: str) -> str:
+        if crash_text:
+            return crash_failure(crash_text, self._request.program).cause
+        end = signal.Signals(-code).name if code < 0 else f"code {code}"
+        output = (self._folder / "log").read_text(errors="replace")[-OUTPUT_CHARACTERS:]
+        return f"its process ended with {end} before it was done\n{output}"
 
 
 def _trial_environment(seed: int) -> dict[str, str]:
-    """As a pod's, as far as a program could tell: another seed for `hash` in each, and no folder to
-    import from.
+    """Return the environment of a pod, as far as a program can see it, with a seed of `hash` and
+    without a folder to import from.
     """
-    ours = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [ours, os.environ.get("PYTHONPATH", "")]))
-    more = {"PYTHONPATH": path, "PYTHONHASHSEED": str(seed + 1)}
-    return {**os.environ, **more, "GRPC_FAIL_FAST": "use_caller", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    own_path = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [own_path, os.environ.get("PYTHONPATH", "")]))
+    return {
+        **os.environ,
+        "PYTHONPATH": path,
+        "PYTHONHASHSEED": str(seed + 1),
+        "GRPC_FAIL_FAST": "use_caller",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }

@@ -217,7 +217,7 @@ def test_a_hanging_program_has_the_line_where_it_hangs(doctor) -> None:
 def test_a_process_that_exits_early_has_its_output(doctor) -> None:
     code, said = doctor(HEAD + DYING)
 
-    assert code == 1 and told(said, "wrong") == ["its process ended with code 7, and says no more"]
+    assert code == 1 and told(said, "wrong") == ["its process ended with code 7 before it was done"]
     assert "        | on the way" in said
 
 
@@ -272,7 +272,10 @@ def test_a_job_file_without_a_program_is_wrong_use(
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
-        ("# Mine\n\nIt's a table\n", "mend it, or give another: a program is one file of Python"),
+        (
+            "# Mine\n\nIt's a table\n",
+            "correct it, or give another: a program is one file of Python",
+        ),
         (
             "def model(): ...\n",
             "Weir's README.md, Write a training program, says what each function gives",

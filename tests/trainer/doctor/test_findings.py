@@ -151,7 +151,7 @@ def test_an_idle_variable_and_a_fully_transferred_one_are_named() -> None:
             "dataset(0, 32) gave 2 examples instead of 32: is it batched already?",
             "take .batch(...) out",
         ),
-        ("its process ended with SIGKILL, and says no more\n", "more memory"),
+        ("its process ended with SIGKILL before it was done\n", "more memory"),
         (
             "mine.py:4: ZeroDivisionError: division by zero",
             "fix it: a job would fail with this cause",

@@ -1,4 +1,4 @@
-"""The request of `weir submit`, from files of this machine: read and checked before the bus is used.
+"""The request of `weir submit`, read from files and checked before the bus is used.
 
 Errors in the request and in its program are reported here, all at once. The allocator checks the
 rest: the namespaces, images, folders and policies that the cluster allows, and the names in use.

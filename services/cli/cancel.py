@@ -43,7 +43,8 @@ async def cancel_job(bus: Bus, args: Arguments) -> int:
     )
     if end is None:
         raise Trouble(
-            f"job {name} has not stopped within {args.timeout:g} s; is the allocator running? {LOOK}"
+            f"job {name} has not stopped within {args.timeout:g} s; "
+            f"is the allocator running? {LOOK}"
         )
     if end.outcome != "cancelled":
         raise Trouble(

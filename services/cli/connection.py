@@ -1,9 +1,9 @@
-"""Where NATS and Kubernetes are, and a command's life on the bus.
+"""The addresses of NATS and Kubernetes for a command, and its connection to the bus.
 
-In this order: `--nats`; WEIR_NATS_URL; what a running `weir up` wrote below the current folder, or
-below the nearest of those above it; NATS' usual address. Who we are says WEIR_NATS_CREDENTIALS,
-else what `weir up` wrote for the server at that address. Kubernetes comes from where NATS came
-from: by its URL from `weir up`, otherwise by kubeconfig.
+The address of NATS is the first of these: `--nats`; WEIR_NATS_URL; the file of a running `weir up`
+in the current folder, or in the nearest one above it; the usual address of NATS. The credentials
+are those of WEIR_NATS_CREDENTIALS, else those that `weir up` wrote for the server at that address.
+If the address of NATS is from `weir up`, that of Kubernetes is, too; otherwise kubeconfig gives it.
 """
 
 from __future__ import annotations
@@ -32,24 +32,27 @@ FILE = Path(".weir/connection.json")
 USUAL, KUBE = NATS_URL, "http://127.0.0.1:8001"
 CONNECT_S, RETRY_S = 5.0, 0.2
 ELSEWHERE = (
-    "Is it running? If not, start it with `weir up`; it is found from its own folder and those below, "
-    "elsewhere give --nats URL or set WEIR_NATS_URL."
+    "Start it with `weir up` if it does not run. Commands in its folder and those below find it; "
+    "elsewhere, give --nats URL or set WEIR_NATS_URL."
 )
 CREDENTIALS = (
     "Set WEIR_NATS_CREDENTIALS=FILE; for a `weir up` on this machine it is "
-    "FOLDER/.weir/credentials/operator.creds, where FOLDER is the one in which it was started."
+    "FOLDER/.weir/credentials/operator.creds, where FOLDER is the folder of its start."
 )
-OTHERS = "Who may see one namespace alone names it: -n NAMESPACE. Other credentials: set WEIR_NATS_CREDENTIALS."
+NARROWER = (
+    "With credentials for one namespace, give -n NAMESPACE. "
+    "For other credentials, set WEIR_NATS_CREDENTIALS."
+)
 SOURCE = "weir-cli"
 IN_ENVIRONMENT = {"nats_credentials": "WEIR_NATS_CREDENTIALS", "nats_ca": "WEIR_NATS_CA"}
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a bus and its cluster are, and as whom to ask.
+    """The addresses of a bus and its cluster, and the credentials for them.
 
-    `kubeconfig`: of `weir up`, with the token for `kube_url`; empty: the usual one. `pod_logs`:
-    where `weir up` keeps what pods print. `limits`: the settings by which it limits jobs. `source`
-    says who told us.
+    `kubeconfig`: the file of `weir up` with the token for `kube_url`; empty: the usual file.
+    `pod_logs`: the folder of `weir up` for the output of pods. `limits`: its settings that limit
+    jobs. `source`: the origin of the address, for people.
     """
 
     nats_url: str = USUAL
@@ -63,51 +66,57 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def public_address(self) -> str:
-        """The address without a password in it, and where it is from."""
+        """Return the address, without a password in it, and its source."""
         parts = urlsplit(self.nats_url)
         return f"{parts._replace(netloc=parts.netloc.rpartition('@')[2]).geturl()} ({self.source})"
 
 
-def find_connection(given: str | None, environ: Mapping[str, str], folder: Path) -> Connection:
-    url, source = (given, "--nats") if given else (environ.get("WEIR_NATS_URL"), "WEIR_NATS_URL")
-    found = (
-        _connection_at(url, source, folder) if url else _local_connection(folder) or Connection()
-    )
+def find_connection(option: str | None, environ: Mapping[str, str], folder: Path) -> Connection:
+    """Return the connection for a value of `--nats`, an environment and a current folder."""
+    url, source = option, "--nats"
+    if not url:
+        url, source = environ.get("WEIR_NATS_URL"), "WEIR_NATS_URL"
+    connection = _connection_at(url, source, folder) if url else _local_connection(folder)
+    connection = connection or Connection()
     own = {field: environ[name] for field, name in IN_ENVIRONMENT.items() if name in environ}
-    return msgspec.structs.replace(found, **own)
+    return msgspec.structs.replace(connection, **own)
 
 
 def _connection_at(url: str, source: str, folder: Path) -> Connection:
-    """What `weir up` wrote says who we are there, if this is its server."""
+    """Return the connection to a URL, with the credentials of `weir up` if it runs this server."""
     with contextlib.suppress(Trouble):
-        known = _local_connection(folder)
-        if known and known.nats_url == url:
+        local = _local_connection(folder)
+        if local and local.nats_url == url:
             return msgspec.structs.replace(
-                known, kube_url="", kubeconfig="", pod_logs="", source=source
+                local, kube_url="", kubeconfig="", pod_logs="", source=source
             )
     return Connection(nats_url=url, source=source)
 
 
 def current_connection(args: Arguments) -> Connection:
-    """The connection of a command that is run in this folder, with this environment."""
+    """Return the connection of a command in this folder, with this environment."""
     return find_connection(args.nats, os.environ, Path.cwd())
 
 
 def _local_connection(folder: Path) -> Connection | None:
-    """What `weir up` wrote here, or in the nearest folder above; there our own file alone counts:
-    /tmp is anybody's.
+    """Return the connection that `weir up` wrote in this folder or in the nearest folder above.
+
+    In the folders above, only a file of this user counts: anybody may write in /tmp.
     """
-    above = (each / FILE for each in folder.parents if _is_ours(each / FILE))
-    file = folder / FILE if os.path.lexists(folder / FILE) else next(above, folder / FILE)
+    here = folder / FILE
+    file = here
+    if not os.path.lexists(here):
+        candidates = [above / FILE for above in folder.parents]
+        file = next(filter(_is_ours, candidates), here)
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=Connection)
+        connection = msgspec.json.decode(file.read_bytes(), type=Connection)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
         raise Trouble(
             f"cannot read {file}: {error}; remove it, or run `weir up` again", WRONG_USE
         ) from error
-    return msgspec.structs.replace(found, source=str(FILE if file == folder / FILE else file))
+    return msgspec.structs.replace(connection, source=str(FILE if file == here else file))
 
 
 def _is_ours(file: Path) -> bool:
@@ -117,10 +126,13 @@ def _is_ours(file: Path) -> bool:
         return False
 
 
-# ---------------------------------------------------------------- a life on the bus
+# ---------------------------------------------------------------- work on the bus
 
-REFUSED, UNKNOWN = "permissions violation", "authorization "
-"""What is said, in small letters: to what we may not do, and to whom the server does not know."""
+REFUSED = "permissions violation"
+UNKNOWN_USER = "authorization "
+"""Parts of the server's errors, in small letters: for a missing permission, and for a user that it
+does not know.
+"""
 NEVER = "\nIf it never answers, nats-server was started without JetStream (-js)."
 NO_JETSTREAM = (10039, 10076)
 """The server's codes for: not enabled for this account, not enabled at all."""
@@ -129,16 +141,13 @@ Work = Callable[[Bus, Arguments], Awaitable[int]]
 
 
 def on_bus(args: Arguments, work: Work, user: str = "", within_s: float | None = None) -> int:
-    """Connect, work, close. What NATS refuses becomes `Trouble`.
+    """Connect, do the work and close. Raise `Trouble` for everything that NATS refuses.
 
-    `user`: whose work this is, if his credentials lie beside ours (as `weir up` and `weir
-    credentials` write them). `within_s`: what takes longer raises `TimeoutError`.
+    `user`: use the credentials of this user if they are beside ours (`weir up` and `weir
+    credentials` write them). `within_s`: raise `TimeoutError` after this time.
     """
-    return asyncio.run(
-        asyncio.wait_for(
-            _on_bus(_with_credentials_of(current_connection(args), user), args, work), within_s
-        )
-    )
+    connection = _with_credentials_of(current_connection(args), user)
+    return asyncio.run(asyncio.wait_for(_on_bus(connection, args, work), within_s))
 
 
 def _with_credentials_of(connection: Connection, user: str) -> Connection:
@@ -153,9 +162,7 @@ async def _on_bus(connection: Connection, args: Arguments, work: Work) -> int:
     bus = await _connect_bus(connection, errors)
     try:
         return await _unless_refused(work(bus, args), errors)
-    except (
-        BrokenPipeError
-    ):  # of our own output: what the bus loses, its client tells in its own words
+    except BrokenPipeError:  # of our own output; the client reports a lost connection otherwise
         raise
     except (NatsError, ConnectionError) as error:
         raise Trouble(_explain_failure(error, connection)) from error
@@ -164,28 +171,30 @@ async def _on_bus(connection: Connection, args: Arguments, work: Work) -> int:
 
 
 async def _unless_refused(work: Awaitable[int], errors: Errors) -> int:
-    """What we may not do the server says beside the work, which would wait in vain for an
-    answer.
+    """Return the result of the work. Raise `Trouble` if the server reports a missing permission:
+    the work itself would wait in vain for an answer.
     """
-    working, refused = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_refusal(errors))
+    working = asyncio.ensure_future(work)
+    refused = asyncio.ensure_future(_wait_for_refusal(errors))
     try:
         await asyncio.wait({working, refused}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise Trouble(f"these credentials may not do this: {refused.result()}\n{OTHERS}")
+        raise Trouble(f"these credentials do not permit this: {refused.result()}\n{NARROWER}")
     finally:
         await cancel_tasks(working, refused)
 
 
 async def _wait_for_refusal(errors: Errors) -> str:
-    while REFUSED not in (said := str(await errors.get())):
-        pass
-    return said
+    while True:
+        text = str(await errors.get())
+        if REFUSED in text:
+            return text
 
 
 async def _connect_bus(connection: Connection, errors: Errors) -> Bus:
-    """The first error counts: a person waits, and would rather know. Later ones are healed by
-    reconnecting.
+    """Connect, and raise `Trouble` at the first error: a person waits for the answer. The client
+    reconnects after later errors.
     """
     connecting = asyncio.ensure_future(_open_client(connection, errors.put))
     failing = asyncio.ensure_future(errors.get())
@@ -195,11 +204,9 @@ async def _connect_bus(connection: Connection, errors: Errors) -> Bus:
     try:
         if connecting.done():
             return Bus(connecting.result(), SOURCE, patient=False)
-        raise (
-            failing.result()
-            if failing.done()
-            else TimeoutError(f"no answer within {CONNECT_S:g} s")
-        )
+        if failing.done():
+            raise failing.result()
+        raise TimeoutError(f"no answer within {CONNECT_S:g} s")
     except (NatsError, OSError, ValueError) as error:
         raise Trouble(_unreachable_text(error, connection)) from error
     finally:
@@ -224,14 +231,13 @@ async def _open_client(
 
 
 def _unreachable_text(error: Exception, connection: Connection) -> str:
-    if UNKNOWN not in str(error).lower():
-        return f"cannot reach NATS at {connection.public_address}: {error}\n{ELSEWHERE}"
-    refuses = (
-        "refuses the credentials that it was given"
-        if connection.nats_credentials
-        else "wants credentials"
-    )
-    return f"NATS at {connection.public_address} answers, but {refuses}.\n{CREDENTIALS}"
+    address = connection.public_address
+    if UNKNOWN_USER not in str(error).lower():
+        return f"cannot reach NATS at {address}: {error}\n{ELSEWHERE}"
+    refusal = "wants credentials"
+    if connection.nats_credentials:
+        refusal = "refuses the credentials that it was given"
+    return f"NATS at {address} answers, but {refusal}.\n{CREDENTIALS}"
 
 
 def _explain_failure(error: Exception, connection: Connection) -> str:
@@ -239,11 +245,13 @@ def _explain_failure(error: Exception, connection: Connection) -> str:
     if isinstance(error, (NotAdmitted, TooManyReaders)):
         return str(error)
     if is_no_room(error):
-        return f"{where} has no room for it ({error.description}); `weir streams create --orders-gib N` makes some"
+        remedy = "`weir streams create --orders-gib N` makes some"
+        return f"{where} has no room for it ({error.description}); {remedy}"
     if isinstance(error, ServiceUnavailableError):
         if error.err_code in NO_JETSTREAM:
             return f"{where} has no JetStream: start it with -js"
-        return f"{where}: JetStream does not answer. It starts or elects a leader: try again in a few seconds.{NEVER}"
+        remedy = "It starts or elects a leader: try again in a few seconds."
+        return f"{where}: JetStream does not answer. {remedy}{NEVER}"
     if isinstance(error, (NotFoundError, NoStreamResponseError)):
         return f"{where} lacks Weir's streams or buckets: create them with `weir streams create`"
     if isinstance(error, Refused):

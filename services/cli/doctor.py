@@ -96,8 +96,9 @@ def run(args: Arguments) -> int:
 
 
 def _named_files(path: Path, job_path: Path | None) -> tuple[Path, Path | None]:
-    """Return the paths of the program and of its job's file, if there is one. The command line names
-    the program, or a job's file that names it.
+    """Return the paths of the program and of its job's file, if there is one.
+
+    `path`: the program, or a job's file that names it.
     """
     if path.suffix not in YAML:
         beside = path.with_suffix(".yaml")

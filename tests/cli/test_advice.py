@@ -35,7 +35,7 @@ WITHOUT_A_BUS = [
     (
         "jobs --nats {nowhere}",
         1,
-        "start it with `weir up`; it is found from its own folder and those below, elsewhere give --nats URL",
+        "elsewhere, give --nats URL or set WEIR_NATS_URL",
     ),
     ("submit {files}/none.yaml --print", 2, "deploy/jobs/digits.yaml is one to begin with"),
     ("submit {files}/list.yaml --print", 2, "deploy/jobs/digits.yaml explains every field"),
@@ -44,7 +44,7 @@ WITHOUT_A_BUS = [
     ("submit {files}/lost.yaml --print", 2, "`program:` is relative to the job's file"),
     ("submit {files}/slip.yaml --print", 2, "slip.py:1"),
     ("submit {files}/short.yaml --print", 2, "dataset"),
-    ("submit --print", 2, "Give its FILE"),
+    ("submit --print", 2, "give its FILE"),
     ("submit {files}/job.yaml --epochs 3 --print", 2, "goes with --tfjob"),
     ("simulate", 2, "--jobs and --surfaces and --cluster must be given, or --from-log"),
     ("simulate --timeline", 2, "--json OUT"),

@@ -1,6 +1,7 @@
-"""Is there a job of this name to cancel? Pure: from the newest order of each kind on the name.
+"""The standing of a job's name, and the answer to a request.
 
-Waiting for what is said back to a person. Edge.
+`job_standing` is pure: it takes the newest order of each kind on the name. `first_message` reads
+the bus.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ Standing = Literal["unknown", "open", "over"]
 
 
 def job_standing(requested: int, accepted: int, rejected: int, finished: int) -> Standing:
-    """Each is a job's uid, 0 where nothing was said. A refused request for a running job's name
-    changes nothing.
+    """Return the standing of a job's name. Each argument is the uid in the newest message of its
+    kind, 0 if there is none. A rejected request for the name of a running job changes nothing.
     """
     if not requested and not accepted:
         return "unknown"
@@ -42,8 +43,8 @@ async def first_message(
     within_s: float,
     key: str = ">",
 ) -> M | None:
-    """The first order of these kinds stored behind `after` that is the one; None where none comes
-    in time.
+    """Return the first wanted order of these kinds that is stored after the sequence `after`. Return
+    None if none comes within `within_s` seconds.
     """
     wanted = StreamQuery(
         stream_holding(pattern(kinds[0])), [pattern(kind, key) for kind in kinds], after=after

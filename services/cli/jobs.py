@@ -1,7 +1,5 @@
-"""`weir jobs`: every job at a glance, from the view that the allocator keeps.
-
-What jobs that start wait for, read from their own messages, beside the views that the allocator
-keeps. Edge.
+"""`weir jobs`: list all jobs, from the views that the allocator publishes. The table also shows the
+pods that starting jobs wait for, read from the messages of those jobs.
 """
 
 from __future__ import annotations
@@ -37,11 +35,10 @@ def run(args: Arguments) -> int:
 
 
 async def print_jobs(bus: Bus, args: Arguments) -> int:
+    read_views = stored_views if args.json else views_with_starts
     with ExitStack() as screen:
         show = _json_printer() if args.json else _table_printer(bus, args.watch, screen)
-        async with aclosing(
-            (stored_views if args.json else views_with_starts)(bus, args.namespace, args.watch)
-        ) as changes:
+        async with aclosing(read_views(bus, args.namespace, args.watch)) as changes:
             async for views in changes:
                 await show(views)
     return DONE
@@ -60,7 +57,7 @@ def _json_printer() -> Show:
 
 
 def _table_printer(bus: Bus, watch: bool, screen: ExitStack) -> Show:
-    """At a terminal a watched table stays in its place; elsewhere each change prints it anew."""
+    """On a terminal a watched table is updated in place; elsewhere each change prints it again."""
     console = table_console()
     live = screen.enter_context(Live(console=console)) if watch and console.is_terminal else None
     epochs: dict[int, int] = {}
@@ -81,7 +78,7 @@ def _table_printer(bus: Bus, watch: bool, screen: ExitStack) -> Show:
 
 
 async def _total_epochs(bus: Bus, view: JobView) -> int:
-    """How many epochs the job is to have; 0 where its request is stored no more."""
+    """Return the requested number of epochs; 0 if the request is no longer stored."""
     heard = await bus.last_message(JobAccepted, f"{view.namespace}.{view.job}")
     said = heard.message if heard else None
     return said.request.epochs if isinstance(said, JobAccepted) and said.uid == view.uid else 0

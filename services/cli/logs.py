@@ -1,11 +1,7 @@
-"""`weir logs JOB [TASK]`: what a task prints, over the Kubernetes API, or what is kept of a pod
-that is gone. Edge.
+"""`weir logs JOB [TASK]`: the output of a task, from the Kubernetes API. The cluster of `weir up`
+also keeps the output of deleted pods, as many as `services/local/kubelet/kubelet.py` says:
 
-What pods printed, as the one-machine cluster keeps it also of those that are gone. Edge.
-
-<folder>/<namespace>_<pod>_<uid>/<container>.log        how many are kept: services/local/kubelet/kubelet.py
-
-Whose log does a person want? Pure.
+    <folder>/<namespace>_<pod>_<uid>/<container>.log
 """
 
 from __future__ import annotations
@@ -46,8 +42,11 @@ from shared.text import format_count
 EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow")
 NO_RETRIES = urllib3.Retry(0)
 CHUNK = 4096
-LEFT_OUT = "weir logs: left out {lines} of Weir's own work, TensorFlow's start and its echoes; --all shows them"
-ELSEWHERE = f"`weir up` is found from its own folder and those below, elsewhere give --kube URL (usually {connection.KUBE})."
+LEFT_OUT = "weir logs: left out {lines} of Weir, of TensorFlow's start and of repetitions; --all shows them"
+ELSEWHERE = (
+    "`weir up` is found from its own folder and those below, elsewhere give --kube URL "
+    f"(usually {connection.KUBE})."
+)
 
 
 @command(EXAMPLES)
@@ -59,11 +58,11 @@ ELSEWHERE = f"`weir up` is found from its own folder and those below, elsewhere 
     required=False,
     metavar="[TASK]",
     help="a role, or one task of it by its pod's number: worker, worker-2 (default: chief); "
-    f"of a `weir up` also those of the last {format_count(PODS, 'pod')} that are gone",
+    f"with `weir up` also those of the last {format_count(PODS, 'deleted pod')}",
 )
 @flag("-f", "--follow", help="go on with new output")
-@flag("-a", "--all", help="also Weir's own work, TensorFlow's start, its echoes")
-@flag("--json", help="all output as it was printed: Weir's own lines are JSON")
+@flag("-a", "--all", help="also lines of Weir, TensorFlow's start, repetitions")
+@flag("--json", help="all output as it was printed: lines of Weir are JSON")
 @option(
     "--kube",
     metavar="URL",
@@ -78,12 +77,9 @@ def run(args: Arguments) -> int:
         if not pods and not gone:
             return connection.on_bus(args, _raise_missing_log)
         pod = choose_pod(pods, args.task, gone)
-        put = _print_raw if args.json else _readable_printer(pod.name.removeprefix(f"{args.job}-"))
-        chunks = (
-            _kept_lines(pod.kept)
-            if pod.kept
-            else _read_pod_log(api, args.namespace, pod.name, args.follow)
-        )
+        task = pod.name.removeprefix(f"{args.job}-")
+        put = _print_raw if args.json else _readable_printer(task)
+        chunks = _kept_chunks(pod.kept) if pod.kept else _read_pod_log(api, args, pod.name)
         left_out = _print_lines(whole_lines(chunks), put, everything=args.all or args.json)
     if left_out:
         print(LEFT_OUT.format(lines=format_count(left_out, "line")), file=sys.stderr)
@@ -91,19 +87,21 @@ def run(args: Arguments) -> int:
 
 
 def _print_lines(lines: Iterable[bytes], put: Callable[[bytes], None], everything: bool) -> int:
-    """How many were left out."""
+    """Print the lines; return the number of lines left out."""
+    if everything:
+        for line in lines:
+            put(line)
+        return 0
     left_out = 0
-    for line, shown in (
-        ((line, True) for line in lines) if everything else without_repeated_failures(lines)
-    ):
-        if shown and (everything or not is_routine(line)):
+    for line, shown in without_repeated_failures(lines):
+        if shown and not is_routine(line):
             put(line)
         else:
             left_out += 1
     return left_out
 
 
-def _kept_lines(file: Path) -> Iterator[bytes]:
+def _kept_chunks(file: Path) -> Iterator[bytes]:
     print(f"weir logs: the pod is gone; this is {file}", file=sys.stderr)
     with file.open("rb") as stream:
         while chunk := stream.read(CHUNK):
@@ -111,13 +109,14 @@ def _kept_lines(file: Path) -> Iterator[bytes]:
 
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Each as soon as it is whole; the last one as it is."""
-    left = b""
+    """Yield each line as soon as it is complete; the last one may have no line end."""
+    rest = b""
     for chunk in chunks:
-        *whole, left = (left + chunk).split(b"\n")
-        yield from (line + b"\n" for line in whole)
-    if left:
-        yield left
+        *complete, rest = (rest + chunk).split(b"\n")
+        for line in complete:
+            yield line + b"\n"
+    if rest:
+        yield rest
 
 
 def _print_raw(line: bytes) -> None:
@@ -136,7 +135,7 @@ def _readable_printer(task: str) -> Callable[[bytes], None]:
 
 
 async def _raise_missing_log(bus: Bus, args: Arguments) -> int:
-    """There are no pods: why, knows the view that the allocator keeps."""
+    """Raise `Trouble` with the reason why the job has no pods, from the allocator's views."""
     async with aclosing(follow_views(bus, None)) as changes:
         raise Trouble(describe_missing_log(f"{args.namespace}.{args.job}", await anext(changes)))
 
@@ -163,8 +162,10 @@ def _pod_from_metadata(meta: Any) -> Pod:
     return Pod(meta.name, (meta.labels or {}).get(ROLE, ""), meta.creation_timestamp.timestamp())
 
 
-def _read_pod_log(api: Any, namespace: str, pod: str, follow: bool) -> Iterator[bytes]:
-    answer = api.read_namespaced_pod_log(pod, namespace, follow=follow, _preload_content=False)
+def _read_pod_log(api: Any, args: Arguments, pod: str) -> Iterator[bytes]:
+    answer = api.read_namespaced_pod_log(
+        pod, args.namespace, follow=args.follow, _preload_content=False
+    )
     try:
         while chunk := answer.read1(CHUNK):
             yield chunk
@@ -189,7 +190,7 @@ def _explain_errors() -> Iterator[None]:
 
 
 def _error_message(error: Any) -> str:
-    """The message of the Status object; what there is, where the answer is none."""
+    """Return the message of the Status object; the HTTP status if the answer has none."""
     try:
         return str(msgspec.json.decode(error.body or b"")["message"])
     except (msgspec.DecodeError, KeyError, TypeError):
@@ -200,20 +201,27 @@ TASK = re.compile(r"(chief|ps|worker)-\d+")
 
 
 def kept_pods(folder: str, namespace: str, job: str) -> list[Pod]:
-    """Of one job's pods, living ones among them; `made_s`: when each last printed."""
+    """Return the pods of a job with a kept log; some may still run. `made_s` of each is the time of
+    its last output.
+    """
     try:
-        found = [*Path(folder).iterdir()] if folder else []
+        folders = [*Path(folder).iterdir()] if folder else []
     except OSError:
         return []
-    return [pod for each in found for pod in _pod_kept_log(each, namespace, job)]
+    pods = [_pod_with_kept_log(each, namespace, job) for each in folders]
+    return [pod for pod in pods if pod is not None]
 
 
-def _pod_kept_log(folder: Path, namespace: str, job: str) -> Iterator[Pod]:
+def _pod_with_kept_log(folder: Path, namespace: str, job: str) -> Pod | None:
+    """Return the pod of a folder; None if it is another job's, or has no log."""
     space, name, *_ = [*folder.name.split("_"), ""]
-    task = TASK.fullmatch(name.removeprefix(f"{job}-")) if name.startswith(f"{job}-") else None
-    file = next(iter(sorted(folder.glob("*.log"))), None) if task and space == namespace else None
-    if task and file:
-        yield Pod(name, task[1], file.stat().st_mtime, file)
+    if space != namespace or not name.startswith(f"{job}-"):
+        return None
+    task = TASK.fullmatch(name.removeprefix(f"{job}-"))
+    files = sorted(folder.glob("*.log")) if task else []
+    if not task or not files:
+        return None
+    return Pod(name, task[1], files[0].stat().st_mtime, files[0])
 
 
 CHIEF = "chief"
@@ -221,7 +229,7 @@ CHIEF = "chief"
 
 @dataclass(frozen=True)
 class Pod:
-    """`kept`: where its log is, if the pod is gone."""
+    """A pod of the job. `kept`: the file of its log, if it is read from there."""
 
     name: str
     role: str
@@ -230,10 +238,8 @@ class Pod:
 
 
 def choose_pod(pods: Sequence[Pod], task: str | None, gone: Sequence[Pod] = ()) -> Pod:
-    """The newest pod of the task (`worker-2`, or the whole pod's name) or role (`worker`); else the
-    newest chief.
-
-    One that is `gone` where none that is there fits.
+    """Return the newest pod of a task (`worker-2`, or the pod's full name) or of a role (`worker`).
+    Without a `task`, return the newest chief. A pod that is `gone` is chosen only if no other fits.
     """
     wanted = task or CHIEF
     fitting = _matching_pods(pods, wanted) or _matching_pods(gone, wanted)

@@ -1,4 +1,4 @@
-"""`weir page`: the page in a browser, beside a system that runs; until Ctrl-C. It only looks."""
+"""`weir page`: serve the page for a running system until Ctrl-C. The page only reads."""
 
 from __future__ import annotations
 

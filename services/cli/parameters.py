@@ -1,16 +1,13 @@
-"""Words on the command line: names and durations. How counts, times and foreign text are told:
-`shared/text.py`.
+"""Parse the values on the command line: names, durations, numbers, policies, times and kinds of
+events. Each function raises `ValueError` with the reason. `shared/text.py` formats values.
 
-Policies by the names that a person types; `module:function` is one of their own, and is
-imported.
+A policy `module:function` is a custom one, and is imported. A time is a function of now:
 
-A point in time as people write it. Pure: `now` is an argument.
+    2026-11-21T13:45:02, 2026-11-21 13:45      in this machine's time zone, or with Z or +01:00
+    13:45, 13:45:02                            of today
+    10m ago, -10m, 10m, now                    before now
 
-2026-11-21T13:45:02, 2026-11-21 13:45, with Z or +01:00 behind it     else in this machine's time zone
-13:45, 13:45:02                                                       of today
-10m ago, -10m, 10m, now                                               so long before now
-
-Which facts a person names: `training.resumed`, all of `training`, or `resumed` alone. Pure.
+A kind is named `training.resumed`; `training` names all of its area, `resumed` is enough too.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ def parse_name(text: str) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in `90`, `90s`, `10m`, `2h` or `1.5d`."""
+    """Return the seconds of `90`, `90s`, `10m`, `2h` or `1.5d`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if not found:
         raise ValueError(f"{text!r} is not a duration such as 90s, 10m, 2h or 1d")
@@ -60,7 +57,7 @@ def _parse_number(text: str, is_valid: Callable[[float], bool], description: str
 
 
 def parse_policies(text: str) -> tuple[str, ...]:
-    """Names with commas between, as an argument."""
+    """Parse names of policies with commas between them. Import the custom ones."""
     from services.allocator.custom_policies import register_policies
 
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
@@ -76,13 +73,13 @@ def parse_policy(text: str) -> str:
 
 
 Moment = Callable[[float], float]
-"""Seconds since 1970, from now."""
+"""A function from now to a point in time; both are seconds since 1970."""
 CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 MOMENT_FORMATS = "a time (2026-11-21T13:45:02, 13:45) or an age (10m ago, -10m)"
 
 
 def parse_moment(text: str, zone: tzinfo | None = None) -> Moment:
-    """`zone` None: that of this machine. Raises `ValueError`."""
+    """Parse a point in time. `zone`: the time zone of texts without one; None: this machine's."""
     words = text.strip()
     if words == "now":
         return lambda now: now
@@ -98,7 +95,7 @@ def _parse_age(words: str) -> Moment | None:
 
 
 def _parse_clock(words: str, zone: tzinfo | None) -> Moment | None:
-    """Of the day that it is in that zone."""
+    """Parse a time of today, in this zone."""
     if not CLOCK.fullmatch(words):
         return None
     hour, minute, second = ([*map(int, words.split(":")), 0])[:3]
@@ -127,15 +124,13 @@ NAMED: dict[str, tuple[str, ...]] = {
     **{area: tuple(tag for tag in BY_TAG if tag.startswith(f"{area}.")) for area in AREAS},
     **{tag: (tag,) for tag in BY_TAG},
 }
-"""Tags, by whatever names them: the second word (`changed`: of a job and of capacity), the first,
-or both.
+"""The tags that a name means: the second word (`changed`: of a job and of capacity), the first, or
+both.
 """
 
 
 def parse_kinds(text: str) -> tuple[str, ...]:
-    """Tags; several names are separated by commas. Raises `ValueError` with all the names
-    that there are.
-    """
+    """Return the tags of kinds, separated by commas. Raise `ValueError` with all known tags."""
     named = [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in named if name not in NAMED]
     if unknown or not named:

@@ -1,11 +1,9 @@
-"""Can this be a training program? What can be told without running it: its syntax, the names that
-it binds, and with how many arguments its plain functions can be called. Pure.
+"""Check a training program without running it, and store it in the bucket of its namespace.
 
-A name counts however it is bound: defined, imported, assigned, perhaps under a condition. Where
-names may be bound that no reader sees (`from x import *`, `globals()`), the trainer is left to find
-out.
-
-Training programs in the object store of their namespace: kept once, by digest. Edge.
+The check reads the syntax, the names that the module binds, and the number of arguments of its
+plain functions. A name may be bound in any way: defined, imported, assigned, under a condition. If
+names may be bound invisibly (`from x import *`, `globals()`), only the trainer can report missing
+functions. A program is stored once, by its digest.
 """
 
 from __future__ import annotations
@@ -37,18 +35,16 @@ CALLED = {
     "loss": ("labels", "outputs"),
     "dataset": ("start", "stop"),
 }
-"""With which arguments the trainer calls what."""
+"""The arguments with which the trainer calls each function."""
 UNSEEN = {"globals", "locals", "vars", "exec"}
 
 
 class NoPython(Trouble):
-    """The text is not Python, or has a slip that keeps it from being read."""
+    """The text is not Python, or has a syntax error."""
 
 
 def check_program(body: bytes, path: Path) -> None:
-    """Raises `Trouble` with the place of a syntax error, or the names of the functions that are
-    missing.
-    """
+    """Raise `Trouble` with the place of a syntax error, or with every missing or wrong function."""
     with warnings.catch_warnings(action="ignore"):
         try:
             tree = ast.parse(body, path.name)
@@ -58,34 +54,32 @@ def check_program(body: bytes, path: Path) -> None:
             raise NoPython(f"{path}:{error.lineno or 1}: {error.msg}", WRONG_USE) from error
         except (ValueError, RecursionError, MemoryError) as error:
             raise NoPython(f"{path} is not a Python file: {error}", WRONG_USE) from error
-    wrong = "" if _has_hidden_names(tree) else missing_functions(path.name, names)
-    if reasons := [
-        *([wrong] if wrong else ()),
-        *_signature_errors(tree, path),
-        *_unsupported_arguments(tree, path),
-    ]:
+    missing = "" if _has_hidden_names(tree) else missing_functions(path.name, names)
+    reasons = [missing] if missing else []
+    reasons += [*_signature_errors(tree, path), *_unsupported_arguments(tree, path)]
+    if reasons:
         raise Trouble("\n".join(reasons), WRONG_USE)
 
 
 def _signature_errors(tree: ast.Module, path: Path) -> Iterator[str]:
-    """Functions that cannot be called as the trainer calls them; a decorator may change that, so it
-    excuses one.
+    """Yield an error for each function that the trainer cannot call. Skip decorated functions,
+    because a decorator may change the arguments.
     """
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name in CALLED and not node.decorator_list:
-            wanted = CALLED[node.name]
-            if not _accepts_count(node.args, len(wanted)):
-                yield f"{path}:{node.lineno}: {node.name} is called as {node.name}({', '.join(wanted)})"
+        if not isinstance(node, ast.FunctionDef) or node.name not in CALLED or node.decorator_list:
+            continue
+        arguments = CALLED[node.name]
+        if not _accepts_count(node.args, len(arguments)):
+            call = f"{node.name}({', '.join(arguments)})"
+            yield f"{path}:{node.lineno}: {node.name} is called as {call}"
 
 
 def _unsupported_arguments(tree: ast.Module, path: Path) -> Iterator[str]:
-    """Arguments of an optimizer that the trainer would refuse."""
+    """Yield an error for each optimizer argument that the trainer would refuse."""
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.keyword)
-            and node.arg == "ema_overwrite_frequency"
-            and not _is_none(node.value)
-        ):
+        if not isinstance(node, ast.keyword) or node.arg != "ema_overwrite_frequency":
+            continue
+        if not _is_none(node.value):
             yield f"{path}:{node.value.lineno}: {NO_OVERWRITE}"
 
 
@@ -94,24 +88,22 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def _accepts_count(arguments: ast.arguments, count: int) -> bool:
-    """Whether so many arguments by position are enough, and not too many."""
-    most = len(arguments.posonlyargs) + len(arguments.args)
-    by_name = any(default is None for default in arguments.kw_defaults)
-    return (
-        most - len(arguments.defaults) <= count <= (count if arguments.vararg else most)
-        and not by_name
-    )
+    """Return True if a function can be called with `count` positional arguments."""
+    if any(default is None for default in arguments.kw_defaults):
+        return False  # a keyword argument is required
+    maximum = len(arguments.posonlyargs) + len(arguments.args)
+    minimum = maximum - len(arguments.defaults)
+    return minimum <= count and (count <= maximum or arguments.vararg is not None)
 
 
 def _bound_names(table: symtable.SymbolTable) -> set[str]:
-    """Names that the module binds, also from within (`global`)."""
-    whole = table.get_type() == "module"
-    mine = {
-        s.get_name()
-        for s in table.get_symbols()
-        if _is_bound(s) and (whole or s.is_declared_global())
-    }
-    return mine.union(*map(_bound_names, table.get_children()))
+    """Return the names that the module binds, also within functions (`global`)."""
+    is_module = table.get_type() == "module"
+    names = set()
+    for symbol in table.get_symbols():
+        if _is_bound(symbol) and (is_module or symbol.is_declared_global()):
+            names.add(symbol.get_name())
+    return names.union(*map(_bound_names, table.get_children()))
 
 
 def _is_bound(symbol: symtable.Symbol) -> bool:
@@ -119,11 +111,12 @@ def _is_bound(symbol: symtable.Symbol) -> bool:
 
 
 def _has_hidden_names(tree: ast.Module) -> bool:
-    return any(
-        (isinstance(node, ast.ImportFrom) and node.names[0].name == "*")
-        or (isinstance(node, ast.Name) and node.id in UNSEEN)
-        for node in ast.walk(tree)
-    )
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            return True
+        if isinstance(node, ast.Name) and node.id in UNSEEN:
+            return True
+    return False
 
 
 T = TypeVar("T")
@@ -132,7 +125,7 @@ MIB = 1 << 20
 
 
 def read_program(path: Path) -> bytes:
-    """The program's text; raises `Trouble` for what cannot be read or is too large to travel."""
+    """Return the program's text. Raise `Trouble` if it is unreadable or too large to store."""
     try:
         size = path.stat().st_size
         if size <= LARGEST_PROGRAM:
@@ -143,7 +136,8 @@ def read_program(path: Path) -> bytes:
             f"cannot read the program {path}: {error.strerror}; {hint}", WRONG_USE
         ) from error
     raise Trouble(
-        f"the program {path} has {size / MIB:.1f} MiB; at most {LARGEST_PROGRAM // MIB} MiB travel. {ADVICE}",
+        f"the program {path} has {size / MIB:.1f} MiB; at most {LARGEST_PROGRAM // MIB} MiB are "
+        f"possible. {ADVICE}",
         FAILED,
     )
 
@@ -158,9 +152,7 @@ digest = programs.digest_of
 # ---------------------------------------------------------------- on the bus
 
 LEADER_S, AGAIN_S = 3.0, 0.2
-"""For how long a bucket that does not answer may be without a leader, and when to ask again;
-seconds.
-"""
+"""Seconds that a bucket without an answer may take to elect a leader, and between two attempts."""
 NOTHING = digest(b"")
 UNPROVISIONED = (
     "namespace {0} is not provisioned on this bus: it has no bucket for the programs of its jobs. Nothing was sent.\n"
@@ -175,8 +167,7 @@ FULL = (
 
 
 async def store_program(bus: Bus, body: bytes, namespace: str = DEFAULT_NAMESPACE) -> str:
-    """Store a program in the bucket of its namespace unless it is there and whole; return its
-    digest.
+    """Store a program in the bucket of its namespace unless it is there complete; return its digest.
 
     Raises `Trouble` if the namespace has no bucket, or no room in it.
     """
@@ -192,8 +183,8 @@ async def require_bucket(bus: Bus, namespace: str) -> None:
 
 
 async def _in_bucket(namespace: str, use: Callable[[], Awaitable[T]]) -> T:
-    """Use the bucket of a namespace. One that does not answer may be choosing a leader: it is asked
-    for a while.
+    """Use the bucket of a namespace. Retry for a while if it does not answer: it may be electing a
+    leader.
     """
     until_s = time.monotonic() + LEADER_S
     while True:

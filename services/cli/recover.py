@@ -1,12 +1,8 @@
-"""`weir recover FOLDER`: after a loss of the bus, say which jobs can go on from their checkpoints,
-and let them.
+"""`weir recover FOLDER`: after a loss of the bus, list the jobs that can continue from their
+checkpoints, and submit them again.
 
-What the checkpoint folders say of jobs, when the bus that knew them is lost. Edge: it reads
-files.
-
-A job's folder holds its request, its program, and marks beside the checkpoints that its ledger has
-named (`shared/checkpoints.py`). A checkpoint is complete where its files have the digest of
-its mark.
+A job's folder holds its request, its program, and a mark beside each committed checkpoint
+(`shared/checkpoints.py`). A checkpoint is complete if its files have the digest in its mark.
 """
 
 from __future__ import annotations
@@ -72,22 +68,28 @@ async def recover_jobs(found: list[Remains], bus: Bus, args: Arguments) -> int:
     if not args.resume:
         if can_go_on:
             print(
-                f"\n`weir recover {args.folder} --resume` asks for what can go on, each with its newest checkpoint"
+                f"\n`weir recover {args.folder} --resume` submits the jobs that can go on, "
+                "each with its newest checkpoint"
             )
         return DONE
-    troubles = [trouble for each in can_go_on if (trouble := await resume_job(bus, each))]
-    for trouble in troubles:
-        print(trouble, file=sys.stderr)
-    return FAILED if troubles else DONE
+    errors = []
+    for job in can_go_on:
+        error = await resume_job(bus, job)
+        if error:
+            errors.append(error)
+    for error in errors:
+        print(error, file=sys.stderr)
+    return FAILED if errors else DONE
 
 
 def print_table(found: Iterable[Remains], known: set[str]) -> None:
     rows = [(each.name, describe_progress(each), describe_standing(each, known)) for each in found]
     if not rows:
         print("no job has left anything here")
-    wide = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
-    for name, how_far, how in rows:
-        print(f"{single_line(name):<{wide[0]}}  {how_far:<{wide[1]}}  {how}")
+    name_width = max((len(row[0]) for row in rows), default=0)
+    progress_width = max((len(row[1]) for row in rows), default=0)
+    for name, progress, standing in rows:
+        print(f"{single_line(name):<{name_width}}  {progress:<{progress_width}}  {standing}")
 
 
 def describe_progress(job: Remains) -> str:
@@ -99,7 +101,7 @@ def describe_progress(job: Remains) -> str:
 
 
 def describe_standing(job: Remains, known: set[str]) -> str:
-    """Return in words what can become of a job."""
+    """Return the state of a job in words."""
     if job.folder in known:
         return "the bus knows it"
     if job.step < 0:
@@ -112,9 +114,7 @@ def is_resumable(job: Remains) -> bool:
 
 
 async def known_folders(bus: Bus) -> set[str]:
-    """Return the folders of all jobs that the bus knows, and of those that another job has gone on
-    with.
-    """
+    """Return the folders of all jobs on the bus, and the folders from which they continue."""
     folders: set[str] = set()
     async for entry in read_entries(
         bus, [StreamQuery(ORDERS, [pattern(JobAccepted)])], follow=False
@@ -128,7 +128,7 @@ async def known_folders(bus: Bus) -> set[str]:
 
 
 async def resume_job(bus: Bus, job: Remains) -> str:
-    """Ask for the job again, from its newest checkpoint; return why it is refused, or nothing."""
+    """Submit the job again, from its newest checkpoint. Return the error, empty if it is accepted."""
     request = job.request
     if program_file.digest(job.program) != request.program.digest:
         return f"{job.name}: its program was not kept whole; submit it with `checkpoint.continue_from: {job.folder}`"
@@ -150,18 +150,14 @@ async def resume_job(bus: Bus, job: Remains) -> str:
         print(f"job {job.name} goes on from step {job.step:,} (uid {uid})", flush=True)
         return ""
     if isinstance(answer, JobRejected):
-        return "\n".join(
-            [
-                f"{job.name} is refused:",
-                *(f"  - {single_line(reason)}" for reason in answer.reasons),
-            ]
-        )
+        reasons = [f"  - {single_line(reason)}" for reason in answer.reasons]
+        return "\n".join([f"{job.name} is refused:", *reasons])
     return f"{job.name}: no answer within {ANSWER_S:g} s; the request stays stored"
 
 
 class Remains(msgspec.Struct, frozen=True, kw_only=True):
-    """One job. `folder`: for `checkpoint.continue_from`; `step`: of its newest complete checkpoint,
-    -1: none.
+    """The files of one job. `folder`: the value for `checkpoint.continue_from`. `step`: of the newest
+    complete checkpoint, -1 if there is none.
     """
 
     folder: str
@@ -181,8 +177,8 @@ class Remains(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_remains(place: Path) -> list[Remains]:
-    """Return the jobs below a folder of checkpoints, or in a file that `--print` made; in the order
-    of their names.
+    """Return the jobs below a folder of checkpoints, or in a file written by `--print`, sorted by
+    name.
     """
     try:
         found = _read_remains(place) if place.is_file() else list(_remains_below(place))
@@ -198,46 +194,41 @@ def _read_remains(file: Path) -> list[Remains]:
 
 
 def _remains_below(place: Path) -> Iterator[Remains]:
-    """What a job wrote itself is read with care: its folder, and not its request, says whose it
-    is.
+    """Yield the jobs below a folder. Their files are not trusted, because jobs write them: the
+    namespace is that of the folder, so a request with another one is left out.
     """
     for file in sorted(place.rglob(REQUEST)):
         home = file.parents[1]
         folder = home.relative_to(place).as_posix()
         with contextlib.suppress(msgspec.DecodeError, OSError):
             request = msgspec.json.decode(file.read_bytes(), type=JobRequested)
-            program = (
-                (home / PROGRAM).read_bytes()
-                if (home / PROGRAM).stat().st_size <= LARGEST_PROGRAM
-                else b""
-            )
+            is_too_large = (home / PROGRAM).stat().st_size > LARGEST_PROGRAM
+            program = b"" if is_too_large else (home / PROGRAM).read_bytes()
             if checkpoints.is_in_namespace(folder, request.namespace):
                 step, mark = _newest_checkpoint(home)
-                samples, total = (mark.samples, mark.total_samples) if mark else (None, None)
                 yield Remains(
                     folder=folder,
                     request=request,
                     program=program,
                     step=step,
-                    samples=samples,
-                    total_samples=total,
+                    samples=mark.samples if mark else None,
+                    total_samples=mark.total_samples if mark else None,
                 )
 
 
 def _newest_checkpoint(home: Path) -> tuple[int, CommitMark | None]:
-    """Return the step and the mark of the newest checkpoint that is complete; -1 and None where
-    there is none.
-    """
-    marks = sorted(
-        home.glob(f"gen-*/ckpt-*{COMMITTED}"),
-        key=lambda file: checkpoints.checkpoint_step(_checkpoint_path(file)),
-    )
+    """Return the step and the mark of the newest complete checkpoint; -1 and None without one."""
+    marks = sorted(home.glob(f"gen-*/ckpt-*{COMMITTED}"), key=_step_of_mark)
     for file in reversed(marks):
         with contextlib.suppress(msgspec.DecodeError, OSError):
             mark = msgspec.json.decode(file.read_bytes(), type=CommitMark)
             if mark.digest == _checkpoint_digest(_checkpoint_path(file)):
-                return checkpoints.checkpoint_step(_checkpoint_path(file)), mark
+                return _step_of_mark(file), mark
     return -1, None
+
+
+def _step_of_mark(mark: Path) -> int:
+    return checkpoints.checkpoint_step(_checkpoint_path(mark))
 
 
 def _checkpoint_path(mark: Path) -> str:
@@ -246,9 +237,8 @@ def _checkpoint_path(mark: Path) -> str:
 
 def _checkpoint_digest(path: str) -> str:
     index = Path(f"{path}{INDEX}")
-    parts = [
-        file for file in index.parent.glob(f"{index.stem}.*") if checkpoints.is_in_digest(file.name)
-    ]
-    return checkpoints.checkpoint_digest(
-        index.read_bytes(), [(file.name, file.stat().st_size) for file in parts]
-    )
+    sizes = []
+    for file in index.parent.glob(f"{index.stem}.*"):
+        if checkpoints.is_in_digest(file.name):
+            sizes.append((file.name, file.stat().st_size))
+    return checkpoints.checkpoint_digest(index.read_bytes(), sizes)

@@ -1,8 +1,7 @@
-"""`weir report JOB`: one page about one job, for a browser; it may be sent to somebody, for it is
-whole in itself.
+"""`weir report JOB`: write one page about one job, for a browser. The page needs no other file.
 
-The log is read from its beginning, as far as it tells of this job and of nodes, and folded as `weir
-top` and the page fold it.
+The messages about the job and about nodes are read from the beginning of the log, and folded as
+`weir top` and `weir page` fold them.
 """
 
 from __future__ import annotations
@@ -55,19 +54,17 @@ async def write_report(bus: Bus, args: Arguments) -> int:
     story = board.jobs.get(f"{args.namespace}.{args.job}")
     if story is None:
         raise Trouble(
-            f"the log tells of no job {args.namespace}/{args.job} that was accepted; `weir jobs` lists them"
+            f"the log has no accepted job {args.namespace}/{args.job}; `weir jobs` lists all jobs"
         )
-    notes = [said for stream in (ORDERS, FACTS) if (said := await missing_beginning(bus, stream))]
+    notes = [await missing_beginning(bus, stream) for stream in (ORDERS, FACTS)]
     epochs = passes.seconds if passes.uid == story.uid else []
-    write_page(
-        report_page(contents(board, story, epochs, time.time(), notes)),
-        args.output or f"{args.job}.html",
-    )
+    shown = contents(board, story, epochs, time.time(), [note for note in notes if note])
+    write_page(report_page(shown), args.output or f"{args.job}.html")
     return DONE
 
 
 async def fold_log(bus: Bus, namespace: str, job: str) -> tuple[Board, Passes]:
-    """All that the log tells of the job and of nodes."""
+    """Return the board and the epochs of the job, from all messages about the job and nodes."""
     of_nodes = pattern(CapacityChanged)
     wanted = [
         StreamQuery(ORDERS, entry_filters(ORDERS, job, namespace)),

@@ -1,6 +1,4 @@
-"""What somebody means who types a command that there is not: nearest in meaning, else in spelling.
-Pure.
-"""
+"""Suggest commands for an unknown word: the nearest in meaning, else in spelling. Pure."""
 
 from __future__ import annotations
 
@@ -31,35 +29,33 @@ MEANT: dict[tuple[str, ...], tuple[str, ...]] = {
     ("bus", "nats", "topics", "subjects"): ("streams",),
     ("schema", "api", "docs"): ("asyncapi",),
 }
-"""What other tools call it, and which of our commands it may be here."""
+"""The words of other tools, and the commands of Weir that do the same."""
 BY_WORD = {word: names for words, names in MEANT.items() for word in words}
 NEAR = 0.6  # of difflib's ratio
 
 
 def suggest_commands(word: str, known: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of commands that are `known` (with what each does), the likeliest first; perhaps
-    none.
+    """Return the names of the commands that `word` may mean, the likeliest first. `known`: the help
+    text of each command, by name.
     """
     small = word.lower()
     if small in known:
         return (small,)
-    begun = tuple(name for name in known if small and name.startswith(small))
-    return (
-        BY_WORD.get(small)
-        or begun
-        or tuple(difflib.get_close_matches(small, known, n=1, cutoff=NEAR))
-    )
+    if small in BY_WORD:
+        return BY_WORD[small]
+    longer = tuple(name for name in known if small and name.startswith(small))
+    return longer or tuple(difflib.get_close_matches(small, known, n=1, cutoff=NEAR))
 
 
 def describe_unknown_command(words: Sequence[str], known: Mapping[str, str]) -> str:
-    """What to tell who typed these words, the first of which is no command."""
+    """Return the error for a command line that begins with an unknown command."""
     first, *rest = words
     if first == "help":
-        whose = rest[0] if rest and rest[0] in known else ""
-        return f"help is `weir{f' {whose}' if whose else ''} --help`"
+        command = f" {rest[0]}" if rest and rest[0] in known else ""
+        return f"help is `weir{command} --help`"
     names = suggest_commands(first, known)
     if not names:
         return f"there is no command {first!r}; `weir --help` lists them"
-    wide = max(map(len, names))
-    told = [f"  weir {name:<{wide}}  {known[name]}" for name in names]
-    return "\n".join([f"there is no command {first!r}; did you mean", *told])
+    width = max(map(len, names))
+    lines = [f"  weir {name:<{width}}  {known[name]}" for name in names]
+    return "\n".join([f"there is no command {first!r}; did you mean", *lines])

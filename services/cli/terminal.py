@@ -1,6 +1,6 @@
-"""Where a person looks: a console that leaves a closed pipe to the command, as plain `print` does.
+"""The console that a command prints to. Like `print`, it raises an error when the pipe is closed.
 
-What is no terminal has lines without an end, one a row, for whoever cuts and counts them.
+Without a terminal, lines have no maximum width, so that other programs can cut and count them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ class Terminal(Console):
         raise BrokenPipeError
 
     def put(self, drawn: RenderableType) -> None:
-        """Without the blanks that only fill the last column."""
+        """Print without the blanks at the ends of lines."""
         with self.capture() as captured:
             self.print(drawn)
         print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
 
 
 def table_console() -> Terminal:
-    """As wide as it is."""
+    """Return a console as wide as the terminal; without a width limit if there is no terminal."""
     return Terminal(width=None if sys.stdout.isatty() else ENDLESS)

@@ -56,7 +56,7 @@ async def test_the_report_of_an_unknown_job_is_an_error(
 
     assert (
         done.code == 1
-        and "no job default/nothing that was accepted; `weir jobs` lists them" in done.err
+        and "the log has no accepted job default/nothing; `weir jobs` lists all jobs" in done.err
     )
 
 

@@ -356,7 +356,7 @@ async def test_a_too_large_program_is_refused_before_sending(prompt: Prompt, job
 
     said = await prompt("submit", job, "--nats", NOWHERE)
 
-    assert said.code == 1 and "16.0 MiB; at most 16 MiB travel" in said.err
+    assert said.code == 1 and "16.0 MiB; at most 16 MiB are possible" in said.err
 
 
 async def test_a_request_too_large_for_the_allocator_or_the_server_is_refused(

@@ -31,7 +31,7 @@ from services.cli.up import cluster_file
 from services.console.job_file import examples_folder
 from services.console.report import runs
 from services.console.top import demo_screen
-from services.console.top.demo_screen import Turns
+from services.console.top.demo_screen import ProgressLines
 from services.local.stack import CannotStart, Stack
 from shared.messages import (
     AllocationDecided,
@@ -152,7 +152,7 @@ async def _show_live(console: Console, watched: Trial) -> None:
 
 async def _print_progress(console: Console, watched: Trial) -> None:
     say = partial(console.print, markup=False, soft_wrap=True)
-    telling = asyncio.create_task(print_turns(watched, say, Turns()))
+    telling = asyncio.create_task(print_turns(watched, say, ProgressLines()))
     try:
         await _play_story(watched)
     finally:
@@ -160,7 +160,7 @@ async def _print_progress(console: Console, watched: Trial) -> None:
         console.print(demo_screen.draw(watched, "the end", time.time()))
 
 
-async def print_turns(watched: Trial, say: Callable[[str], None], turns: Turns) -> None:
+async def print_turns(watched: Trial, say: Callable[[str], None], turns: ProgressLines) -> None:
     """Where no picture can stay in its place: line by line."""
     while True:
         newest = next(reversed(watched.of(ProgressReported)), None)
@@ -170,7 +170,7 @@ async def print_turns(watched: Trial, say: Callable[[str], None], turns: Turns) 
 
 
 async def _redraw_screen(live: Live, watched: Trial) -> None:
-    turns = Turns()
+    turns = ProgressLines()
     while True:
         live.update(
             demo_screen.draw(watched, turns.heading(watched.saying, time.monotonic()), time.time())

@@ -17,7 +17,7 @@ from services.cli.trial import Trial
 from services.console.report import runs
 from services.console.report.runs import CpuSample, Run
 from services.console.top import demo_screen
-from services.console.top.demo_screen import Turns
+from services.console.top.demo_screen import ProgressLines
 from shared.bus.consumer import StoredMessage
 from shared.messages import (
     JobFinished,
@@ -208,7 +208,7 @@ def test_a_utilisation_has_its_period() -> None:
 async def test_each_step_of_the_demo_and_its_progress_is_a_line() -> None:
     watched, lines = Watched(), list[str]()
     telling = asyncio.ensure_future(
-        demo.print_turns(cast(Trial, watched), lines.append, Turns(report_s=0.0))
+        demo.print_turns(cast(Trial, watched), lines.append, ProgressLines(report_s=0.0))
     )
 
     async def until(count: int) -> None:

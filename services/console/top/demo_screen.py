@@ -37,53 +37,53 @@ UTILISATION = f"utilisation, last {WINDOW_S:g} s"
 
 
 def sizes(decided: list[AllocationDecided], generation: int) -> Counter[str]:
-    """How many tasks of each role a generation has."""
-    tasks = next((d.tasks for d in reversed(decided) if d.generation == generation), ())
-    return Counter(t.role for t in tasks)
+    """Return the number of tasks of each role that a generation has."""
+    for decision in reversed(decided):
+        if decision.generation == generation:
+            return Counter(task.role for task in decision.tasks)
+    return Counter()
 
 
-def draw(watched: WatchedJob, saying: str, now_s: float) -> Panel:
+def draw(watched: WatchedJob, event: str, now_s: float) -> Panel:
     reports, resumed = watched.of(ProgressReported), watched.of(TrainingResumed)
-    parts = Group(
-        Text(saying, style="bold"), _nodes(watched), _figures(watched, reports, resumed, now_s)
-    )
+    figures = _figures(watched, reports, resumed, now_s)
+    parts = Group(Text(event, style="bold"), _nodes(watched), figures)
     return Panel(parts, title="weir", width=100)
 
 
 def _nodes(watched: WatchedJob) -> Table:
     table = Table("node", "cores held", "tasks", expand=True, box=None)
-    nodes = {c.node: c for c in watched.of(CapacityChanged)}
+    nodes = {node.node: node for node in watched.of(CapacityChanged)}
     for name, node in sorted(nodes.items()):
         table.add_row(name, _cores(node), _tasks(node))
     return table
 
 
 def _cores(node: CapacityChanged) -> Text:
-    """A bar: ours green, others' red, free dim."""
-    own = sum(p.resources.cpu for p in node.own)
-    others = node.allocatable.cpu - node.free.cpu - own
-    cells = [round(share / node.allocatable.cpu * STEPS) for share in (own, others)]
+    """Draw a bar: ours green, others' red, free dim."""
+    own, others = _held_cores(node)
+    own_cells = round(own / node.allocatable.cpu * STEPS)
+    other_cells = round(others / node.allocatable.cpu * STEPS)
+    free_cells = max(STEPS - own_cells - other_cells, 0)
     return Text.assemble(
-        ("█" * cells[0], "green"),
-        ("█" * cells[1], "red"),
-        ("·" * max(STEPS - sum(cells), 0), "dim"),
+        ("█" * own_cells, "green"), ("█" * other_cells, "red"), ("·" * free_cells, "dim")
     )
 
 
+def _held_cores(node: CapacityChanged) -> tuple[float, float]:
+    """Return the cores of our pods and of all others."""
+    own = sum(pod.resources.cpu for pod in node.own)
+    return own, node.allocatable.cpu - node.free.cpu - own
+
+
 def _tasks(node: CapacityChanged) -> Text:
-    text = Text("strangers " if _strangers(node) else "", style="red")
-    for pod in sorted(node.own, key=lambda p: p.pod):
+    _, others = _held_cores(node)
+    text = Text("strangers " if others > 1e-6 else "", style="red")
+    for pod in sorted(node.own, key=lambda pod: pod.pod):
         role, serial = pod.pod.rsplit("-", 2)[1:]
-        text.append(
-            f"{role}-{serial} ",
-            style=f"{COLOURS.get(role, '')} {'strike' if pod.terminating else ''}",
-        )
+        strike = "strike" if pod.terminating else ""
+        text.append(f"{role}-{serial} ", style=f"{COLOURS.get(role, '')} {strike}")
     return text
-
-
-def _strangers(node: CapacityChanged) -> bool:
-    own = sum(p.resources.cpu for p in node.own)
-    return node.allocatable.cpu - node.free.cpu - own > 1e-6
 
 
 def _figures(
@@ -92,74 +92,67 @@ def _figures(
     resumed: list[TrainingResumed],
     now_s: float,
 ) -> Table:
-    table = Table(
-        "generation",
-        "step",
-        "examples/s",
-        "loss",
-        UTILISATION,
-        "last pause",
-        "done",
-        box=None,
-        expand=True,
-    )
+    headings = ("generation", "step", "examples/s", "loss", UTILISATION, "last pause", "done")
+    table = Table(*headings, box=None, expand=True)
     if not reports:
         return table
     last = reports[-1]
-    pauses = [r.pause_s for r in resumed if r.pause_s is not None]
+    pause = ""
+    for start in resumed:
+        if start.pause_s is not None:
+            pause = format_duration(start.pause_s, fine=True)
     table.add_row(
         str(last.generation),
         str(last.step),
         f"{last.samples_per_second:,.0f}",
         "" if last.loss is None else f"{last.loss:.3f}",
         f"{runs.utilisation(watched.cpu, now_s - WINDOW_S, now_s):.0%}",
-        format_duration(pauses[-1], fine=True) if pauses else "",
+        pause,
         ProgressBar(total=last.total_samples, completed=last.samples, width=WIDTH),
     )
     return table
 
 
 REPORT_S, STILL_S = 5.0, 15.0
-"""Between two reports; and how long nothing may be said."""
+"""Between two reports; the longest time without a line."""
 
 
-class Turns:
-    """The last line and its time."""
+class ProgressLines:
+    """The lines of a job's progress: the last one, its time, and the current event."""
 
     def __init__(self, report_s: float = REPORT_S, still_s: float = STILL_S) -> None:
         self.report_s, self.still_s = report_s, still_s
-        self._saying = ""
-        self._turned_s = 0.0
-        self._said_s = 0.0
+        self._event = ""
+        self._event_s = 0.0
+        self._line_s = 0.0
         self._report: ProgressReported | None = None
 
-    def line(self, saying: str, report: ProgressReported | None, now_s: float) -> str:
+    def line(self, event: str, report: ProgressReported | None, now_s: float) -> str:
         """Return the next line; empty if there is none. `report`: the newest."""
-        line = self._line(saying, report, now_s)
-        self._said_s = now_s if line else self._said_s
+        line = self._next_line(event, report, now_s)
+        if line:
+            self._line_s = now_s
         return line
 
-    def _line(self, saying: str, report: ProgressReported | None, now_s: float) -> str:
-        if self._turns(saying, now_s):
-            return saying
-        if (
-            report is not None
-            and report is not self._report
-            and now_s >= self._said_s + self.report_s
-        ):
+    def _next_line(self, event: str, report: ProgressReported | None, now_s: float) -> str:
+        if self._is_new(event, now_s):
+            return event
+        silent_s = now_s - self._line_s
+        if report is not None and report is not self._report and silent_s >= self.report_s:
             self._report = report
             return sentence(report)
-        late = saying and now_s >= self._said_s + self.still_s
-        return f"{format_duration(now_s - self._turned_s)} so far: {saying}" if late else ""
+        if event and silent_s >= self.still_s:
+            return f"{format_duration(now_s - self._event_s)} so far: {event}"
+        return ""
 
-    def heading(self, saying: str, now_s: float) -> str:
+    def heading(self, event: str, now_s: float) -> str:
         """Return the current event and its duration."""
-        self._turns(saying, now_s)
-        return f"{saying} ({format_duration(now_s - self._turned_s)})" if saying else ""
+        self._is_new(event, now_s)
+        return f"{event} ({format_duration(now_s - self._event_s)})" if event else ""
 
-    def _turns(self, saying: str, now_s: float) -> bool:
-        """Return True if the event is new."""
-        if saying == self._saying:
+    def _is_new(self, event: str, now_s: float) -> bool:
+        """Return True if the event is new, and note its time."""
+        if event == self._event:
             return False
-        self._saying, self._turned_s = saying, now_s
+        self._event, self._event_s = event, now_s
         return True

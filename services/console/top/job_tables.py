@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from services.allocator.job_views import ENDED, SILENT, JobView
+from services.allocator.job_views import SILENT, JobView
 from services.console.board.figures import is_ended, recent_losses, share_done, time_left_s
 from services.console.board.job_history import JobHistory
 from services.console.text.cells import GAP as CELL_GAP
@@ -55,22 +55,28 @@ def job_table(jobs: Sequence[JobHistory], letters: Letters, width: int) -> Table
     """Draw the jobs of `weir top`. A wider screen has more columns; long numbers shorten or drop
     the curve.
     """
-    cells = {heading: [cell(job) for job in jobs] for heading, cell in columns(width).items()}
+    cells = {}
+    for heading, cell in columns(width).items():
+        cells[heading] = [cell(job) for job in jobs]
     needed = {"JOB": NAME} | _column_widths(cells, width)
     widths = fitting(needed, YIELDING, width - BADGE - CELL_GAP, CELL_GAP)
     del widths["JOB"]
+    if "CURVE" in widths:
+        cells["CURVE"] = [curve(recent_losses(job), widths["CURVE"]) for job in jobs]
     left = width - sum(widths.values()) - len(widths) - BADGE - 2
     name = min(max(left, NAME), _name_width(jobs, width, "WHY" in widths))
-    drawn = plain_table(("", "JOB", *widths), RIGHT, [BADGE, name, *widths.values()], width)
-    drawn.columns[1].max_width = name
+    table = plain_table(("", "JOB", *widths), RIGHT, [BADGE, name, *widths.values()], width)
+    table.columns[1].max_width = name
     for number, job in enumerate(jobs):
-        letter = letters.get(job.key)
-        first = badge(letter) if letter and letter != MANY else Text(f" {letter or ' '} ")
-        shown = {heading: cells[heading][number] for heading in widths}
-        if "CURVE" in shown:
-            shown["CURVE"] = curve(recent_losses(job), widths["CURVE"])
-        drawn.add_row(first, Text(_job_name(job), "bold"), *shown.values())
-    return drawn
+        letter = job_badge(letters.get(job.key, " "))
+        shown = [cells[heading][number] for heading in widths]
+        table.add_row(letter, Text(_job_name(job), "bold"), *shown)
+    return table
+
+
+def job_badge(letter: str) -> Text:
+    """Return the coloured letter of a job; without colour if it has no letter of its own."""
+    return Text(f" {letter} ") if letter in (MANY, " ") else badge(letter)
 
 
 def _name_width(jobs: Sequence[JobHistory], width: int, reasoned: bool) -> int:
@@ -83,10 +89,12 @@ def _column_widths(cells: Mapping[str, Sequence[Text | str]], width: int) -> dic
     """Return the columns that each heading and its cells need; the curve takes the rest."""
     widths = {}
     for heading, column in cells.items():
-        widths[heading] = max(LEAST.get(heading, len(heading)), longest(column))
+        least = LEAST.get(heading, len(heading))
+        widths[heading] = max(least, longest(column))
     if "WHY" in widths:
         widths["WHY"] = WHY
-    over = BADGE + NAME + sum(widths.values()) + CELL_GAP * (len(widths) + 1) - width
+    gaps = CELL_GAP * (len(widths) + 1)
+    over = BADGE + NAME + sum(widths.values()) + gaps - width
     widths["CURVE"] = min(max(CURVE - over, SHORT_CURVE), CURVE)
     return widths
 
@@ -95,8 +103,9 @@ def in_order(jobs: Iterable[JobHistory]) -> list[JobHistory]:
     """Return running jobs, oldest first; then ended jobs, the newest end first."""
 
     def sort_key(job: JobHistory) -> tuple[bool, float, int]:
-        ended = is_ended(job.view)
-        return ended, -job.view.finished_s if ended else job.view.submitted_s, job.uid
+        if is_ended(job.view):
+            return True, -job.view.finished_s, job.uid
+        return False, job.view.submitted_s, job.uid
 
     return sorted(jobs, key=sort_key)
 
@@ -169,11 +178,12 @@ ORDER = (
 
 
 def columns(width: int) -> dict[str, Cell]:
-    known = NARROW
-    for least, cells in ((WIDE, MORE), (WIDER, BARS), (WIDEST, ALL)):
+    """Return the columns that a screen of this width has, in their order."""
+    cells = dict(NARROW)
+    for least, more in ((WIDE, MORE), (WIDER, BARS), (WIDEST, ALL)):
         if width >= least:
-            known = known | cells
-    return {heading: known[heading] for heading in ORDER if heading in known}
+            cells.update(more)
+    return {heading: cells[heading] for heading in ORDER if heading in cells}
 
 
 NUMBERS = ("PS", "WORKERS", "GEN", "EPOCHS", "DONE", "EXAMPLES/S", "LOSS", "PAUSE")
@@ -213,37 +223,49 @@ def jobs_table(views: Iterable[JobView], epochs: Mapping[int, int], width: int) 
     `epochs`: the epochs of each job by uid, if known. If `width` is too small, the least important
     columns are dropped; names and causes are folded; nothing is cut.
     """
-    oldest = sorted(views, key=lambda view: (view.submitted_s, view.uid))
-    rows = [dict(zip(HEADINGS, row(view, epochs.get(view.uid, 0)), strict=True)) for view in oldest]
+    rows = []
+    for view in sorted(views, key=lambda view: (view.submitted_s, view.uid)):
+        cells = row(view, epochs.get(view.uid, 0))
+        rows.append(dict(zip(HEADINGS, cells, strict=True)))
     shown = jobs_table_columns(rows, width)
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, GAP - 1, 0, 0))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, GAP - 1, 0, 0))
     for heading, wide in shown.items():
         side: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
         fixed = wide if heading == WHY_COLUMN else None
         folded = heading in FOLDED
-        drawn.add_column(heading, justify=side, no_wrap=not folded, overflow="fold", width=fixed)
-    for cells in rows:
-        drawn.add_row(*(cells[heading] for heading in shown))
-    return drawn
+        table.add_column(heading, justify=side, no_wrap=not folded, overflow="fold", width=fixed)
+    for job_cells in rows:
+        table.add_row(*map(job_cells.__getitem__, shown))
+    return table
 
 
 def jobs_table_columns(rows: Sequence[Mapping[str, Text]], width: int) -> dict[str, int]:
     """Return the headings that fit, each with its width."""
-    wide = {}
+    widths = {}
     for heading in HEADINGS:
-        wide[heading] = longest([heading, *(cells[heading] for cells in rows)])
-    least = wide | {WHY_COLUMN: min(wide[WHY_COLUMN], LEAST_WHY)}
+        widths[heading] = longest([heading, *(cells[heading] for cells in rows)])
+    widest_why = widths[WHY_COLUMN]
+    widths[WHY_COLUMN] = min(widest_why, LEAST_WHY)
     dropped: tuple[str, ...] = DROPPED_FIRST
     if all(cells["NAMESPACE"].plain == DEFAULT_NAMESPACE for cells in rows):
         dropped = ("NAMESPACE", *DROPPED_FIRST)
-    kept = fitting(least, dropped, width, GAP)
+    kept = fitting(widths, dropped, width, GAP)
     if WHY_COLUMN in kept:
         rest = max(width - total_width(kept, GAP), 0)
-        kept[WHY_COLUMN] = min(wide[WHY_COLUMN], kept[WHY_COLUMN] + rest)
+        kept[WHY_COLUMN] = min(widest_why, kept[WHY_COLUMN] + rest)
     return kept
 
 
 def row(view: JobView, epochs: int) -> list[Text]:
+    """Return the cells of a job, in the order of `HEADINGS`."""
+    done = speed = pause = NOTHING
+    if view.total_samples:
+        done = f"{100 * view.samples / view.total_samples:.1f} %"
+    if view.samples_per_second:
+        speed = f"{view.samples_per_second:,.0f}"
+    if view.pauses:
+        pause = format_duration(view.pauses[-1], fine=True)
+    why = _end_text(view) if is_ended(view) else headline(view.why or view.reason)
     return [
         Text(view.namespace),
         Text(view.job, "bold"),
@@ -252,13 +274,11 @@ def row(view: JobView, epochs: int) -> list[Text]:
         Text(_size_text(view.workers, view.wanted_workers)),
         Text(str(view.generation or NOTHING)),
         Text(_epochs_text(view, epochs)),
-        Text(f"{100 * view.samples / view.total_samples:.1f} %" if view.total_samples else NOTHING),
-        Text(f"{view.samples_per_second:,.0f}" if view.samples_per_second else NOTHING),
+        Text(done),
+        Text(speed),
         Text(NOTHING if view.loss is None else f"{view.loss:.4f}"),
-        Text(format_duration(view.pauses[-1], fine=True) if view.pauses else NOTHING),
-        Text(
-            _end_text(view) if view.phase in ENDED.values() else headline(view.why or view.reason)
-        ),
+        Text(pause),
+        Text(why),
     ]
 
 
@@ -279,4 +299,4 @@ def _end_text(view: JobView) -> str:
     if view.finished_s > view.submitted_s:
         parts.insert(0, f"after {format_duration(view.finished_s - view.submitted_s)}")
     cause = headline(view.why)
-    return ", ".join(parts) + (f": {cause}" if cause else "")
+    return f"{', '.join(parts)}: {cause}" if cause else ", ".join(parts)

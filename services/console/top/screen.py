@@ -26,7 +26,6 @@ from services.console.text.cells import (
     OTHERS,
     Letters,
     Part,
-    badge,
     bar,
     cap_columns,
     cores,
@@ -36,7 +35,7 @@ from services.console.text.cells import (
     style,
 )
 from services.console.text.sentences import ASK
-from services.console.top.job_tables import WIDEST, in_order, job_table
+from services.console.top.job_tables import WIDEST, in_order, job_badge, job_table
 from shared.messages import Resources
 from shared.text import (
     format_count,
@@ -50,7 +49,7 @@ from shared.text import (
 DECISIONS = 8
 HEADS = 14
 """Lines other than rows: the heading, the sums, three titles with column headings, and space."""
-READING = "reading what is stored …"
+READING = "reading the log …"
 """Shown in place of an empty part until the whole log is read."""
 NO_NODES = "no node is known: is the monitor running?"
 WAIT = ("Pending", "Starting")
@@ -93,12 +92,12 @@ def draw_screen(
     parts += _title("nodes", len(board.nodes), space.nodes, _empty_text(look, NO_NODES))
     if board.nodes:
         parts.append(node_table(shown_first(board.nodes.values(), space.nodes), letters, width))
-    no_jobs = _empty_text(look, f"there are none; {ASK}")
+    no_jobs = _empty_text(look, f"none; {ASK}")
     reason = _first_reason(jobs, letters, width)
     parts += _title("jobs", len(jobs), space.jobs, no_jobs, reason)
     if jobs:
         parts.append(job_table(jobs[: space.jobs], letters, width))
-    no_decisions = _empty_text(look, "there were none")
+    no_decisions = _empty_text(look, "none")
     parts += _title("last decisions", len(decisions), space.decisions, no_decisions)
     if decisions:
         newest = decisions[: -space.decisions - 1 : -1]
@@ -106,8 +105,8 @@ def draw_screen(
     return Group(*parts)
 
 
-def _empty_text(look: ScreenOptions, said: str) -> str:
-    return READING if look.reading else said
+def _empty_text(look: ScreenOptions, text: str) -> str:
+    return READING if look.reading else text
 
 
 def room(nodes: int, jobs: int, decisions: int, height: int | None) -> Room:
@@ -132,9 +131,8 @@ def _heading(board: Board, look: ScreenOptions, width: int) -> Iterator[Text]:
         space = max(width - left.cell_len - right.cell_len - 1, 0)
         where.truncate(space, overflow="ellipsis", pad=True)
     yield Text.assemble(left, where, " ", right)
-    if look.reading and not board.nodes and not board.jobs:
-        summary = READING
-    else:
+    summary = READING
+    if board.nodes or board.jobs or not look.reading:
         nodes, held = format_count(len(board.nodes), "node"), percent(utilisation(board.totals))
         summary = f"{nodes}, {held} of the cores ours; jobs: {_phase_counts(board)}"
     yield Text(summary, no_wrap=True, overflow="ellipsis")
@@ -145,17 +143,22 @@ def _connection_state(look: ScreenOptions) -> Text:
         lasted = format_duration(max(look.now_s - look.cut_s, 0.0))
         return Text(f" CUT OFF from the bus for {lasted} ", "bold white on red")
     if look.reading:
-        return Text("reads what is stored", "bold yellow")
+        return Text("reading the log", "bold yellow")
     return Text("live", "bold green")
 
 
 def _phase_counts(board: Board) -> str:
     """Return the number of jobs in each phase; all ended jobs are counted together."""
-    phases = Counter(job.view.shown_phase for job in board.jobs.values() if not is_ended(job.view))
-    counts = [f"{number} {phase.lower()}" for phase, number in sorted(phases.items())]
-    ended = len(board.jobs) - phases.total()
+    phases = Counter[str]()
+    ended = 0
+    for job in board.jobs.values():
+        if is_ended(job.view):
+            ended += 1
+        else:
+            phases[job.view.shown_phase.lower()] += 1
+    counts = [f"{number} {phase}" for phase, number in sorted(phases.items())]
     if ended:
-        counts.append(f"{ended} over")
+        counts.append(f"{ended} ended")
     return ", ".join(counts) or "none"
 
 
@@ -178,9 +181,10 @@ def _title(
     left = total - shown
     note = "" if total else f": {none}"
     if left > 0:
-        note = f"; {left} more {'is' if left == 1 else 'are'} not shown"
-    parts = (title, "bold"), (f"{UNITS.get(title, '')}{note}{more}", "dim")
-    yield Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
+        are = "is" if left == 1 else "are"
+        note = f"; {left} more {are} not shown"
+    notes = f"{UNITS.get(title, '')}{note}{more}"
+    yield Text.assemble((title, "bold"), (notes, "dim"), no_wrap=True, overflow="ellipsis")
 
 
 NAME, FIGURES = 24, 55
@@ -190,23 +194,24 @@ HEADINGS = ("NODE", "HELD BY", "OURS", "OTHERS", "FREE", "ALL", "GIB OURS/ALL", 
 
 
 def node_table(nodes: Sequence[Node], letters: Letters, width: int) -> Table:
-    name = min(max((len(node.name) for node in nodes), default=0), cap_columns(NAME, width))
-    room = bar_width(width - name)
-    drawn = plain_table(HEADINGS, HEADINGS[2:7], [name])
-    drawn.columns[0].max_width = max(name, len(HEADINGS[0]))
+    longest_name = max((len(node.name) for node in nodes), default=0)
+    name = min(longest_name, cap_columns(NAME, width))
+    table = plain_table(HEADINGS, HEADINGS[2:7], [name])
+    table.columns[0].max_width = max(name, len(HEADINGS[0]))
     for node in nodes:
-        amounts = (node.ours.cpu, node.others.cpu, node.free.cpu, node.allocatable.cpu)
-        memory = f"{gib(node.ours.memory_gib)}/{gib(node.allocatable.memory_gib)}"
-        load = {job: held.cpu for job, held in node.load.items()}
-        shown = load_bar(load, node.others.cpu, node.free.cpu, letters, room)
-        drawn.add_row(
-            Text(node.name, "bold"),
-            shown,
-            *map(cores, amounts),
-            memory,
-            Text(node.closed, "bold red"),
-        )
-    return drawn
+        table.add_row(*_node_cells(node, letters, bar_width(width - name)))
+    return table
+
+
+def _node_cells(node: Node, letters: Letters, width: int) -> Iterator[Text | str]:
+    """Yield the cells of a node, in the order of `HEADINGS`. `width`: of its bar."""
+    load = {job: held.cpu for job, held in node.load.items()}
+    yield Text(node.name, "bold")
+    yield load_bar(load, node.others.cpu, node.free.cpu, letters, width)
+    for amount in (node.ours, node.others, node.free, node.allocatable):
+        yield cores(amount.cpu)
+    yield f"{gib(node.ours.memory_gib)}/{gib(node.allocatable.memory_gib)}"
+    yield Text(node.closed, "bold red")
 
 
 def bar_width(width: int) -> int:
@@ -218,18 +223,18 @@ def load_bar(
 ) -> Text:
     """Draw the cores of our jobs, then those of others, then the free ones."""
     parts = []
-    for letter, amount in sorted((letters.get(job, MANY), amount) for job, amount in load.items()):
+    for job, amount in load.items():
+        letter = letters.get(job, MANY)
         parts.append(Part(amount, letter, style(letter)))
+    parts.sort(key=lambda part: (part.character, part.amount))
     return bar([*parts, Part(others, OTHERS), Part(free, FREE, "dim")], width)
 
 
 def shown_first(nodes: Iterable[Node], most: int) -> list[Node]:
     """Return all nodes by name; of too many those with most cores of ours, then the closed ones."""
-    known = sorted(nodes, key=_by_name)
-    if len(known) <= most:
-        return known
-    chosen = sorted(known, key=lambda node: (-node.ours.cpu, not node.closed))[:most]
-    return sorted(chosen, key=_by_name)
+    by_name = sorted(nodes, key=_by_name)
+    by_use = sorted(by_name, key=lambda node: (-node.ours.cpu, not node.closed))
+    return sorted(by_use[:most], key=_by_name)
 
 
 def _by_name(node: Node) -> tuple[str | int, ...]:
@@ -247,16 +252,16 @@ def sum_lines(totals: Totals, load: Mapping[str, Resources], letters: Letters, w
     amounts = (t.ours_gib, t.others_gib, t.free_gib, t.allocatable_gib, t.used_gib)
     gib_text = _sum_text(gib, amounts, "GiB")
     room = max(min(width - max(len(cores_text), len(gib_text)) - 12, WIDEST_BAR), 8)
-    drawn = plain_table(("", "", ""))
     cores_bar = load_bar(by_cores, t.others, t.free, letters, room)
-    drawn.add_row(Text("all nodes", "bold"), cores_bar, cores_text)
     gib_bar = load_bar(by_gib, t.others_gib, t.free_gib, letters, room)
-    drawn.add_row(Text("memory", "bold"), gib_bar, gib_text)
-    return drawn
+    table = plain_table(("", "", ""))
+    table.add_row(Text("all nodes", "bold"), cores_bar, cores_text)
+    table.add_row(Text("memory", "bold"), gib_bar, gib_text)
+    return table
 
 
-def _sum_text(written: Callable[[float], str], amounts: Sequence[float], unit: str) -> str:
-    ours, others, free, whole, used = map(written, amounts)
+def _sum_text(number: Callable[[float], str], amounts: Sequence[float], unit: str) -> str:
+    ours, others, free, whole, used = map(number, amounts)
     held = f"ours {ours}, others {others}, free {free} of {whole} {unit}"
     return f"{held}; used {used}" if amounts[-1] else held
 
@@ -270,14 +275,14 @@ def decision_table(
     """Draw the decisions. `zone` None: the zone of this machine."""
     sizes = [decided_size(decision, width >= WIDE) for decision in decisions]
     widths = [3, 8, DECISION_NAME_WIDTH, max(map(len, sizes), default=0)]
-    drawn = plain_table(("", "AT", "JOB", "IS TO HAVE", "WHY"), (), widths, width)
-    drawn.columns[2].max_width = cap_columns(DECISION_NAME_WIDTH, width)
+    table = plain_table(("", "AT", "JOB", "IS TO HAVE", "WHY"), (), widths, width)
+    table.columns[2].max_width = cap_columns(DECISION_NAME_WIDTH, width)
     for decision, size in zip(decisions, sizes, strict=True):
         at = datetime.fromtimestamp(decision.at_s, UTC).astimezone(zone)
-        letter = letters.get(f"{decision.namespace}.{decision.job}", " ")
-        first = Text(f" {letter} ") if letter in (MANY, " ") else badge(letter)
-        drawn.add_row(first, f"{at:%H:%M:%S}", Text(decision.job, "bold"), size, _reason(decision))
-    return drawn
+        letter = job_badge(letters.get(f"{decision.namespace}.{decision.job}", " "))
+        name = Text(decision.job, "bold")
+        table.add_row(letter, f"{at:%H:%M:%S}", name, size, _reason(decision))
+    return table
 
 
 def decided_size(decision: Decision, in_full: bool) -> str:
@@ -293,7 +298,7 @@ def decided_size(decision: Decision, in_full: bool) -> str:
 def _reason(decision: Decision) -> Text:
     """Return the reason and the forecast; for an abandoned generation the cause of that."""
     if decision.abandoned:
-        return Text(f"given up: {headline(decision.abandoned)}", "bold red")
+        return Text(f"abandoned: {headline(decision.abandoned)}", "bold red")
     gain_s = decision.gain_s
     forecast = ""
     if gain_s:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.console.top.demo_screen import Turns
+from services.console.top.demo_screen import ProgressLines
 from shared.messages import ProgressReported
 from tests.console.board.builders import progress
 
@@ -10,7 +10,11 @@ TRACES = "a step is traced"
 
 
 def told(
-    turns: Turns, saying: str, report: ProgressReported | None, until_s: int, since_s: int = 0
+    turns: ProgressLines,
+    saying: str,
+    report: ProgressReported | None,
+    until_s: int,
+    since_s: int = 0,
 ) -> dict[int, str]:
     """By second, what is said; it is asked every second."""
     lines = {now_s: turns.line(saying, report, float(now_s)) for now_s in range(since_s, until_s)}
@@ -18,7 +22,7 @@ def told(
 
 
 def test_without_news_the_demo_repeats_the_awaited_step_and_its_duration() -> None:
-    lines = told(Turns(still_s=15.0), TRACES, None, 80)
+    lines = told(ProgressLines(still_s=15.0), TRACES, None, 80)
 
     later = {15: "15 s", 30: "30 s", 45: "45 s", 60: "1 min", 75: "1 min 15 s"}
     assert lines == {0: TRACES} | {
@@ -27,7 +31,7 @@ def test_without_news_the_demo_repeats_the_awaited_step_and_its_duration() -> No
 
 
 def test_a_new_line_is_not_followed_by_a_repetition_at_once() -> None:
-    turns = Turns(report_s=5.0, still_s=15.0)
+    turns = ProgressLines(report_s=5.0, still_s=15.0)
     reports = [progress(samples) for samples in range(100, 900, 100)]
 
     lines = [turns.line("it trains", reports[now_s // 10], float(now_s)) for now_s in range(80)]
@@ -41,7 +45,7 @@ def test_a_new_line_is_not_followed_by_a_repetition_at_once() -> None:
 
 
 def test_a_new_step_restarts_the_count() -> None:
-    turns = Turns(still_s=15.0)
+    turns = ProgressLines(still_s=15.0)
     told(turns, TRACES, None, 20)
 
     assert told(turns, "it trains", None, 40, since_s=20) == {
@@ -51,11 +55,11 @@ def test_a_new_step_restarts_the_count() -> None:
 
 
 def test_before_the_first_step_nothing_is_printed() -> None:
-    assert told(Turns(), "", None, 40) == {}
+    assert told(ProgressLines(), "", None, 40) == {}
 
 
 def test_an_unchanged_picture_counts_in_its_heading() -> None:
-    turns = Turns()
+    turns = ProgressLines()
 
     assert [turns.heading(TRACES, now_s) for now_s in (5.0, 6.0, 70.0)] == [
         f"{TRACES} ({long})" for long in ("0 s", "1 s", "1 min 5 s")

@@ -176,7 +176,7 @@ def test_the_screen_shows_that_the_log_is_being_read(there: Scenery) -> None:
 
     first = shown(draw_screen(there.board, look, {}, 120, 40), 120)[0]
 
-    assert "reads what is stored" in first and "live" not in first
+    assert "reading the log" in first and "live" not in first
 
 
 def test_nothing_is_absent_before_the_log_is_read() -> None:
@@ -184,9 +184,7 @@ def test_nothing_is_absent_before_the_log_is_read() -> None:
 
     lines = shown(draw_screen(initial_board(), look, {}, 100, 24), 100)
 
-    assert sum("reading what is stored …" in line for line in lines) == 4, (
-        "the heading and three parts"
-    )
+    assert sum("reading the log …" in line for line in lines) == 4, "the heading and three parts"
     text = "\n".join(lines)
     assert not any(claim in text for claim in ("monitor running", "none", "0 nodes", "of 0 cores"))
 
@@ -197,7 +195,7 @@ def test_an_empty_cluster_has_hints() -> None:
     assert (
         "is the monitor running?" in text
         and "`weir submit FILE` asks for one" in text
-        and "there were none" in text
+        and "last decisions: none" in text
     )
 
 

@@ -3,13 +3,17 @@
 An alias repeats a part of the document, and aliases of aliases multiply: 400 bytes stand for more
 values than any memory holds. So the size is computed on the parsed tree, where an alias costs
 nothing, and only then is it built.
+
+`InvalidFile` names the faults of a file that a person wrote, by line: scenarios, CSV files and
+exported logs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
 import yaml
 
 LONGEST = 4 << 20
@@ -99,3 +103,19 @@ def _construct(documents: list[yaml.Node | None]) -> list[Any]:
         raise yaml.YAMLError(str(error)) from error
     finally:
         loader.dispose()
+
+
+class FileError(msgspec.Struct, frozen=True, order=True):
+    """A reason against a file: the line, and the fault there."""
+
+    line: int
+    said: str
+
+
+class InvalidFile(ValueError):
+    """A file that cannot be used; its text has a line for each reason."""
+
+    def __init__(self, reasons: Iterable[FileError]) -> None:
+        self.reasons = tuple(sorted(reasons))
+        texts = [f"line {reason.line}{reason.said}" for reason in self.reasons]
+        super().__init__("\n".join(texts))

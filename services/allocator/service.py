@@ -52,7 +52,7 @@ from shared.bus.bus import Bus
 from shared.bus.client import RETRY_S
 from shared.bus.consumer import StoredMessage, StreamSetBack
 from shared.bus.dead_letters import DeadLetterCount, namespace_of
-from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
+from shared.bus.log_reader import LastNodeFacts, read_last_node_facts
 from shared.bus.publisher import Stale
 from shared.bus.snapshots import SnapshotStore
 from shared.messages import (

@@ -37,12 +37,12 @@ from services.console.report import runs as runs_module
 from services.console.report.runs import describe_different_jobs, runs_table
 from services.console.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.whatif import event_log
-from services.whatif.invalid_file import InvalidFile
 from services.whatif.simulator import csv_files, recorded_run
 from services.whatif.simulator import scenario as scenario_module
 from services.whatif.simulator.outcome import Run, run_figures, timeline
 from services.whatif.simulator.run import simulate
 from services.whatif.simulator.scenario import Cluster, Scenario, Surface, Work
+from shared.documents import InvalidFile
 from shared.text import format_count
 
 EXAMPLES = ("weir simulate --jobs jobs.csv --surfaces speeds.csv --cluster nodes.yaml",)

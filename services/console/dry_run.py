@@ -27,8 +27,7 @@ from services.console.log_reader import read_entries
 from services.console.trouble import WRONG_USE, Trouble
 from services.whatif.proposal import Effect, Outlook, outlook
 from shared.bus.bus import Bus
-from shared.bus.log_reader import StreamQuery
-from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
+from shared.bus.log_reader import LastNodeFacts, StreamQuery, read_last_node_facts
 from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CapacityFact, DeadLetter
 from shared.runtime import config

@@ -21,8 +21,7 @@ from services.console.log_reader import CLUSTER_CLOCKS_S, read_entries
 from services.whatif.event_log import History, LogEntry, Moment, is_cause
 from services.whatif.explain.explanation import DecisionRecord
 from shared.bus.bus import Bus
-from shared.bus.log_reader import StreamQuery
-from shared.bus.node_facts import read_last_node_facts
+from shared.bus.log_reader import StreamQuery, read_last_node_facts
 from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CapacityFact
 

@@ -7,8 +7,8 @@ its node, never by its phase alone: on a dead node a pod stays `Running` for eve
 Kubernetes cannot have made raises `MalformedObject`; an annotation never does, because it can have
 any content.
 
-`shared/kube/eviction.py` says which taints evict pods. A node that is not ready or unreachable has
-a taint as well, but it is judged by its readiness (`steps/task_reports.py`).
+`evicts_pods` (`shared/kube/objects.py`) knows the taints that evict pods. A node that is not ready
+or unreachable has a taint as well, but it is judged by its readiness (`steps/task_reports.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from msgspec.structs import replace
 
 from services.launcher.pods import read_resources
 from shared.kube import labels
-from shared.kube.eviction import TAKEN_AWAY, evicts_pods
-from shared.kube.objects import ApiObject, MalformedObject
+from shared.kube.objects import TAKEN_AWAY, ApiObject, MalformedObject, evicts_pods
 from shared.messages import CORDONED, DELETED, EVICTED, TAINTED, Resources, Role, Taint, Whole
 
 Amounts = dict[str, str | int | float]

@@ -3,6 +3,11 @@
 Each fact is folded into the view and marks its job as changed. One loop reconciles the changed
 jobs, so a burst of facts is answered once. Nothing is performed before the log has been read and
 all objects of the cluster have been listed.
+
+`Snapshot` is what the launcher has read from the bus. It is stored, so that a restart reads only
+the rest of the log, even if old facts are gone. Promise: a loaded snapshot has the content of the
+messages up to `after`, and no others. If it cannot be read, or if a stream was made anew and ends
+before it, it counts as absent.
 """
 
 from __future__ import annotations
@@ -20,23 +25,22 @@ import structlog
 
 from services.launcher import view
 from services.launcher.actions import Action, CreateAction, CreateSecret, Publish
-from services.launcher.credentials import Minter, load_minter
 from services.launcher.events import EventWriter, job_event
 from services.launcher.facts import NodeFact, ObjectKind, PodFact, PolicyFact, ServiceFact
-from services.launcher.kube import Executor, watch_objects, watched_kinds
+from services.launcher.kube import Executor, Minter, load_minter, watch_objects, watched_kinds
 from services.launcher.metrics import LauncherMetrics
 from services.launcher.reconcile import next_check_s, reconcile
 from services.launcher.settings import Settings as Settings
-from services.launcher.snapshot import KEY, Snapshot, load_snapshot
 from services.launcher.steps.task_reports import drop_reported_pods
+from services.launcher.view import BusState
 from shared.bounds import within_bounds
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.bus.client import RETRY_S
 from shared.bus.consumer import StoredMessage, StreamSetBack
 from shared.bus.publisher import Stale
-from shared.bus.snapshots import SnapshotStore, encode_state
-from shared.kube import limiter
+from shared.bus.snapshots import NoSnapshot, SnapshotAhead, SnapshotStore, encode_state, load_state
+from shared.kube import client
 from shared.kube.client import Api, connect_api
 from shared.kube.watch import Deleted, Event, Listed
 from shared.messages import (
@@ -60,6 +64,35 @@ from shared.messages import (
 )
 
 log = structlog.get_logger()
+
+KEY = "launcher"
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """`after`: by stream, the sequence of the last message in `told`; `stored_s`: by stream, when
+    the server stored that message.
+    """
+
+    after: dict[str, int] = {}
+    stored_s: dict[str, float] = {}
+    told: BusState = BusState()
+
+
+async def load_snapshot(bus: Bus) -> Snapshot:
+    """Return the stored snapshot; an empty one if there is none that can be used."""
+    try:
+        return await load_state(bus, KEY, Snapshot, lambda stored: stored.after)
+    except SnapshotAhead:
+        return Snapshot()
+    except NoSnapshot as absent:
+        log.info("NoSnapshot", error=str(absent))
+        return Snapshot()
+
+
+async def store_snapshot(bus: Bus, snapshot: Snapshot) -> None:
+    """Store the snapshot once."""
+    await SnapshotStore(bus, KEY).store(encode_state(snapshot))
+
 
 POLL_S = 0.02
 
@@ -406,7 +439,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     minter = load_minter(settings.signing_key, settings.credentials_s)
     launcher = Launcher(bus, api, settings, minter=minter)
     bus.health.require("the lists of pods, services and nodes", launcher.all_listed.is_set)
-    bus.health.add_source("kubernetes", lambda: limiter.request_measures(api.requests))
+    bus.health.add_source("kubernetes", lambda: client.request_measures(api.requests))
     bus.health.add_source("the snapshot", launcher.snapshots.measures)
     bus.health.add_source("launcher", lambda: launcher.metrics.measures(launcher.view))
     await launcher.read_log(await load_snapshot(bus))

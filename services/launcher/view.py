@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from services.launcher import actions
 from services.launcher.facts import JobObjectFact, NodeFact, PodFact, PolicyFact, ServiceFact
-from services.launcher.folding import fold, is_early
-from services.launcher.jobs import Job
+from services.launcher.jobs import Job, fold, is_early
 from shared.bounds import add_early_fact, shorten_texts
 from shared.messages import (
     AllocationDecided,

@@ -18,15 +18,25 @@ from typing import Any, Generic, TypeVar
 
 from services.monitor import capacity
 from services.monitor.capacity import ClusterPicture
-from services.monitor.claims import ClaimPicture, read_claim, read_volume
 from services.monitor.facts import NodeFact, PodFact, node_fact, pod_fact
-from services.monitor.namespaces import Collection, F, NamespacedObject, NamespacePicture, Value
-from services.monitor.quotas import QuotaPicture, read_limit_range, read_resource_quota
+from services.monitor.namespaces import (
+    ClaimPicture,
+    Collection,
+    F,
+    NamespacedObject,
+    NamespacePicture,
+    QuotaPicture,
+    Value,
+    read_claim,
+    read_limit_range,
+    read_resource_quota,
+    read_volume,
+)
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.bus.consumer import StoredMessage
 from shared.bus.publisher import Stale
-from shared.kube import limiter
+from shared.kube import client
 from shared.kube.client import Api, connect_api
 from shared.kube.watch import Deleted, Event, Listed, ListWatch
 from shared.messages import CapacityChanged, ClaimsChanged, Message, QuotaChanged
@@ -272,7 +282,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     bus.health.require("the list of nodes", monitor.nodes_known.is_set)
     bus.health.require("the list of pods", monitor.pods_known.is_set)
     bus.health.add_source("monitor", monitor.measures)
-    bus.health.add_source("kubernetes", lambda: limiter.request_measures(api.requests))
+    bus.health.add_source("kubernetes", lambda: client.request_measures(api.requests))
     for work in (
         monitor.watch_nodes(api),
         monitor.watch_pods(api),

@@ -22,8 +22,8 @@ from services.allocator.decide import decide
 from services.allocator.settings import Rules
 from services.allocator.state.state import CONSUMED, State, apply
 from services.allocator.steps.resize_conditions import PendingChange
-from services.whatif.invalid_file import FileError, InvalidFile
 from shared.bus.subjects import UnreadableMessage, decode_message, kind_of
+from shared.documents import FileError, InvalidFile
 from shared.messages import AllocationDecided, JobAccepted, JobRejected, Message, TaskExited
 
 

@@ -48,9 +48,8 @@ from shared.bus.publisher import Publisher, is_no_room
 from shared.bus.subjects import DEFAULT_NAMESPACE, STATE, is_from_newer_service, program_bucket
 from shared.messages import Message
 from shared.runtime import process
-from shared.runtime.health import Health
 from shared.runtime.log import RateLimitedWarning
-from shared.runtime.metrics import BusTraffic, Measure
+from shared.runtime.metrics import BusTraffic, Health, Measure
 
 log = structlog.get_logger()
 T = TypeVar("T")

@@ -23,8 +23,8 @@ from shared.bus.bus import Bus
 from shared.bus.client import RETRY_S, is_outage
 from shared.bus.consumer import StreamSetBack
 from shared.runtime import config, log
-from shared.runtime.health import STARTED, Health
 from shared.runtime.log import RateLimitedWarning
+from shared.runtime.metrics import STARTED, Health
 from shared.runtime.process import cancel_tasks
 
 C = TypeVar("C", bound=config.Common)

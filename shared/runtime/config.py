@@ -132,7 +132,7 @@ class KubeSettings(Common, frozen=True, kw_only=True):
     kube_token_file: str = ""  # file with the bearer token for kube_url; empty: it asks for none
     kubeconfig: str = ""
     kube_rate: Positive = (
-        20.0  # requests a second at most; with the next one: see shared/kube/limiter.py
+        20.0  # requests a second at most; with the next one: see shared/kube/client.py
     )
     kube_burst: Count = 20  # of them at once
     kube_timeout_s: Positive = 30.0  # one request; a watch, beyond its own time

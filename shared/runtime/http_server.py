@@ -19,8 +19,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from shared.runtime.health import Health
-from shared.runtime.metrics import Family, Histogram, Measure
+from shared.runtime.metrics import Family, Health, Histogram, Measure
 
 CPU = Family(
     name="process_cpu_seconds_total", kind="counter", help="CPU time that the process has used."

@@ -42,8 +42,7 @@ from shared.bus.publisher import Stale
 from shared.bus.subjects import STATE
 from shared.runtime.app import ServiceExit
 from shared.runtime.config import Common
-from shared.runtime.health import STARTED
-from shared.runtime.metrics import Family, Measure
+from shared.runtime.metrics import STARTED, Family, Measure
 
 log = structlog.get_logger()
 

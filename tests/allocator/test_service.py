@@ -45,7 +45,7 @@ from shared.messages import (
 from shared.runtime.process import cancel_tasks
 from tests.allocator.builders import abandoned, accepted, node, own, request, resumed, size
 from tests.conftest import NatsServer, connected
-from tests.shared.bus.test_node_facts import lost_history
+from tests.shared.bus.test_log_reader import lost_history
 
 M = TypeVar("M", bound=Message)
 PROGRAM = b"def model(): ..."

@@ -46,11 +46,9 @@ EDGES = {
     },
     "services.launcher": {
         "__main__",
-        "credentials",
         "events",
         "kube",
         "service",
-        "snapshot",
     },
     "services.trainer": {
         "__main__",
@@ -99,11 +97,9 @@ PURE_ELSEWHERE = (
     "shared.auth.authority",
     "shared.auth.permissions",
     "shared.bus.subjects",
-    "shared.kube.eviction",
     "shared.kube.labels",
     "shared.kube.objects",
     "shared.runtime.config",
-    "shared.runtime.health",
     "shared.runtime.metrics",
 )
 """Modules and packages outside these services that are pure too."""

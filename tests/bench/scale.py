@@ -33,8 +33,8 @@ from services.cli.trial import Trial, trial
 from services.cli.up import cluster_file
 from services.launcher.settings import Settings
 from services.local.stack import Stack
+from shared.kube.client import most_in_a_second
 from shared.kube.labels import SELECTOR
-from shared.kube.limiter import most_in_a_second
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,

@@ -14,7 +14,7 @@ from shared.messages import JobRequested
 from tests.allocator.builders import accepted, node, request
 from tests.cli.conftest import Prompt
 from tests.cli.test_submit import GOOD, PROGRAM, written
-from tests.shared.bus.test_node_facts import lost_history
+from tests.shared.bus.test_log_reader import lost_history
 
 ENROL = "WEIR_ALLOCATOR_POLICIES=mine:fair"
 

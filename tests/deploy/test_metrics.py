@@ -13,9 +13,8 @@ import pytest
 
 from shared.runtime import http_server
 from shared.runtime.config import Common, load_settings
-from shared.runtime.health import Health
 from shared.runtime.http_server import format_metrics
-from shared.runtime.metrics import Histogram, Measure
+from shared.runtime.metrics import Health, Histogram, Measure
 from shared.runtime.process import free_port
 from tests.deploy import prometheus_operator
 from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, of, templates

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from services.launcher import pods
 from services.launcher import service as launcher
 from services.launcher.events import COMPONENT
-from services.launcher.service import Settings as LauncherSettings
+from services.launcher.settings import Settings as LauncherSettings
 from services.local.cluster_spec import NodeSpec
 from services.local.service import Cluster, local_cluster
 from services.monitor import service as monitor

@@ -14,7 +14,7 @@ import pytest
 
 from services.launcher import pods
 from services.launcher import service as launcher
-from services.launcher.service import Settings as LauncherSettings
+from services.launcher.settings import Settings as LauncherSettings
 from services.local.cluster_spec import NodeSpec
 from services.local.objects.bodies import status, with_spec
 from services.local.objects.kinds import POD, QUOTA

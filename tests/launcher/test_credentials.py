@@ -20,8 +20,8 @@ from nats.errors import Error as NatsError
 from services.launcher import kube, pods
 from services.launcher import view as views
 from services.launcher.actions import CreatePod, CreateSecret, CreateService
-from services.launcher.credentials import BadKey, Minter, load_minter
 from services.launcher.facts import ServiceFact
+from services.launcher.kube import BadKey, Minter, load_minter
 from services.launcher.reconcile import reconcile
 from services.launcher.settings import Settings
 from services.launcher.view import View

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from services.launcher.folding import fold
-from services.launcher.jobs import Job, is_paused
+from services.launcher.jobs import Job, fold, is_paused
 from services.launcher.steps.generations import pending_generation, predecessor, wanted_tasks
 from services.launcher.view import View, fold_message
 from shared.messages import (

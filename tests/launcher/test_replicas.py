@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from nats.js.errors import NotFoundError
 
-from services.launcher import snapshot
+from services.launcher import service
 from services.launcher.service import Launcher
 from services.launcher.settings import Settings
 from shared.bus import subjects
@@ -122,7 +122,7 @@ async def test_a_launcher_without_the_lease_changes_nothing(
         with pytest.raises(Deposed):
             await api.call(method, PODS, {"metadata": {"name": "late"}})
     with pytest.raises(Deposed):
-        await snapshot.store_snapshot(bus, snapshot.Snapshot())
+        await service.store_snapshot(bus, service.Snapshot())
     assert await api.list_page("/api/v1/pods", {}) and not server.names("pods"), "it may look"
     with pytest.raises(NotFoundError):
-        await (await bus.bucket(STATE)).get(snapshot.KEY)
+        await (await bus.bucket(STATE)).get(service.KEY)

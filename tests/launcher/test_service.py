@@ -1,4 +1,8 @@
-"""The launcher itself, on a real bus and over real HTTP; it is killed and begun again."""
+"""The launcher itself, on a real bus and over real HTTP; it is killed and begun again.
+
+The stored snapshot: a restart takes it where it fits the streams, and reads them from their
+beginning where not.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,10 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from services.launcher import snapshot
-from services.launcher.service import start
+from services.launcher import service
+from services.launcher.service import Snapshot, start
 from services.launcher.settings import Settings
+from services.launcher.view import BusState
 from shared.bus import bus as wire
 from shared.bus import subjects
 from shared.bus.bus import Bus
@@ -243,7 +248,7 @@ async def test_a_restart_continues_from_the_snapshot_although_old_facts_are_purg
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
     async with asyncio.timeout(ENOUGH_S):
         while not any(
-            job.running for job in (await snapshot.load_snapshot(stage.bus)).told.jobs.values()
+            job.running for job in (await service.load_snapshot(stage.bus)).told.jobs.values()
         ):
             await asyncio.sleep(0.01)
     await stage.kill()
@@ -348,3 +353,40 @@ async def test_orders_continue_after_their_subjects_were_purged(stage: Stage) ->
         subjects.ORDERS, subject=subjects.area_pattern(decided(1, "").key(), "cluster")
     )
     await stage.train(decided(2, "c0 p1 w2"), "c0 p1 w2", 2)
+
+
+KEPT = BusState(finished={f"default.{JOB}.{UID}": 1.0})
+
+
+async def streams_with_two_messages(bus: Bus) -> dict[str, int]:
+    """Publish two orders and two facts; return each stream's last sequence."""
+    orders = [await bus.publish(decided(generation, "c0 p1")) for generation in (1, 2)]
+    resumed = [TrainingResumed(job=JOB, uid=UID, generation=n, step=1, samples=1) for n in (1, 2)]
+    facts = [await bus.publish(message) for message in resumed]
+    return {subjects.ORDERS: orders[-1], subjects.FACTS: facts[-1]}
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+async def test_a_snapshot_within_its_streams_is_loaded(bus: Bus, behind: int) -> None:
+    last = await streams_with_two_messages(bus)
+    kept = Snapshot(
+        after={stream: sequence - behind for stream, sequence in last.items()}, told=KEPT
+    )
+    await service.store_snapshot(bus, kept)
+
+    assert await service.load_snapshot(bus) == kept
+
+
+@pytest.mark.parametrize("ahead", [subjects.ORDERS, subjects.FACTS])
+async def test_a_snapshot_ahead_of_a_stream_counts_as_absent(bus: Bus, ahead: str) -> None:
+    last = await streams_with_two_messages(bus)
+    await service.store_snapshot(bus, Snapshot(after=last | {ahead: last[ahead] + 1}, told=KEPT))
+
+    assert await service.load_snapshot(bus) == Snapshot()
+
+
+@pytest.mark.parametrize("body", [b"no snapshot", b""])
+async def test_an_unreadable_snapshot_counts_as_absent(bus: Bus, body: bytes) -> None:
+    await bus.write_state(service.KEY, body)
+
+    assert await service.load_snapshot(bus) == Snapshot()

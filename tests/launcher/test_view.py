@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from services.launcher.folding import NOTICES_KEPT, UIDS_OF_POD_KEPT, UNKNOWN_PODS_KEPT
+from services.launcher.jobs import NOTICES_KEPT, UIDS_OF_POD_KEPT, UNKNOWN_PODS_KEPT
 from services.launcher.reconcile import reconcile
 from services.launcher.view import (
     MAX_FINISHED_OF_NAME,

@@ -15,7 +15,7 @@ import pytest
 from services.allocator.decide import decide
 from services.allocator.settings import Rules
 from services.allocator.state.state import CONSUMED, State, apply
-from services.launcher import snapshot, view
+from services.launcher import service, view
 from services.launcher.reconcile import reconcile
 from services.launcher.service import CONSUMED as LAUNCHER_CONSUMED
 from services.launcher.service import PUBLISHED as LAUNCHER_PUBLISHED
@@ -157,7 +157,7 @@ def test_snapshots_of_a_newer_writer_are_read(plain: list[StoredMessage]) -> Non
     assert set(CONSUMED) >= {
         type(h.message) for h in plain if isinstance(h.message, CapacityChanged)
     }
-    for document in (state, snapshot.Snapshot(after={ORDERS: 1}, told=seen.bus_state)):
+    for document in (state, service.Snapshot(after={ORDERS: 1}, told=seen.bus_state)):
         kind = type(document)
         body = rewritten_as(kind, document)
         assert body.count(NAME.encode()) > 10

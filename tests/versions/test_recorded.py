@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from services.allocator.state.state import State, apply
-from services.launcher import snapshot as launcher
+from services.launcher import service as launcher
 from services.trainer.pod.fence import Entry
 from shared.auth.permissions import ALLOCATOR, LAUNCHER, bucket_subject
 from shared.bus import subjects

@@ -9,8 +9,8 @@ from typing import Any
 
 from services.allocator.policies.config_manager import config_manager, static
 from services.allocator.policies.contract import JobSnapshot, Policy
-from services.allocator.policies.dike.policy import DikeModel, dike
-from services.allocator.policies.dike.policy import fit_dike_jobs as fit_dike
+from services.allocator.policies.dike import DikeModel, dike
+from services.allocator.policies.dike import fit_dike_jobs as fit_dike
 from services.allocator.policies.dlrover.heuristic import dlrover_heuristic
 from services.allocator.policies.dlrover.model import DlroverModel
 from services.allocator.policies.dlrover.model import fit_dlrover_jobs as fit_dlrover

@@ -2,7 +2,7 @@
 
 Each fold is a pure function of the job, the message and the time (s) at which it was stored. A
 message that is repeated, or older than what is known, changes nothing. The launcher folds the same
-facts (`services/launcher/folding.py`) and comes to the same result, in whatever order each of them
+facts (`services/launcher/jobs.py`) and comes to the same result, in whatever order each of them
 reads the two streams.
 """
 
@@ -26,7 +26,7 @@ from services.allocator.state.observations import (
     update_speeds,
 )
 from shared.auth import permissions
-from shared.kube import eviction
+from shared.kube import objects
 from shared.messages import (
     ABANDONED_KEPT,
     NOT_ENOUGH_MEMORY,
@@ -335,7 +335,7 @@ def with_node_state(job: Job, name: str, node: CapacityChanged | None) -> Job:
     """
     closed = TAINTED
     if node is not None:
-        closed = eviction.leaving_reason(node.schedulable, node.taints)
+        closed = objects.leaving_reason(node.schedulable, node.taints)
     updated = {}
     for pod, notice in job.leaving.items():
         if notice.node == name and notice.closed != closed:

@@ -6,6 +6,12 @@ the whole change, because others may be about to give up capacity. After the max
 as far as there is room, because free capacity may be scattered. Each pause must pay. Cores and
 memory of running tasks change in place: without a pause, so without a price, task by task as there
 is room. Such a change must also stay wanted for the window.
+
+The target has two caps. `quota_cap`: a running job that should exceed its quota grows as far as the
+quota allows; the rest of the target waits. A change that adds tasks of one role and removes tasks
+of another waits as a whole, because the removed tasks become free later. `ps_cap`: each variable is
+on one ps, so additional ps have nothing to serve (tensorflow#37100). The number of variables is
+known after the first report. The cap never shrinks a job.
 """
 
 from __future__ import annotations
@@ -21,11 +27,12 @@ from services.allocator.placement.placers import (
     place_on_one_node,
     worker_node_count,
 )
+from services.allocator.placement.quota import gang_shortage
 from services.allocator.placement.resizing import have_sizes, place_all_resized, place_resized
-from services.allocator.placement.trial import Placed, Shortage
+from services.allocator.placement.trial import Placed, Shortage, quota_grant
 from services.allocator.policies.contract import JobSnapshot, Size, Target
 from services.allocator.state.job import Job
-from services.allocator.state.policy_view import counted_size, shrink_floor
+from services.allocator.state.policy_view import counted_size, shrink_floor, size_of
 from services.allocator.state.releases import bounded_wait, expected_room
 from services.allocator.steps.preemption import release_wait
 from services.allocator.steps.resize_conditions import (
@@ -36,7 +43,6 @@ from services.allocator.steps.resize_conditions import (
     retry_s,
     update_pending_change,
 )
-from services.allocator.steps.target_caps import floor_shortage, ps_cap, quota_cap
 from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
 from shared.messages import AllocationDecided, Alternative, TaskPlan
 from shared.text import format_count
@@ -414,3 +420,81 @@ def _grant(
         cost_s=gain.cost_s if gain else 0.0,
     )
     return grant_tasks(situation, tasks, target.batch, rationale)
+
+
+def quota_cap(situation: Situation, current: AllocationDecided, target: Target) -> Target:
+    """Return the target of a running job, or as much of its growth as the quota has room for."""
+    now = situation.size
+    if (
+        situation.job.request.namespace not in situation.room.remaining_quotas
+        or not _has_more_tasks(now, target.size)
+    ):
+        return target
+    placer = place if target.sizes is None else place_all_resized
+    sizes = situation.sizes(target)
+    request = situation.request(current.tasks, target.size, now, sizes, placer)
+    granted, why = quota_grant(situation.room, request)
+    if granted == target.size:
+        return target
+    return _cut_target(target, granted, now, current.batch, why)
+
+
+def _has_more_tasks(now: Size, target: Size) -> bool:
+    """Return True if the target has more tasks, and of no role fewer."""
+    return target != now and target.ps >= now.ps and target.workers >= now.workers
+
+
+def floor_shortage(situation: Situation) -> str:
+    """Return why the quota has no room for a job's gang floor; empty: it has."""
+    request = situation.job.request
+    room = situation.room
+    if request.namespace not in room.remaining_quotas:
+        return ""
+    floor = Size(request.ps.min, request.workers.min)
+    quota = situation.settings.quotas.get(request.namespace)
+    return gang_shortage(room, situation.job.key, floor, situation.sizes(), quota)
+
+
+def _cut_target(target: Target, size: Size, now: Size, batch: int, why: str) -> Target:
+    """Return the target at a smaller size, with the running batch: the wanted one was for more
+    workers.
+    """
+    lost = Alternative(ps=target.ps, workers=target.workers, batch=target.batch, why=why)
+    granted = target.shrunk_to(size, batch, "as far as its quota allows")
+    reason = why if size == now else granted.reason
+    return replace(granted, reason=reason, alternatives=(lost,))
+
+
+def ps_cap(situation: Situation, current: AllocationDecided, target: Target) -> Target:
+    """Return the target without ps that have no variable to serve."""
+    job = situation.job
+    profile = job.progress.profile if job.progress else None
+    if profile is None or not profile.variables:
+        return target
+    now = size_of(current)
+    most = max(profile.variables, now.ps, job.request.ps.min)
+    if target.ps <= most:
+        return target
+    why = (
+        f"more than {most} ps cannot help: the model has"
+        f" {format_count(profile.variables, 'variable')}"
+    )
+    return _with_ps(target, most, why, now)
+
+
+def _with_ps(target: Target, ps: int, why: str, now: Size) -> Target:
+    """Return the target with fewer ps. It keeps the speed of the whole target where that of the cut
+    is not known.
+    """
+    lost = Alternative(ps=target.ps, workers=target.workers, batch=target.batch, why=why)
+    capped = target.shrunk_to(Size(ps, target.workers), target.batch, f"for {why}")
+    alternatives = (lost, *target.alternatives)
+    reason = why if capped.size == now else capped.reason
+    speeds = capped if capped.speedup else target
+    return replace(
+        capped,
+        reason=reason,
+        speedup=speeds.speedup,
+        speed_now=speeds.speed_now,
+        alternatives=alternatives,
+    )

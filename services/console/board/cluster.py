@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from services.allocator.placement.amounts import NO_MORE, add, subtract, total_of
-from shared.kube import eviction
+from shared.kube import objects
 from shared.messages import CapacityChanged, OwnPod, Resources
 
 DIGITS = 6
@@ -81,7 +81,7 @@ def node_of(fact: CapacityChanged, at_s: float) -> Node:
 def closed_reason(fact: CapacityChanged) -> str:
     if not fact.ready:
         return "not ready"
-    if why := eviction.leaving_reason(fact.schedulable, fact.taints):
+    if why := objects.leaving_reason(fact.schedulable, fact.taints):
         return "cordoned" if not fact.schedulable else f"leaving ({why})"
     return ""
 

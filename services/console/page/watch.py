@@ -24,8 +24,7 @@ from services.console.log_entry import Entry, entry_filters
 from services.console.log_history import MANY_FACTS
 from services.console.log_reader import read_entries
 from shared.bus.bus import Bus
-from shared.bus.log_reader import StreamQuery
-from shared.bus.node_facts import LastNodeFacts, read_last_node_facts
+from shared.bus.log_reader import LastNodeFacts, StreamQuery, read_last_node_facts
 from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CapacityFact
 from shared.runtime.process import cancel_tasks
@@ -34,8 +33,8 @@ log = structlog.get_logger()
 
 PROBE_S, RETRY_S = 1.0, 0.5
 RECENT_S = 6 * 3600.0
-"""The part of a log with more than `MANY_FACTS` facts that is read; the allocator's stored state has the
-rest.
+"""The part of a log with more than `MANY_FACTS` facts that is read; the allocator's stored state
+has the rest.
 """
 AT_ONCE = 100
 """Messages that are read before other tasks get a turn."""

@@ -35,7 +35,7 @@ from services.launcher.pods import is_growth, is_same_size
 from services.launcher.settings import Settings
 from services.launcher.steps.generations import wanted_tasks
 from services.launcher.view import View
-from shared.kube import eviction, labels
+from shared.kube import labels, objects
 from shared.messages import AllocationDecided, TaskPlan, TaskUpdated
 
 Body = dict[str, Any]
@@ -94,7 +94,7 @@ def creations(view: View, job: Job, number: int, rules: Settings) -> list[Action
     used_names = {*view.existing_pods(job.uid), *job.pods_seen_alive(), *view.taken_names(job)}
     most_s = rules.grace_most_s
     changes_s = job.changes_s or (most_s,)
-    grace_s = eviction.grace_period(decision.request.grace_s, changes_s, most_s)
+    grace_s = objects.grace_period(decision.request.grace_s, changes_s, most_s)
     actions: list[Action] = []
     for name, task in generation.tasks.items():
         if name not in used_names:

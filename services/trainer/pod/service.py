@@ -50,12 +50,12 @@ from services.trainer.pod.events import (
     lane_of,
 )
 from services.trainer.pod.executor import Executor
-from services.trainer.pod.graceful_shutdown import LOOK_UP_S
 from services.trainer.pod.publisher import Publisher
 from services.trainer.pod.state_machine import EXIT_BUS_LOST as EXIT_BUS_LOST
 from services.trainer.pod.state_machine import EXIT_EVICTED as EXIT_EVICTED
 from services.trainer.pod.state_machine import (
     EXIT_RETRY,
+    LOOK_UP_S,
     LookUp,
     PodAction,
     PodActions,

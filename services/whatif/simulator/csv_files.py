@@ -23,7 +23,6 @@ from typing import Any
 
 import msgspec
 
-from services.whatif.invalid_file import FileError, InvalidFile
 from services.whatif.simulator.scenario import (
     Curve,
     Measured,
@@ -31,6 +30,7 @@ from services.whatif.simulator.scenario import (
     Surface,
     Work,
 )
+from shared.documents import FileError, InvalidFile
 from shared.messages import DNS_LABEL, Span
 
 SIMILAR_NAME = 0.7  # of an unknown column's name to a known one: a slip of the finger

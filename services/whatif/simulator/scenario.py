@@ -55,8 +55,8 @@ from msgspec.structs import replace
 
 from services.allocator.admission.validation import field_reasons, quota_reasons
 from services.allocator.policies.contract import Quotas
-from services.whatif.invalid_file import FileError, InvalidFile
 from shared import documents
+from shared.documents import FileError, InvalidFile
 from shared.messages import JobRequested, Program, Resources, RoleResources, Span
 
 Least1 = Annotated[int, Meta(ge=1)]

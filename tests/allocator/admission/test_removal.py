@@ -17,7 +17,7 @@ from shared.auth.permissions import ALLOCATOR
 from shared.bus import bus as wire
 from shared.bus import programs, subjects
 from shared.bus.bus import Bus
-from shared.bus.node_facts import read_last_node_facts
+from shared.bus.log_reader import read_last_node_facts
 from shared.bus.programs import digest_of, store_program
 from shared.bus.subjects import FACTS, JOBS, LEDGER, ORDERS
 from shared.messages import (
@@ -31,7 +31,7 @@ from shared.messages import (
 )
 from tests.allocator.builders import node, request, resumed
 from tests.shared import secured_server
-from tests.shared.bus.test_node_facts import copied
+from tests.shared.bus.test_log_reader import copied
 
 KEPT_S = 7 * 86_400.0
 BODY, OTHER = b"def model(): ...", b"def model(): pass"

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from services.allocator.decide import decide
 from services.allocator.policies.contract import Quota, Quotas
 from services.allocator.policies.registry import POLICIES
-from services.allocator.policies.weir import exploration
+from services.allocator.policies.weir import policy as policy_module
 from services.allocator.settings import Rules
 from services.allocator.state.state import without_tables
 from tests.allocator.builders import AT_ONCE
@@ -60,8 +60,8 @@ def test_every_decision_keeps_the_laws_in_random_worlds(
     rules = msgspec.structs.replace(AT_ONCE if at_once else PATIENT, policy=named, quotas=quotas)
     with pytest.MonkeyPatch.context() as patch:
         if policy == EAGER:  # in worlds as small as these hardly anything repays a try
-            patch.setattr(exploration, "GAIN", 0.0)
-            patch.setattr(exploration, "least_repaying_speed", lambda *_: 0.0)
+            patch.setattr(policy_module, "GAIN", 0.0)
+            patch.setattr(policy_module, "least_repaying_speed", lambda *_: 0.0)
         _lives(World(rules, shape, EACH if policy == MIXED else ("",)), story)
 
 

@@ -21,7 +21,7 @@ from tests.conftest import NatsServer, connected
 from tests.console.board.builders import decided, holding, progress
 from tests.console.board.test_board import JOB, running
 from tests.shared import secured_server
-from tests.shared.bus.test_node_facts import lost_history
+from tests.shared.bus.test_log_reader import lost_history
 from tests.shared.restored_server import copied_store
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from services.allocator import service as allocator
 from services.allocator import snapshot as allocator_memory
-from services.launcher import snapshot as launcher_memory
+from services.launcher import service as launcher_memory
 from services.monitor.service import read_last_facts
 from shared.bus import bus as wire
 from shared.bus.bus import Bus

@@ -1,4 +1,7 @@
-"""What is measured is told as Prometheus reads it; and the lint finds what it should."""
+"""What is measured is told as Prometheus reads it; and the lint finds what it should.
+
+The conditions that a service does not meet, and its measurements.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from shared.runtime.http_server import format_metrics
-from shared.runtime.metrics import Family, Measure, Meter
+from shared.runtime.metrics import Family, Health, Measure, Meter
 from tests.shared.metric_lint import MOST_SERIES, problems
 
 WAIT = Family(
@@ -124,3 +127,29 @@ def one(
 )
 def test_the_lint_finds_each_violation(text: str) -> None:
     assert problems(text)
+
+
+TEMPERATURE = Family(name="weir_heat", kind="gauge", help="How hot the oven is.")
+
+
+def test_without_conditions_none_is_unmet() -> None:
+    assert Health().unmet() == []
+
+
+def test_conditions_are_evaluated_each_time_and_the_last_of_a_name_counts() -> None:
+    vitals, hot = Health(), list[str]()
+    vitals.require("heat", lambda: bool(hot))
+    vitals.require("dough", lambda: False)
+    assert vitals.unmet() == ["heat", "dough"]
+
+    hot.append("very")
+    assert vitals.unmet() == ["dough"]
+    vitals.require("dough", lambda: True)
+    assert vitals.unmet() == []
+
+
+def test_every_metric_source_is_read_each_time() -> None:
+    vitals, heat = Health(), [1.0]
+    vitals.add_source("oven", lambda: [Measure(TEMPERATURE, {(): heat[0]})])
+    heat[0] = 2.0
+    assert vitals.measures() == [Measure(TEMPERATURE, {(): 2.0})]

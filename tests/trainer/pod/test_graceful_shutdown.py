@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from nats.errors import NoRespondersError
 
-from services.trainer.pod.graceful_shutdown import LOOK_UP_S
+from services.trainer.pod.state_machine import LOOK_UP_S
 from services.trainer.pod.supervise import DrainChild, EndChild, SaveChild
 from shared.bus.bus import Bus
 from shared.bus.client import ConnectionLost, Refused

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from services.whatif.invalid_file import InvalidFile
 from services.whatif.simulator.csv_files import (
     Column,
     Table,
@@ -19,6 +18,7 @@ from services.whatif.simulator.csv_files import (
     read_table,
     whole_number_cell,
 )
+from shared.documents import InvalidFile
 from shared.messages import Resources, Span
 
 SERVED = "model,mode,ps,workers,global_batch,samples_per_second\nnet,sync,1,1,64,100\nnet,sync,2,4,64,300\n"

@@ -12,12 +12,12 @@ import pytest
 from services.allocator.decide import Decisions
 from services.allocator.settings import Rules
 from services.whatif.event_log import LogEntry, read_log
-from services.whatif.invalid_file import InvalidFile
 from services.whatif.simulator import run as simulator
 from services.whatif.simulator.outcome import run_figures
 from services.whatif.simulator.recorded_run import RecordedRun, read_recorded_run
 from services.whatif.simulator.scenario import Scenario, Tenant
 from shared.bus.subjects import FACTS, subject_of
+from shared.documents import InvalidFile
 from shared.messages import AllocationDecided, Message
 from tests.allocator.builders import accepted, node, own, progress, request, resumed
 from tests.whatif.simulator.worlds import cluster, growing, run, scenario, work

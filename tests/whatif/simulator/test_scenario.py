@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.allocator.policies.contract import Quota
-from services.whatif.invalid_file import InvalidFile
 from services.whatif.simulator.scenario import Curve, Measured, Surface, read_cluster
+from shared.documents import InvalidFile
 from tests.whatif.simulator.worlds import DEVICES, SPEEDS, surfaces
 
 NET, RING = surfaces()["net"], surfaces()["ring"]

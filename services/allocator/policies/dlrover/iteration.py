@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from services.allocator.models.nnls import nnls_each
+from services.allocator.models.fitting import nnls_each
 from services.allocator.policies.contract import Plan, TimedPlan
 
 Array = NDArray[np.float64]

@@ -40,7 +40,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from services.allocator.models.nnls import nnls_each
+from services.allocator.models.fitting import nnls_each
 from services.allocator.placement.placers import ROLES
 from services.allocator.policies.contract import JobSnapshot, Node
 

@@ -32,7 +32,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from services.allocator.models.nnls import nnls, nnls_each
+from services.allocator.models.fitting import nnls, nnls_each
 from services.allocator.policies.contract import JobSnapshot, Size
 
 Floats = npt.NDArray[np.float64]

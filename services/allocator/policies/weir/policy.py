@@ -13,7 +13,7 @@ counted.
     4. Where that passes over jobs that may not be overtaken any more (`aging.py`): once more,
        with these first in all that jobs would not keep anyway.
     5. The rest goes to jobs that may gain by a larger size, though that is not likely
-       (`exploration.py`).
+       (`explored_sizes`).
 
 From the seeds: free room is used (Config Manager), but for a small reserve for the next job; by
 a fitted model that a growth path refines (Dike), unknown speeds count (FlowCon's and
@@ -23,6 +23,21 @@ batch are chosen together for all jobs (IBM). Only the prices are new.
 The combination is ours. All jobs side by side: `market.py`. An unknown job is taken to be like the
 median of the known ones. A namespace's quota is a second capacity for the steps of its jobs, so
 that others get the part beyond it.
+
+Exploration: larger sizes that a job tries on capacity that no other job needs.
+
+The auction uses likely speeds. A job that is not likely to gain stays as it is, so its model never
+learns about larger sizes; on an idle cluster a try costs only two pauses. So the rest of the
+capacity is offered again, by the expected gain if a slower size is given up again (expected
+improvement: `models/search.py`; the speeds are in each job's row, `job_rows.py`):
+
+    a size is tried  <=>  it gains `GAIN` or more, and saves more than `PAUSES` pauses of the rest
+
+No job tries while a job of the same policy waits (except for its quota), or where free capacity
+will be needed soon (`Market.spare_room`). Of a program one job tries at a time, the one with most
+left to do, and each size once: its speed holds for all. A job that has just paused waits as for any
+growth (`aging.py`). Ours. Others believe an optimistic model until they know better (Pollux, OSDI
+2021), for contended room as well; that was worse where room is short.
 """
 
 from __future__ import annotations
@@ -32,8 +47,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from services.allocator.models.speed import Array
-from services.allocator.placement.amounts import amounts
+from services.allocator.placement.amounts import ROUNDING, amounts
 from services.allocator.policies.contract import JobList, JobSnapshot, Node, Target
+from services.allocator.policies.weir.aging import PAUSES, settled_at_s
 from services.allocator.policies.weir.auction import (
     NO_STEP,
     BlockReason,
@@ -41,14 +57,20 @@ from services.allocator.policies.weir.auction import (
     block_reasons,
     grant_steps,
 )
-from services.allocator.policies.weir.exploration import exploration_candidates, explored_sizes
 from services.allocator.policies.weir.job_rows import fit_rows
-from services.allocator.policies.weir.market import Market, PolicyArrays, arrays_of, build_arrays
+from services.allocator.policies.weir.market import (
+    Market,
+    PolicyArrays,
+    arrays_of,
+    build_arrays,
+    least_repaying_speed,
+)
 from services.allocator.policies.weir.reasons import (
     exploration_target,
     targets_of,
     too_large_target,
 )
+from services.allocator.policies.weir.staircase import COLUMNS, CPU, GPU, SPEED, Config
 from shared.messages import Resources
 
 
@@ -179,3 +201,57 @@ def two_digits(total: Resources) -> Resources:
     """Round to two digits: a share need not be exact."""
     cpu, memory_gib, gpu = (float(f"{amount:.1e}") for amount in amounts(total))
     return Resources(cpu=cpu, memory_gib=memory_gib, gpu=int(gpu))
+
+
+GAIN = 0.2
+"""The least expected gain, as a share of the present speed. With less, tries did as much harm as
+good.
+"""
+
+
+def explored_sizes(
+    market: Market, places: Sequence[int], left: Array, now: float
+) -> dict[int, Config]:
+    """Return the sizes to try, by the job's index; a config's speed is the expected one.
+
+    `places`: some of `exploration_candidates`, each with the size that it wants; `left` [jobs, 3]:
+    cores, GiB and devices that are left to each job.
+    """
+    left = left.copy()
+    least = least_repaying_speed(PAUSES * market.own_pause_s, market.speed, market.left)
+    least = np.maximum(least, (1.0 + GAIN) * market.speed)
+    found = {}
+    for at in places:
+        if np.isnan(market.left[at]) or not market.speed[at]:
+            continue
+        sizes = np.frombuffer(market.rows[at].untried).reshape(-1, COLUMNS)
+        more = sizes[:, CPU : GPU + 1] - market.held[at]
+        fits = (more <= left[at] + ROUNDING).all(axis=1) & (sizes[:, SPEED] >= least[at])
+        if not fits.any():
+            continue
+        first = int(fits.argmax())
+        gain = 1.0 - market.speed[at] / sizes[first, SPEED]
+        paused_s = market.jobs[at].pause_s or 0.0
+        if now >= settled_at_s(market.since_s[at], paused_s, gain):
+            left -= more[first]
+            found[at] = Config.of_row(sizes[first].tolist())
+    return found
+
+
+def exploration_candidates(market: Market) -> list[int]:
+    """Return the place of each program's running job with most left to do, by falling time.
+
+    Programs that will be learned about anyway are left out: those with a decision in flight, or
+    with a job that has not reported its speed yet.
+    """
+    runs = np.array(market.running, dtype=int)
+    by_time = np.argsort(np.nan_to_num(market.left_s[runs]), kind="stable")
+    runs = runs[by_time[::-1]]
+    # The first of each model in this order.
+    _, firsts = np.unique(market.models[runs], return_index=True)
+    found = runs[np.sort(firsts)]
+    table = market.table
+    learning = np.zeros(len(table.jobs), dtype=bool)
+    learning[table.models[table.numbers["busy"] > 0]] = True
+    learning[market.models[runs[~market.speed_known[runs]]]] = True
+    return list(found[~learning[market.models[found]]].tolist())

@@ -11,10 +11,15 @@ from msgspec.structs import replace
 
 from services.allocator.placement.amounts import total_of
 from services.allocator.policies.contract import JobSnapshot, Node, Observed, Quota, Size
-from services.allocator.policies.weir.exploration import exploration_candidates, explored_sizes
 from services.allocator.policies.weir.job_rows import JobRow, fit_rows
 from services.allocator.policies.weir.market import JobArrays, Market
-from services.allocator.policies.weir.policy import largest_node, two_digits, weir
+from services.allocator.policies.weir.policy import (
+    exploration_candidates,
+    explored_sizes,
+    largest_node,
+    two_digits,
+    weir,
+)
 from services.allocator.steps.resize_conditions import payback_of
 from shared.messages import Program, ProgressReported, Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import AT_ONCE, request, span

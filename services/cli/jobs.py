@@ -72,7 +72,7 @@ def _table_printer(bus: Bus, watch: bool, screen: ExitStack) -> Show:
         elif views:
             console.put(drawn)
         else:
-            print("there are no jobs; `weir submit FILE` asks for one", file=sys.stderr)
+            print("there are no jobs; `weir submit FILE` submits one", file=sys.stderr)
 
     return show
 

@@ -22,7 +22,7 @@ from services.cli.command_line import (
 )
 from services.console.board.board import Board, apply, initial_board
 from services.console.log_entry import entry_filters
-from services.console.log_history import missing_beginning
+from services.console.log_history import beginning_notes
 from services.console.log_reader import read_entries
 from services.console.report.account import Passes, fold_epochs
 from services.console.report.page import contents, report_page
@@ -56,9 +56,9 @@ async def write_report(bus: Bus, args: Arguments) -> int:
         raise Trouble(
             f"the log has no accepted job {args.namespace}/{args.job}; `weir jobs` lists all jobs"
         )
-    notes = [await missing_beginning(bus, stream) for stream in (ORDERS, FACTS)]
+    notes = await beginning_notes(bus)
     epochs = passes.seconds if passes.uid == story.uid else []
-    shown = contents(board, story, epochs, time.time(), [note for note in notes if note])
+    shown = contents(board, story, epochs, time.time(), notes)
     write_page(report_page(shown), args.output or f"{args.job}.html")
     return DONE
 

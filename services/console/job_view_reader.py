@@ -58,8 +58,9 @@ async def views_with_starts(
                 aclosing(starts.follow_starts(views, follow=True)) as entries,
                 aclosing(merge_sources(changes, entries)) as news,
             ):
-                async for new in news:
-                    views = views if isinstance(new, Entry) else new
+                async for item in news:
+                    if not isinstance(item, Entry):
+                        views = item
                     yield starts.views_with_waits(views)
 
 
@@ -72,14 +73,15 @@ async def follow_views(
     while True:
         views = Views()
         info = await add_consumer(bus.client, bus.js, VIEWS, _consumer(namespace, job))
-        puller, left = PullConsumer(bus.client, VIEWS, info.name), int(info.num_pending or 0)
+        puller = PullConsumer(bus.client, VIEWS, info.name)
+        left = int(info.num_pending or 0)
         try:
             while True:
                 if left <= 0:
                     yield dict(views)
                 _apply(views, await puller.next())
                 left -= 1
-        except ConsumerGone:  # the server forgot us: all of them anew
+        except ConsumerGone:  # the server dropped the consumer: read all views again
             continue
         finally:
             await puller.close()
@@ -97,17 +99,15 @@ def _consumer(namespace: str | None, job: str) -> ConsumerConfig:
 
 def _apply(views: Views, raw: Msg) -> None:
     """Fold one message of the bucket. A deleted view has no body."""
-    key, view = (
-        raw.subject.removeprefix(bucket_subject(JOBS, "")),
-        _view(raw.data) if raw.data else None,
-    )
+    key = raw.subject.removeprefix(bucket_subject(JOBS, ""))
+    view = _decode_view(raw.data) if raw.data else None
     if view is not None:
         views[key] = view
     else:
         views.pop(key, None)
 
 
-def _view(value: bytes) -> JobView | None:
+def _decode_view(value: bytes) -> JobView | None:
     try:
         return msgspec.json.decode(value, type=JobView)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -118,7 +118,7 @@ START_KINDS = tuple(tag_of(kind) for kind in START_FOLDS)
 
 
 class StartReader:
-    """Of one namespace, or of all (None)."""
+    """Reads the messages about starts of one namespace, or of all (None)."""
 
     def __init__(self, bus: Bus, namespace: str | None) -> None:
         self.bus = bus
@@ -136,25 +136,25 @@ class StartReader:
         self, views: Mapping[str, JobView], follow: bool
     ) -> AsyncGenerator[Entry, None]:
         """Yield each message about a start, after it was folded."""
-        submitted_s = (view.submitted_s for view in views.values() if view.phase == "Starting")
-        since_s = min(submitted_s, default=time.time() - READER_CLOCK_S)
-        streams = {
-            stream: entry_filters(stream, "*", self.namespace or "*", START_KINDS)
-            for stream in (ORDERS, FACTS)
-        }
-        wanted = [StreamQuery(stream, kinds, since_s=since_s) for stream, kinds in streams.items()]
-        async with aclosing(read_entries(self.bus, wanted, follow)) as entries:
+        starting = [view.submitted_s for view in views.values() if view.phase == "Starting"]
+        since_s = min(starting, default=time.time() - READER_CLOCK_S)
+        queries = []
+        for stream in (ORDERS, FACTS):
+            filters = entry_filters(stream, "*", self.namespace or "*", START_KINDS)
+            queries.append(StreamQuery(stream, filters, since_s=since_s))
+        async with aclosing(read_entries(self.bus, queries, follow)) as entries:
             async for entry in entries:
                 self._fold_entry(entry)
                 yield entry
 
     def _fold_entry(self, entry: Entry) -> None:
-        if isinstance(said := entry.message, JobMessage):
-            whose = said.key(), said.uid
-            self._known[whose] = fold_start(self._known.get(whose, StartProgress()), said)
+        message = entry.message
+        if isinstance(message, JobMessage):
+            job = message.key(), message.uid
+            self._known[job] = fold_start(self._known.get(job, StartProgress()), message)
 
     def views_with_waits(self, views: Mapping[str, JobView]) -> dict[str, JobView]:
-        return {
-            key: view_while_starting(view, self._known.get((key, view.uid)))
-            for key, view in views.items()
-        }
+        shown = {}
+        for key, view in views.items():
+            shown[key] = view_while_starting(view, self._known.get((key, view.uid)))
+        return shown

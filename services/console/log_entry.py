@@ -37,7 +37,8 @@ class Entry:
 
 LETTERS = {"o": ORDERS, "f": FACTS, "d": DEAD}
 LETTER_OF_STREAM = {stream: letter for letter, stream in LETTERS.items()}
-LONGEST_NUMBER = 18  # digits: what fits into the server's number
+EVENT_NAME = re.compile(r"([ofd])([1-9]\d{0,17})")
+"""A letter and at most 18 digits: a number of the server has no more."""
 
 
 def event_name(entry: Entry) -> str:
@@ -46,18 +47,19 @@ def event_name(entry: Entry) -> str:
 
 def parse_event_name(text: str) -> tuple[str, int] | None:
     """Return stream and number; None if the text is no name of an event."""
-    found = re.fullmatch(rf"([{''.join(LETTERS)}])([1-9]\d{{0,{LONGEST_NUMBER - 1}}})", text)
+    found = EVENT_NAME.fullmatch(text)
     return (LETTERS[found[1]], int(found[2])) if found else None
 
 
 ANY = "*"
+DEAD_PREFIX = f"{DeadLetter.PREFIX}.{PREFIX}"
 AREAS = {
     ORDERS: ("job", "allocation", "cluster"),
     FACTS: ("task", "training", "capacity", "service"),
 }
 OF_NO_JOB = ("capacity", "service")
 REQUESTS = ("job.requested", "job.cancel", "job.change", "job.suspend", "job.resume", "job.forget")
-"""May be said without a namespace: then it is the default one."""
+"""The requests that may be sent without a namespace: then it is the default one."""
 
 
 def entry_filters(
@@ -69,15 +71,16 @@ def entry_filters(
     `kinds`: tags of messages; empty: every kind. Empty if the stream has none of these kinds.
     """
     if job is None and namespace is None:
+        if stream == DEAD and not kinds:
+            return [f"{DeadLetter.PREFIX}.>"]
         if stream == DEAD:
-            return [f"{head}.>" for head in _dead_letter_heads(kinds)]
+            return [f"{DEAD_PREFIX}.{kind}.>" for kind in kinds]
         return [f"{PREFIX}.{kind}.>" for kind in _kinds_of_stream(stream, kinds)]
     tail = f"{namespace or ANY}.{job or ANY}"
     if stream == DEAD:
-        head = f"{DeadLetter.PREFIX}.{PREFIX}"
-        return [f"{head}.{kind}.{tail}" for kind in kinds or (f"{ANY}.{ANY}",)]
-    own = [f"{PREFIX}.{kind}.{tail}" for kind in _job_kinds(stream, kinds)]
-    return own + _short_request_filters(stream, job, namespace, kinds)
+        return [f"{DEAD_PREFIX}.{kind}.{tail}" for kind in kinds or (f"{ANY}.{ANY}",)]
+    filters = [f"{PREFIX}.{kind}.{tail}" for kind in _job_kinds(stream, kinds)]
+    return filters + _short_request_filters(stream, job, namespace, kinds)
 
 
 def _kinds_of_stream(stream: str, kinds: Sequence[str]) -> Sequence[str]:
@@ -95,10 +98,6 @@ def _job_kinds(stream: str, kinds: Sequence[str]) -> list[str]:
         if kind.partition(".")[0] not in OF_NO_JOB:
             found.append(kind if "." in kind else f"{kind}.{ANY}")
     return found
-
-
-def _dead_letter_heads(kinds: Sequence[str]) -> list[str]:
-    return [f"{DeadLetter.PREFIX}.{PREFIX}.{kind}" for kind in kinds] or [DeadLetter.PREFIX]
 
 
 def _short_request_filters(

@@ -1,8 +1,8 @@
 """The log up to a moment, read for one job. Edge.
 
-It is read from its beginning, so that every wish and every cause is known. Where the beginning is
-gone, or very long ago, the allocator's own stored state stands in for it, if the moment is not
-before that.
+It is read from its beginning, so that every desired size and every cause is known. If the beginning
+is no longer stored, or the log is very long, the allocator's own stored state replaces it, unless
+the moment is before that state.
 """
 
 from __future__ import annotations
@@ -26,36 +26,37 @@ from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CapacityFact
 
 MANY_FACTS = 200_000
-"""Facts; of more than these only the recent ones are read, where the stored state is of use. Orders
-are far fewer.
+"""A log with more facts than this is read in its recent part only, if there is a stored state.
+Orders are far fewer.
 """
 RECENT_S = 600.0
 """The time span of recent facts, in addition to the stabilisation window."""
-STORED_STATE_NOTE = "earlier facts are known by the allocator's own stored state alone"
+STORED_STATE_NOTE = "earlier facts are known from the allocator's stored state only"
 
 
 async def read_past(
     bus: Bus, key: str, at_s: float, rules: Rules
 ) -> tuple[Moment, tuple[str, ...]]:
     """Return the moment as the log has it, and notes on the parts that are no longer in the log."""
-    history, since_s = History(key, rules), None
-    notes = tuple(
-        [said for stream in (ORDERS, FACTS) if (said := await missing_beginning(bus, stream))]
-    )
+    history = History(key, rules)
+    since_s: float | None = None
+    notes = await beginning_notes(bus)
     many = (await bus.js.stream_info(FACTS)).state.messages > MANY_FACTS
-    if (notes or many) and (stored := await _stored_state(bus, at_s)):
-        history.before, since_s = stored, at_s - RECENT_S - history.horizon_s if many else None
-        notes = (*notes, STORED_STATE_NOTE)
     if notes or many:
+        stored = await _stored_state(bus, at_s)
+        if stored:
+            history.before = stored
+            since_s = at_s - RECENT_S - history.horizon_s if many else None
+            notes.append(STORED_STATE_NOTE)
         history.before = await _with_unread_nodes(bus, history.before, since_s or 0.0, at_s)
     wanted = [
         StreamQuery(ORDERS, entry_filters(ORDERS)),
         StreamQuery(FACTS, entry_filters(FACTS), since_s=since_s),
     ]
     async with aclosing(_read_log(bus, wanted, at_s)) as messages:
-        async for told in messages:
-            history.hear(told)
-    return history.moment(at_s), notes
+        async for entry in messages:
+            history.hear(entry)
+    return history.moment(at_s), tuple(notes)
 
 
 async def _with_unread_nodes(bus: Bus, state: State, since_s: float, until_s: float) -> State:
@@ -72,14 +73,16 @@ async def _with_unread_nodes(bus: Bus, state: State, since_s: float, until_s: fl
 
 
 async def with_event(bus: Bus, ground: DecisionRecord | None) -> DecisionRecord | None:
-    """With the fact that led to the decision, if it was too long ago to have been read."""
+    """Return the record with the fact that led to the decision; it is read if it was too long
+    ago.
+    """
     if ground is None or ground.event is not None or ground.cause == "-":
         return ground
     wanted = [StreamQuery(FACTS, entry_filters(FACTS), since_s=ground.decided_s - RECENT_S)]
     async with aclosing(_read_log(bus, wanted, ground.decided_s + CLUSTER_CLOCKS_S)) as messages:
-        async for told in messages:
-            if is_cause(told.message, ground.cause):
-                return replace(ground, event=told)
+        async for entry in messages:
+            if is_cause(entry.message, ground.cause):
+                return replace(ground, event=entry)
     return ground
 
 
@@ -90,16 +93,19 @@ async def _read_log(
         async for entry in entries:
             if entry.stored_s > until_s:
                 return
-            if told := entry.as_log_entry:
-                yield told
+            readable = entry.as_log_entry
+            if readable:
+                yield readable
 
 
-async def missing_beginning(bus: Bus, stream: str) -> str:
-    """Empty, if the log begins at its beginning."""
-    first = (await bus.js.stream_info(stream)).state.first_seq
-    return f"{stream} begins with message {first}: what only earlier ones told is not known" * (
-        first > 1
-    )
+async def beginning_notes(bus: Bus) -> list[str]:
+    """Return a note for each stream with a beginning that is no longer stored."""
+    notes = []
+    for stream in (ORDERS, FACTS):
+        first = (await bus.js.stream_info(stream)).state.first_seq
+        if first > 1:
+            notes.append(f"{stream} begins with message {first}: earlier messages are unknown")
+    return notes
 
 
 async def _stored_state(bus: Bus, at_s: float) -> State | None:
@@ -114,7 +120,7 @@ async def _stored_state(bus: Bus, at_s: float) -> State | None:
 
 
 async def _stored_s(bus: Bus, stream: str, sequence: int) -> float:
-    """When a message was stored; long ago, where it is gone."""
+    """Return the time at which a message was stored; 0.0 if it is gone."""
     try:
         raw = await bus.js.get_msg(stream, sequence)
     except NotFoundError:

@@ -20,9 +20,9 @@ from shared.messages import DeadLetter, Message
 from shared.runtime.process import cancel_tasks
 
 READER_CLOCK_S = 60.0
-"""The clock of a server may differ by so much from that of the machine of the reader."""
+"""The largest difference between the clock of the reader's machine and that of a server."""
 CLUSTER_CLOCKS_S = 5.0
-"""Clocks in the cluster may differ by so much: a cause may seem to come after its effect."""
+"""The largest difference between clocks in the cluster: a cause may seem to follow its effect."""
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -61,19 +61,19 @@ async def merge_sources(
     one: AsyncIterator[A], other: AsyncIterator[B]
 ) -> AsyncGenerator[A | B, None]:
     """Yield the items of two endless sources as they come. An error of one of them is raised."""
-    coming: dict[asyncio.Future[Any], AsyncIterator[Any]] = {
-        _next(source): source for source in (one, other)
-    }
+    pending: dict[asyncio.Future[Any], AsyncIterator[Any]] = {}
+    for source in (one, other):
+        pending[_next_item(source)] = source
     try:
         while True:
-            done, _ = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
-            for came in done:
-                source = coming.pop(came)
-                coming[_next(source)] = source
-                yield came.result()
+            done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for future in done:
+                source = pending.pop(future)
+                pending[_next_item(source)] = source
+                yield future.result()
     finally:
-        await cancel_tasks(*coming)
+        await cancel_tasks(*pending)
 
 
-def _next(source: AsyncIterator[Any]) -> asyncio.Future[Any]:
+def _next_item(source: AsyncIterator[Any]) -> asyncio.Future[Any]:
     return asyncio.ensure_future(anext(source))

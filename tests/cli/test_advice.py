@@ -56,14 +56,14 @@ WITHOUT_A_BUS = [
 ]
 WITH_A_BUS = [
     ("cancel nothing", "`weir jobs` lists them"),
-    ("explain nothing", "`weir submit FILE` asks for one"),
+    ("explain nothing", "`weir submit FILE` submits one"),
     ("explain digits --at 2999-01-01", "give one that has passed"),
     ("why f77", "`weir events` shows each"),
     ("dead-letters show 9", "`weir dead-letters` lists them"),
     ("submit {files}/job.yaml --timeout 0.2s", "`weir events` shows it"),
-    ("logs nothing --kube {kube}", "`weir submit FILE` asks for one"),
+    ("logs nothing --kube {kube}", "`weir submit FILE` submits one"),
     ("logs digits ps --kube {kube}", "there are"),
-    ("events --job nothing", "`weir submit FILE` asks for one"),
+    ("events --job nothing", "`weir submit FILE` submits one"),
     ("events --kind capacity --job digits", "leave out --job"),
 ]
 

@@ -101,26 +101,26 @@ def _history_from_state(job: Job, view: JobView) -> JobHistory:
     )
 
 
-def apply(board: Board, told: LogEntry) -> Board:
+def apply(board: Board, entry: LogEntry) -> Board:
     """Return the board after one more message; the same board if the message is an old one."""
-    message = told.message
-    if told.sequence <= board.sequences.get(told.stream, 0):
+    message = entry.message
+    if entry.sequence <= board.sequences.get(entry.stream, 0):
         return board
     event = _cause_event(board, message)
     events = board.events
     if not isinstance(message, HIGH_VOLUME):
-        events = cluster_module.append_newest(events, told, EVENTS_KEPT)
+        events = cluster_module.append_newest(events, entry, EVENTS_KEPT)
     board = replace(
         board,
-        state=folded(board.state, message, told.stream, told.sequence, told.at_s),
-        at_s=max(board.at_s, told.at_s),
-        sequences=board.sequences | {told.stream: told.sequence},
-        recent=cluster_module.append_newest(board.recent, told, RECENT_KEPT),
+        state=folded(board.state, message, entry.stream, entry.sequence, entry.at_s),
+        at_s=max(board.at_s, entry.at_s),
+        sequences=board.sequences | {entry.stream: entry.sequence},
+        recent=cluster_module.append_newest(board.recent, entry, RECENT_KEPT),
         events=events,
     )
     if isinstance(message, CapacityChanged):
-        return _fold_capacity(board, message, told.at_s)
-    return _fold_job_message(board, told, event) if isinstance(message, JobMessage) else board
+        return _fold_capacity(board, message, entry.at_s)
+    return _fold_job_message(board, entry, event) if isinstance(message, JobMessage) else board
 
 
 def with_last_fact(board: Board, fact: CapacityFact, at_s: float) -> Board:
@@ -133,26 +133,26 @@ HIGH_VOLUME = (CapacityChanged, ClaimsChanged, ProgressReported, QuotaChanged)
 """Too many to be read one by one: screens show them as load and as curves."""
 
 
-def _cause_event(board: Board, said: Message) -> LogEntry | None:
+def _cause_event(board: Board, message: Message) -> LogEntry | None:
     """Return the recent message that a decision names as its cause."""
-    if not isinstance(said, AllocationDecided) or said.cause == "-":
+    if not isinstance(message, AllocationDecided) or message.cause == "-":
         return None
-    for told in reversed(board.recent):
-        if is_cause(told.message, said.cause):
-            return told
+    for entry in reversed(board.recent):
+        if is_cause(entry.message, message.cause):
+            return entry
     return None
 
 
-def with_reason(board: Board, key: str, said: str, silent: bool = False) -> Board:
+def with_reason(board: Board, key: str, reason: str, silent: bool = False) -> Board:
     """Return the board with the allocator's reason why a job does or does not grow. `silent`: the
     job reports nothing though it should train.
     """
     known = board.jobs.get(key)
     silent_jobs = board.silent | {key} if silent else board.silent - {key}
-    board = replace(board, whys=board.whys | {key: said}, silent=silent_jobs)
+    board = replace(board, whys=board.whys | {key: reason}, silent=silent_jobs)
     if known is None or known.finished:
         return board
-    view = _shown_view(board, replace(known, view=replace(known.view, why=said, silent=silent)))
+    view = _shown_view(board, replace(known, view=replace(known.view, why=reason, silent=silent)))
     if view == known.view:
         return board
     return replace(board, jobs=board.jobs | {key: replace(known, view=view)})
@@ -205,72 +205,76 @@ def _load_on(node: Node | None, key: str) -> Resources:
 # ---------------------------------------------------------------- jobs
 
 
-def _fold_job_message(board: Board, told: LogEntry, event: LogEntry | None) -> Board:
-    said = told.message
-    assert isinstance(said, JobMessage)
-    key = said.key()
+def _fold_job_message(board: Board, entry: LogEntry, event: LogEntry | None) -> Board:
+    message = entry.message
+    assert isinstance(message, JobMessage)
+    key = message.key()
     before = board.jobs.get(key)
-    known = _job_of_message(board, said, told.at_s)
+    known = _job_of_message(board, message, entry.at_s)
     if known is None:
-        return replace(board, early=add_early_fact(board.early, told, lambda each: each.message))
+        return replace(board, early=add_early_fact(board.early, entry, lambda each: each.message))
     if before is None or before.uid != known.uid:
         known, board = _with_early_facts(known, board)
-    after = job_history.fold_history(known, told, event)
+    after = job_history.fold_history(known, entry, event)
     after = replace(after, view=_shown_view(board, after))
     board = replace(board, jobs=board.jobs | {key: after})
-    return BOARD_FOLDS.get(type(said), _unchanged_board)(board, before, after)
+    return BOARD_FOLDS.get(type(message), _unchanged_board)(board, before, after)
 
 
-def _job_of_message(board: Board, said: JobMessage, at_s: float) -> JobHistory | None:
+def _job_of_message(board: Board, message: JobMessage, at_s: float) -> JobHistory | None:
     """Return the history that a message belongs to; a new one for a new job. None if the job is
     gone, or its request is unknown.
     """
-    key = said.key()
+    key = message.key()
     known, job = board.jobs.get(key), board.state.jobs.get(key)
-    if known and known.uid >= said.uid:
-        return known if known.uid == said.uid else None
-    same_job = job if job and job.uid == said.uid else None
-    request = getattr(said, "request", None) or (same_job.request if same_job else None)
+    if known and known.uid >= message.uid:
+        return known if known.uid == message.uid else None
+    same_job = job if job and job.uid == message.uid else None
+    request = getattr(message, "request", None) or (same_job.request if same_job else None)
     if not isinstance(request, JobRequested):
         return None
     asked_s = same_job.asked_s if same_job else at_s
     view = JobView(
-        job=said.job, namespace=said.namespace, uid=said.uid, phase="Pending", submitted_s=asked_s
+        job=message.job,
+        namespace=message.namespace,
+        uid=message.uid,
+        phase="Pending",
+        submitted_s=asked_s,
     )
-    history = JobHistory(uid=said.uid, request=request, asked_s=asked_s, view=view)
+    history = JobHistory(uid=message.uid, request=request, asked_s=asked_s, view=view)
     held = round_resources(total_of(_load_on(node, key) for node in board.nodes.values()))
     return job_history.with_held_resources(history, held, at_s)
 
 
-def _with_early_facts(begins: JobHistory, board: Board) -> tuple[JobHistory, Board]:
+def _with_early_facts(history: JobHistory, board: Board) -> tuple[JobHistory, Board]:
     """Fold the facts of a job that came before its first order, and drop them from the board."""
     state = board.state
     left = []
-    for told in board.early:
-        fact = told.message
-        if not isinstance(fact, JobMessage) or (fact.uid, fact.key()) != (begins.uid, begins.key):
-            left.append(told)
+    for entry in board.early:
+        fact = entry.message
+        if not isinstance(fact, JobMessage) or (fact.uid, fact.key()) != (history.uid, history.key):
+            left.append(entry)
             continue
-        begins = job_history.fold_history(begins, told)
-        state = apply_late(state, fact, told.at_s)
+        history = job_history.fold_history(history, entry)
+        state = apply_late(state, fact, entry.at_s)
     if len(left) == len(board.early):
-        return begins, board
-    return begins, replace(board, state=state, early=tuple(left))
+        return history, board
+    return history, replace(board, state=state, early=tuple(left))
 
 
-def _shown_view(board: Board, told: JobHistory) -> JobView:
+def _shown_view(board: Board, history: JobHistory) -> JobView:
     """Return the view of a job as `weir jobs` shows it."""
-    key = told.key
+    key = history.key
     job, closed = board.state.jobs.get(key), board.state.closed.get(key)
-    if job and job.uid == told.uid:
+    if job and job.uid == history.uid:
         view = job_view(job, board.whys.get(key, ""), key in board.silent)
-        return view_while_starting(view, told.beginning)
-    if closed and closed.job.uid == told.uid:
+        return view_while_starting(view, history.beginning)
+    if closed and closed.job.uid == history.uid:
         return closed_view(closed)
-    if told.finished:
-        phase, finished_s = ENDED[told.finished.outcome], told.finished.finished_s
-        return replace(told.view, phase=phase, finished_s=finished_s)
-    return told.view
+    if history.finished:
+        phase, finished_s = ENDED[history.finished.outcome], history.finished.finished_s
+        return replace(history.view, phase=phase, finished_s=finished_s)
+    return history.view
 
 
 def _fold_decision(board: Board, before: JobHistory | None, after: JobHistory) -> Board:

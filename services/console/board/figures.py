@@ -84,30 +84,30 @@ def generation_speed(stretch: GenerationSpan) -> float | None:
     return (last.samples - first.samples) / (last.at_s - first.at_s)
 
 
-def core_seconds(story: JobHistory, now_s: float) -> float:
+def core_seconds(history: JobHistory, now_s: float) -> float:
     """Return the core-seconds held up to now. They stop growing when the job's pods are gone."""
-    since_s = story.held[-1].at_s if story.held else now_s
-    return story.core_s + story.held_cpu * max(now_s - since_s, 0.0)
+    since_s = history.held[-1].at_s if history.held else now_s
+    return history.core_s + history.held_cpu * max(now_s - since_s, 0.0)
 
 
-def cpu_hours(story: JobHistory, now_s: float) -> float:
-    return core_seconds(story, now_s) / HOUR_S
+def cpu_hours(history: JobHistory, now_s: float) -> float:
+    return core_seconds(history, now_s) / HOUR_S
 
 
-def pauses_s(story: JobHistory) -> list[float]:
+def pauses_s(history: JobHistory) -> list[float]:
     """Return the known pauses in seconds, oldest first."""
-    return [stretch.pause_s for stretch in story.stretches if stretch.pause_s is not None]
+    return [stretch.pause_s for stretch in history.stretches if stretch.pause_s is not None]
 
 
-def last_pause_s(story: JobHistory) -> float | None:
+def last_pause_s(history: JobHistory) -> float | None:
     """Return the last pause in seconds; from the job's view if the log no longer has it."""
-    pauses = pauses_s(story) or story.view.pauses
+    pauses = pauses_s(history) or history.view.pauses
     return pauses[-1] if pauses else None
 
 
-def recent_losses(story: JobHistory, most: int = BARS) -> list[float]:
+def recent_losses(history: JobHistory, most: int = BARS) -> list[float]:
     """Return the losses of the last reports, oldest first."""
-    return [report.loss for report in story.reports[-most:] if report.loss is not None]
+    return [report.loss for report in history.reports[-most:] if report.loss is not None]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,14 +133,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.resumed_s is None else max(self.resumed_s - self.decision.at_s, 0.0)
 
 
-def decision_outcomes(story: JobHistory) -> Iterable[Outcome]:
+def decision_outcomes(history: JobHistory) -> Iterable[Outcome]:
     """Yield the outcome of every known decision.
 
     Several decisions share a generation if a change was made in place; the first of them began it.
     """
-    trained = {stretch.generation: stretch for stretch in story.stretches}
+    trained = {stretch.generation: stretch for stretch in history.stretches}
     begun_generations: set[int] = set()
-    for decision in story.decisions:
+    for decision in history.decisions:
         result = trained.get(decision.generation)
         if result is None or decision.generation in begun_generations:
             yield Outcome(decision=decision)
@@ -154,7 +154,7 @@ def decision_outcomes(story: JobHistory) -> Iterable[Outcome]:
         )
         before = trained.get(result.previous) if result.previous is not None else None
         if before:
-            report = _report_by(story, before, decision.at_s)
+            report = _report_by(history, before, decision.at_s)
             outcome = _with_generation_before(outcome, before, report)
         yield outcome
 
@@ -185,10 +185,10 @@ def _speed_until(stretch: GenerationSpan, report: Report | None) -> float | None
     return speed
 
 
-def _report_by(story: JobHistory, stretch: GenerationSpan, at_s: float) -> Report | None:
+def _report_by(history: JobHistory, stretch: GenerationSpan, at_s: float) -> Report | None:
     """Return the last report up to a time, if it is of this generation."""
-    found = bisect_right(story.reports, at_s, key=lambda report: report.at_s)
-    report = story.reports[found - 1] if found else None
+    found = bisect_right(history.reports, at_s, key=lambda report: report.at_s)
+    report = history.reports[found - 1] if found else None
     return report if report and report.generation == stretch.generation else None
 
 
@@ -313,19 +313,19 @@ def sample_at(points: Sequence[P], times: Sequence[float]) -> list[P | None]:
     return samples
 
 
-def _largest_bands(stories: Iterable[JobHistory], times: Sequence[float]) -> list[Band]:
+def _largest_bands(histories: Iterable[JobHistory], times: Sequence[float]) -> list[Band]:
     """Return the bands of the jobs that held most over these times, the largest first."""
     bands = []
-    for story in stories:
-        if not story.held or (not story.held_cpu and story.held[-1].at_s <= times[0]):
+    for history in histories:
+        if not history.held or (not history.held_cpu and history.held[-1].at_s <= times[0]):
             continue
-        band = _band_of(story, times)
+        band = _band_of(history, times)
         if any(band.cores):
             bands.append(band)
     bands.sort(key=lambda band: (-sum(band.cores), band.job))
     return bands[:NAMED]
 
 
-def _band_of(story: JobHistory, times: Sequence[float]) -> Band:
-    points = sample_at(story.held, times)
-    return Band(job=story.key, cores=tuple(point.cpu if point else 0.0 for point in points))
+def _band_of(history: JobHistory, times: Sequence[float]) -> Band:
+    points = sample_at(history.held, times)
+    return Band(job=history.key, cores=tuple(point.cpu if point else 0.0 for point in points))

@@ -72,47 +72,47 @@ class StartProgress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ordered: int = 0
 
 
-def fold_start(known: StartProgress, said: Message) -> StartProgress:
+def fold_start(known: StartProgress, message: Message) -> StartProgress:
     """Return the progress after one more message of the job."""
-    fold = START_FOLDS.get(type(said))
-    return fold(known, said) if fold else known
+    fold = START_FOLDS.get(type(message))
+    return fold(known, message) if fold else known
 
 
-def _decided_start(known: StartProgress, said: AllocationDecided) -> StartProgress:
-    if said.generation < known.generation:
+def _decided_start(known: StartProgress, message: AllocationDecided) -> StartProgress:
+    if message.generation < known.generation:
         return known
-    pods = {task.pod(said.job): task.role for task in said.tasks}
+    pods = {task.pod(message.job): task.role for task in message.tasks}
     chief = next((pod for pod, role in pods.items() if role == "chief"), "")
-    return replace(known, generation=said.generation, wanted=frozenset(pods), chief=chief)
+    return replace(known, generation=message.generation, wanted=frozenset(pods), chief=chief)
 
 
-def _started_task(known: StartProgress, said: TaskStarted) -> StartProgress:
-    return replace(known, running=known.running | {said.pod})
+def _started_task(known: StartProgress, message: TaskStarted) -> StartProgress:
+    return replace(known, running=known.running | {message.pod})
 
 
-def _ready_task(known: StartProgress, said: TaskReady) -> StartProgress:
-    return replace(known, running=known.running | {said.pod}, ready=known.ready | {said.pod})
+def _ready_task(known: StartProgress, message: TaskReady) -> StartProgress:
+    return replace(known, running=known.running | {message.pod}, ready=known.ready | {message.pod})
 
 
-def _exited_task(known: StartProgress, said: TaskExited) -> StartProgress:
-    return replace(known, running=known.running - {said.pod}, ready=known.ready - {said.pod})
+def _exited_task(known: StartProgress, message: TaskExited) -> StartProgress:
+    return replace(known, running=known.running - {message.pod}, ready=known.ready - {message.pod})
 
 
-def _published_spec(known: StartProgress, said: ClusterSpecPublished) -> StartProgress:
-    return replace(known, published=max(known.published, said.generation))
+def _published_spec(known: StartProgress, message: ClusterSpecPublished) -> StartProgress:
+    return replace(known, published=max(known.published, message.generation))
 
 
-def _prepared_task(known: StartProgress, said: GenerationPrepared) -> StartProgress:
+def _prepared_task(known: StartProgress, message: GenerationPrepared) -> StartProgress:
     newest, pods = known.prepared
-    if said.error is not None or said.generation < newest:
+    if message.error is not None or message.generation < newest:
         return known
-    if said.generation > newest:
+    if message.generation > newest:
         pods = frozenset()
-    return replace(known, prepared=(said.generation, pods | {said.pod}))
+    return replace(known, prepared=(message.generation, pods | {message.pod}))
 
 
-def _ordered_hand_over(known: StartProgress, said: HandOverOrdered) -> StartProgress:
-    return replace(known, ordered=max(known.ordered, said.generation))
+def _ordered_hand_over(known: StartProgress, message: HandOverOrdered) -> StartProgress:
+    return replace(known, ordered=max(known.ordered, message.generation))
 
 
 START_FOLDS: dict[type[Message], Callable[[StartProgress, Any], StartProgress]] = {
@@ -292,61 +292,66 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.held[-1].cpu if self.held else 0.0
 
 
-def fold_history(story: JobHistory, told: LogEntry, event: LogEntry | None = None) -> JobHistory:
+def fold_history(history: JobHistory, entry: LogEntry, event: LogEntry | None = None) -> JobHistory:
     """Return the history after one more message of its job; the same object if the message is old.
     `event`: the cause of a decision.
     """
-    said = told.message
-    if not isinstance(said, JobMessage) or said.uid != story.uid:
-        return story
-    if story.beginning:
-        beginning = fold_start(story.beginning, said)
-        if beginning is not story.beginning:
-            story = replace(story, beginning=beginning)
-    if type(said) not in HISTORY_FOLDS:
-        return story
-    if isinstance(said, AllocationDecided):
-        return _fold_decision(story, said, told.at_s, event)
-    story = HISTORY_FOLDS[type(said)](story, said, told.at_s)
-    if isinstance(said, MARKS):
-        story = replace(story, marks=cluster.append_newest(story.marks, told, MARKS_KEPT))
-    return story
+    message = entry.message
+    if not isinstance(message, JobMessage) or message.uid != history.uid:
+        return history
+    if history.beginning:
+        beginning = fold_start(history.beginning, message)
+        if beginning is not history.beginning:
+            history = replace(history, beginning=beginning)
+    if type(message) not in HISTORY_FOLDS:
+        return history
+    if isinstance(message, AllocationDecided):
+        return _fold_decision(history, message, entry.at_s, event)
+    history = HISTORY_FOLDS[type(message)](history, message, entry.at_s)
+    if isinstance(message, MARKS):
+        history = replace(history, marks=cluster.append_newest(history.marks, entry, MARKS_KEPT))
+    return history
 
 
-def with_held_resources(story: JobHistory, held: Resources, at_s: float) -> JobHistory:
+def with_held_resources(history: JobHistory, held: Resources, at_s: float) -> JobHistory:
     """Return the history of a job with pods that hold so much from now on."""
-    if (held.cpu, held.memory_gib) == (story.held_resources.cpu, story.held_resources.memory_gib):
-        return story
-    since_s = story.held[-1].at_s if story.held else at_s
-    core_s = story.core_s + story.held_cpu * max(at_s - since_s, 0.0)
-    points = cluster.append_point(story.held, Held(at_s, held.cpu, held.memory_gib))
-    return replace(story, core_s=core_s, held=points)
+    if (held.cpu, held.memory_gib) == (
+        history.held_resources.cpu,
+        history.held_resources.memory_gib,
+    ):
+        return history
+    since_s = history.held[-1].at_s if history.held else at_s
+    core_s = history.core_s + history.held_cpu * max(at_s - since_s, 0.0)
+    points = cluster.append_point(history.held, Held(at_s, held.cpu, held.memory_gib))
+    return replace(history, core_s=core_s, held=points)
 
 
 # ---------------------------------------------------------------- decided, and what came of it
 
 
 def _fold_decision(
-    story: JobHistory, said: AllocationDecided, at_s: float, event: LogEntry | None
+    history: JobHistory, message: AllocationDecided, at_s: float, event: LogEntry | None
 ) -> JobHistory:
-    if story.decisions and said.revision <= story.decisions[-1].revision:
-        return story
+    if history.decisions and message.revision <= history.decisions[-1].revision:
+        return history
     made = Decision(
         at_s=at_s,
-        job=said.job,
-        namespace=said.namespace,
-        uid=said.uid,
-        revision=said.revision,
-        gives=tasks_held(said),
-        reason=said.reason,
-        alternatives=said.alternatives,
-        gain_s=said.gain_s,
-        cost_s=said.cost_s,
-        cause=said.cause,
+        job=message.job,
+        namespace=message.namespace,
+        uid=message.uid,
+        revision=message.revision,
+        gives=tasks_held(message),
+        reason=message.reason,
+        alternatives=message.alternatives,
+        gain_s=message.gain_s,
+        cost_s=message.cost_s,
+        cause=message.cause,
         event=event,
     )
-    decided = replace(story, decisions=cluster.append_newest(story.decisions, made, DECISIONS_KEPT))
-    return replace(decided, stretches=_with_size(story.stretches, made))
+    decided = replace(
+        history, decisions=cluster.append_newest(history.decisions, made, DECISIONS_KEPT)
+    )
+    return replace(decided, stretches=_with_size(history.stretches, made))
 
 
 def _with_size(stretches: tuple[GenerationSpan, ...], made: Decision) -> tuple[GenerationSpan, ...]:
@@ -361,91 +366,94 @@ def _with_size(stretches: tuple[GenerationSpan, ...], made: Decision) -> tuple[G
     return (*stretches[:-1], replace(last, gives=made.gives))
 
 
-def _fold_abandoned(story: JobHistory, said: GenerationAbandoned, at_s: float) -> JobHistory:
-    if story.last_generation and story.last_generation.generation >= said.generation:
-        return story
+def _fold_abandoned(history: JobHistory, message: GenerationAbandoned, at_s: float) -> JobHistory:
+    if history.last_generation and history.last_generation.generation >= message.generation:
+        return history
     decisions = []
-    for decision in story.decisions:
-        if decision.generation == said.generation and not decision.abandoned:
-            decision = replace(decision, abandoned=said.reason)
+    for decision in history.decisions:
+        if decision.generation == message.generation and not decision.abandoned:
+            decision = replace(decision, abandoned=message.reason)
         decisions.append(decision)
-    return replace(story, decisions=tuple(decisions))
+    return replace(history, decisions=tuple(decisions))
 
 
-def _fold_resumed(story: JobHistory, said: TrainingResumed, at_s: float) -> JobHistory:
-    before = story.last_generation
-    if before and said.generation <= before.generation:
-        return story
-    pause_s, lost = said.pause_s or 0.0, max(story.applied - said.samples, 0)
+def _fold_resumed(history: JobHistory, message: TrainingResumed, at_s: float) -> JobHistory:
+    before = history.last_generation
+    if before and message.generation <= before.generation:
+        return history
+    pause_s, lost = message.pause_s or 0.0, max(history.applied - message.samples, 0)
     begun = GenerationSpan(
-        generation=said.generation,
+        generation=message.generation,
         resumed_s=at_s,
-        previous=said.previous,
+        previous=message.previous,
         gives=next(
-            (d.gives for d in reversed(story.decisions) if d.generation == said.generation), None
+            (d.gives for d in reversed(history.decisions) if d.generation == message.generation),
+            None,
         ),
-        pause_s=said.pause_s,
-        off_s=said.off_s,
-        phases=said.phases,
-        learning_rate=said.learning_rate,
+        pause_s=message.pause_s,
+        off_s=message.off_s,
+        phases=message.phases,
+        learning_rate=message.learning_rate,
         lost=lost,
     )
-    ended = _close_generation(story, at_s - pause_s - said.off_s)
+    ended = _close_generation(history, at_s - pause_s - message.off_s)
     return replace(
         ended,
         stretches=cluster.append_newest(ended.stretches, begun, STRETCHES_KEPT),
-        applied=said.samples,
-        paused_s=story.paused_s + pause_s,
-        off_s=story.off_s + said.off_s,
-        lost=story.lost + lost,
+        applied=message.samples,
+        paused_s=history.paused_s + pause_s,
+        off_s=history.off_s + message.off_s,
+        lost=history.lost + lost,
     )
 
 
-def _close_generation(story: JobHistory, at_s: float) -> JobHistory:
+def _close_generation(history: JobHistory, at_s: float) -> JobHistory:
     """End the generation that trained."""
-    last = story.last_generation
+    last = history.last_generation
     if last is None or last.ended_s is not None:
-        return story
+        return history
     ended = replace(last, ended_s=max(at_s, last.resumed_s))
-    return replace(story, stretches=(*story.stretches[:-1], ended))
+    return replace(history, stretches=(*history.stretches[:-1], ended))
 
 
 # ---------------------------------------------------------------- how far
 
 
-def _fold_progress(story: JobHistory, said: ProgressReported, at_s: float) -> JobHistory:
-    generation = story.last_generation
-    last = story.reports[-1] if story.reports else None
-    if generation and said.generation < generation.generation:
-        return story
-    if last and (said.generation, said.step) <= (last.generation, last.step):
-        return story
-    report = _report_of(said, at_s)
+def _fold_progress(history: JobHistory, message: ProgressReported, at_s: float) -> JobHistory:
+    generation = history.last_generation
+    last = history.reports[-1] if history.reports else None
+    if generation and message.generation < generation.generation:
+        return history
+    if last and (message.generation, message.step) <= (last.generation, last.step):
+        return history
+    report = _report_of(message, at_s)
     since_s = at_s
-    if last and last.generation == said.generation:
+    if last and last.generation == message.generation:
         since_s = last.at_s
     elif generation:
         since_s = generation.resumed_s
     return replace(
-        story,
-        reports=cluster.append_point(story.reports, report),
-        stretches=_add_report(story.stretches, report),
-        applied=said.samples,
-        used_core_s=story.used_core_s + (report.cpu or 0.0) * max(at_s - since_s, 0.0),
+        history,
+        reports=cluster.append_point(history.reports, report),
+        stretches=_add_report(history.stretches, report),
+        applied=message.samples,
+        used_core_s=history.used_core_s + (report.cpu or 0.0) * max(at_s - since_s, 0.0),
     )
 
 
-def _report_of(said: ProgressReported, at_s: float) -> Report:
+def _report_of(message: ProgressReported, at_s: float) -> Report:
     return Report(
         at_s=at_s,
-        generation=said.generation,
-        step=said.step,
-        epoch=said.epoch,
-        samples=said.samples,
-        samples_per_second=said.samples_per_second,
-        loss=said.loss,
-        cpu=round(sum(one.cpu for one in said.usage), 6) if said.usage else None,
-        memory_gib=round(sum(one.memory_gib for one in said.usage), 6) if said.usage else None,
+        generation=message.generation,
+        step=message.step,
+        epoch=message.epoch,
+        samples=message.samples,
+        samples_per_second=message.samples_per_second,
+        loss=message.loss,
+        cpu=round(sum(one.cpu for one in message.usage), 6) if message.usage else None,
+        memory_gib=round(sum(one.memory_gib for one in message.usage), 6)
+        if message.usage
+        else None,
     )
 
 
@@ -458,20 +466,26 @@ def _add_report(
     return (*stretches[:-1], replace(runs, first=runs.first or report, last=report))
 
 
-def _fold_saved(story: JobHistory, said: CheckpointSaved, at_s: float) -> JobHistory:
-    stale = story.last_generation is not None and said.generation < story.last_generation.generation
-    applied = story.applied if stale else max(story.applied, said.samples)
+def _fold_saved(history: JobHistory, message: CheckpointSaved, at_s: float) -> JobHistory:
+    stale = (
+        history.last_generation is not None
+        and message.generation < history.last_generation.generation
+    )
+    applied = history.applied if stale else max(history.applied, message.samples)
     return replace(
-        story, applied=applied, saves=story.saves + 1, save_cost_s=story.save_cost_s + said.cost_s
+        history,
+        applied=applied,
+        saves=history.saves + 1,
+        save_cost_s=history.save_cost_s + message.cost_s,
     )
 
 
-def _fold_finished(story: JobHistory, said: JobFinished, at_s: float) -> JobHistory:
-    return replace(_close_generation(story, at_s), finished=said)
+def _fold_finished(history: JobHistory, message: JobFinished, at_s: float) -> JobHistory:
+    return replace(_close_generation(history, at_s), finished=message)
 
 
-def _add_note(story: JobHistory, said: Message, at_s: float) -> JobHistory:
-    return story
+def _add_note(history: JobHistory, message: Message, at_s: float) -> JobHistory:
+    return history
 
 
 HISTORY_FOLDS: dict[type[Message], Callable[[JobHistory, Any, float], JobHistory]] = {

@@ -157,16 +157,16 @@ def totals_row(totals: Totals) -> TotalsRow:
     )
 
 
-def job_row(story: JobHistory) -> JobRow:
-    view = story.view
+def job_row(history: JobHistory) -> JobRow:
+    view = history.view
     return JobRow(
-        key=story.key,
+        key=history.key,
         job=view.job,
         namespace=view.namespace,
-        uid=story.uid,
+        uid=history.uid,
         phase=view.shown_phase,
-        policy=story.request.policy or "",
-        priority=story.request.priority,
+        policy=history.request.policy or "",
+        priority=history.request.priority,
         ps=view.ps,
         workers=view.workers,
         wanted_ps=view.wanted_ps,
@@ -175,23 +175,23 @@ def job_row(story: JobHistory) -> JobRow:
         generation=view.generation,
         step=view.step,
         epoch=view.epoch,
-        epochs=story.request.epochs,
+        epochs=history.request.epochs,
         samples=view.samples,
         total=view.total_samples,
         share=figures.share_done(view),
         left_s=figures.time_left_s(view),
         speed=view.samples_per_second,
         loss=view.loss,
-        losses=figures.recent_losses(story),
-        held=story.held_cpu,
-        used=story.used_resources.cpu,
-        held_gib=story.held_resources.memory_gib,
-        used_gib=story.used_resources.memory_gib,
-        pause_s=figures.last_pause_s(story),
-        pauses=len(figures.pauses_s(story)),
-        paused_s=story.paused_s,
+        losses=figures.recent_losses(history),
+        held=history.held_cpu,
+        used=history.used_resources.cpu,
+        held_gib=history.held_resources.memory_gib,
+        used_gib=history.used_resources.memory_gib,
+        pause_s=figures.last_pause_s(history),
+        pauses=len(figures.pauses_s(history)),
+        paused_s=history.paused_s,
         why=view.why or view.reason,
-        asked_s=story.asked_s,
+        asked_s=history.asked_s,
         finished_s=view.finished_s,
         metrics=view.metrics,
     )
@@ -338,23 +338,23 @@ def _stretch_row(stretch: GenerationSpan) -> StretchRow:
     )
 
 
-def _outcomes(story: JobHistory) -> list[Outcome]:
+def _outcomes(history: JobHistory) -> list[Outcome]:
     return [
         Outcome(
-            revision=came.decision.revision,
-            reaction_s=came.reaction_s,
-            pause_s=came.pause_s,
-            slowed_s=came.slowed_s,
-            speed_before=came.before,
-            speed_after=came.after,
+            revision=outcome.decision.revision,
+            reaction_s=outcome.reaction_s,
+            pause_s=outcome.pause_s,
+            slowed_s=outcome.slowed_s,
+            speed_before=outcome.before,
+            speed_after=outcome.after,
         )
-        for came in figures.decision_outcomes(story)
-        if came.resumed_s is not None
+        for outcome in figures.decision_outcomes(history)
+        if outcome.resumed_s is not None
     ]
 
 
-def _marks(story: JobHistory) -> list[tuple[float, str]]:
-    return [(told.at_s, sentence(told.message)) for told in story.marks]
+def _marks(history: JobHistory) -> list[tuple[float, str]]:
+    return [(entry.at_s, sentence(entry.message)) for entry in history.marks]
 
 
 class News(Row, frozen=True, kw_only=True):

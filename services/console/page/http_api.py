@@ -125,9 +125,9 @@ class Browser:
         if browser_updates.has_to_restart(before, board):
             before = None
         self.number += 1
-        story = board.jobs.get(self.job)
+        history = board.jobs.get(self.job)
         known = before.jobs.get(self.job) if before else None
-        said = News(
+        update = News(
             now_s=now_s,
             at_s=board.at_s,
             number=self.number,
@@ -135,11 +135,11 @@ class Browser:
             reading=not watch.caught_up,
             cut_s=watch.cut_s,
             stack=self._stack(board, now_s, watch.cut_s),
-            detail=job_detail(known, story, now_s) if story and story is not known else None,
+            detail=job_detail(known, history, now_s) if history and history is not known else None,
             **browser_updates.changed_fields(before, board),  # type: ignore[arg-type]
         )
         self.sent_board = board
-        return said
+        return update
 
     def _stack(self, board: Board, now_s: float, cut_s: float | None) -> Stack | None:
         """Up to now; while we hear nothing, up to when we last did."""

@@ -135,9 +135,9 @@ class Watch:
     def _fold_entry(self, entry: Entry) -> None:
         if self._stored is not None:
             self.board, self._stored = initial_board(self._stored, entry.stored_s), None
-        if told := entry.as_log_entry:
-            self._node_facts.note_fact(told.message)
-            self.board = apply(self.board, told)
+        if known_entry := entry.as_log_entry:
+            self._node_facts.note_fact(known_entry.message)
+            self.board = apply(self.board, known_entry)
 
     def _fold_missing_nodes(self) -> None:
         """Add the nodes and quotas that the log does not tell; where it told nothing at all, the

@@ -63,8 +63,8 @@ def example_proposal(state: State) -> str:
         (sizes for sizes in EXAMPLE_TASKS if place(Room(nodes), NAME, (), EXAMPLE_SIZE, sizes, 0)),
         EXAMPLE_TASKS[-1],
     )
-    told = (f"  {role}: {_format_resources(getattr(sizes, role))}\n" for role in ROLES)
-    return EXAMPLE + "".join(told)
+    lines = (f"  {role}: {_format_resources(getattr(sizes, role))}\n" for role in ROLES)
+    return EXAMPLE + "".join(lines)
 
 
 def _format_resources(wants: Resources) -> str:

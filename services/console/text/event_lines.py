@@ -113,19 +113,19 @@ def event_fields(entry: Entry) -> dict[str, Any]:
     }
 
 
-def event_kind(said: Message | DeadLetter) -> str:
-    return DEAD if isinstance(said, DeadLetter) else tag_of(type(said))
+def event_kind(message: Message | DeadLetter) -> str:
+    return DEAD if isinstance(message, DeadLetter) else tag_of(type(message))
 
 
-def event_object(said: Message | DeadLetter) -> str:
+def event_object(message: Message | DeadLetter) -> str:
     """The node or the service, or the job: with its namespace where that is not the default one."""
-    if isinstance(said, CapacityChanged):
-        return said.node
-    if isinstance(said, QuotaChanged | ClaimsChanged):
-        return said.namespace
-    if isinstance(said, ServiceTroubled):
-        return said.service
-    job, namespace = getattr(said, "job", "-"), getattr(said, "namespace", "default")
+    if isinstance(message, CapacityChanged):
+        return message.node
+    if isinstance(message, QuotaChanged | ClaimsChanged):
+        return message.namespace
+    if isinstance(message, ServiceTroubled):
+        return message.service
+    job, namespace = getattr(message, "job", "-"), getattr(message, "namespace", "default")
     return job if namespace == "default" else f"{namespace}/{job}"
 
 
@@ -149,16 +149,16 @@ def date_and_time(stored_s: float, zone: tzinfo | None) -> tuple[str, str]:
     return f"{at:%Y-%m-%d}", f"{at:%H:%M:%S}"
 
 
-def event_style(said: Message | DeadLetter) -> str:
-    return BAD if needs_attention(said) else STYLES[event_kind(said).partition(".")[0]]
+def event_style(message: Message | DeadLetter) -> str:
+    return BAD if needs_attention(message) else STYLES[event_kind(message).partition(".")[0]]
 
 
-def needs_attention(said: Message | DeadLetter) -> bool:
+def needs_attention(message: Message | DeadLetter) -> bool:
     """Return True for a message that needs attention."""
-    if isinstance(said, JobFinished):
-        return said.outcome == "failed"
-    if isinstance(said, ServiceTroubled):
-        return said.seconds is None
+    if isinstance(message, JobFinished):
+        return message.outcome == "failed"
+    if isinstance(message, ServiceTroubled):
+        return message.seconds is None
     failures = (
         JobRejected,
         ChangeRejected,
@@ -167,7 +167,7 @@ def needs_attention(said: Message | DeadLetter) -> bool:
         CheckpointSkipped,
         DeadLetter,
     )
-    return isinstance(said, failures) or bool(getattr(said, "error", None))
+    return isinstance(message, failures) or bool(getattr(message, "error", None))
 
 
 Cell = tuple[str, int, str]

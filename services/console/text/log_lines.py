@@ -34,13 +34,11 @@ TENSORFLOW_START = re.compile(
     rb"|WARNING:tensorflow:A `tf\.distribute\.experimental\.ParameterServerStrategy` method is"
     rb" invoked"
 )
-"""Of TensorFlow: its information, that there is no GPU, and that Weir's chief reads variables by
-itself.
-"""
+"""Lines of TensorFlow's start: information, no GPU found, variables read by Weir's chief itself."""
 IN_FRONT = ("timestamp", "level", "event")
 OMITTED = ("service", "job", "settings", "exception")
-"""Fields left out too: the job is known, settings are many (`--json` has them), an exception has
-its own lines.
+"""Fields that are not shown: the job is known, settings are many (`--json` has them), an exception
+has its own lines.
 """
 LEVEL_WIDE = 7
 TASK_WIDE = 10
@@ -52,25 +50,28 @@ def is_routine(raw: bytes) -> bool:
     """Return True for a routine line of Weir or of the start of TensorFlow, which is not output of
     the program. Warnings and errors of Weir are not routine.
     """
-    said = _parse_record(raw)
-    return said.get("level") in ROUTINE if said else bool(TENSORFLOW_START.match(raw))
+    record = _parse_record(raw)
+    return record.get("level") in ROUTINE if record else bool(TENSORFLOW_START.match(raw))
 
 
 def format_log_line(raw: bytes, task: str, zone: tzinfo | None) -> Iterator[Text]:
-    """`zone` None: that of this machine."""
-    said = _parse_record(raw)
-    if said is None:
+    """Yield a line as people read it. `zone` None: the zone of this machine."""
+    record = _parse_record(raw)
+    if record is None:
         yield Text(_printable(raw.decode("utf-8", "replace")))
         return
-    level = single_line(str(said.get("level", "")))
-    yield Text.assemble(
-        (f"{_format_clock(said.get('timestamp'), zone)} ", "dim"),
-        (f"{level:<{LEVEL_WIDE}} ", LEVELS.get(level, "")),
-        (f"{task:<{TASK_WIDE}} ", "cyan"),
-        (f"{single_line(str(said['event'])):<{EVENT_WIDE}}", "bold"),
-        *(piece for name, value in _shown_fields(said) for piece in ((f" {name}=", "dim"), value)),
-    )
-    for line in _traceback_lines(said.get("exception")):
+    level = single_line(str(record.get("level", "")))
+    event = single_line(str(record["event"]))
+    text = Text()
+    text.append(f"{_format_clock(record.get('timestamp'), zone)} ", "dim")
+    text.append(f"{level:<{LEVEL_WIDE}} ", LEVELS.get(level, ""))
+    text.append(f"{task:<{TASK_WIDE}} ", "cyan")
+    text.append(f"{event:<{EVENT_WIDE}}", "bold")
+    for name, value in _shown_fields(record):
+        text.append(f" {name}=", "dim")
+        text.append(value)
+    yield text
+    for line in _traceback_lines(record.get("exception")):
         yield Text(f"    {line}", "red")
 
 
@@ -83,29 +84,34 @@ def _parse_record(raw: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and "event" in found else None
 
 
-def _shown_fields(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _shown_fields(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Return the fields, the generation first; unknown fields are left out."""
-    for name in sorted(said, key=lambda name: (name != "generation", name)):
-        value = said[name]
-        if name not in (*IN_FRONT, *OMITTED) and value is not None:
-            text = single_line(
-                value if isinstance(value, str) else msgspec.json.encode(value).decode()
-            )
-            yield single_line(name), cut_middle(text, VALUE_MOST, head=0.5, gap=" [...] ")
+    for name in sorted(record, key=lambda name: (name != "generation", name)):
+        value = record[name]
+        if value is None or name in IN_FRONT or name in OMITTED:
+            continue
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        shown = cut_middle(single_line(text), VALUE_MOST, head=0.5, gap=" [...] ")
+        yield single_line(name), shown
 
 
 def _traceback_lines(exception: Any) -> Iterator[str]:
-    """As structlog tells it: each with its frames, the oldest first."""
+    """Yield the lines of structlog's traceback: each exception with its frames, the oldest
+    first.
+    """
     if isinstance(exception, str):
         yield from map(_printable, exception.splitlines())
-    for one in exception if isinstance(exception, list) else ():
-        frames = one.get("frames", ()) if isinstance(one, dict) else ()
-        for frame in frames if isinstance(frames, list) else ():
-            yield single_line(
-                f"{frame.get('filename')}:{frame.get('lineno')} in {frame.get('name')}"
-            )
-        if isinstance(one, dict):
-            yield single_line(f"{one.get('exc_type')}: {one.get('exc_value')}")
+    if not isinstance(exception, list):
+        return
+    for error in exception:
+        if not isinstance(error, dict):
+            continue
+        frames = error.get("frames", ())
+        if isinstance(frames, list):
+            for frame in frames:
+                place = f"{frame.get('filename')}:{frame.get('lineno')}"
+                yield single_line(f"{place} in {frame.get('name')}")
+        yield single_line(f"{error.get('exc_type')}: {error.get('exc_value')}")
 
 
 def _format_clock(stamp: Any, zone: tzinfo | None) -> str:
@@ -116,8 +122,12 @@ def _format_clock(stamp: Any, zone: tzinfo | None) -> str:
 
 
 def _printable(text: str) -> str:
-    """Its spaces stay as they are."""
-    return "".join(c if c.isprintable() or c == "\t" else " " for c in text.rstrip("\r\n"))
+    """Return the text with spaces in place of control characters; its own spaces stay."""
+    characters = []
+    for character in text.rstrip("\r\n"):
+        shown = character.isprintable() or character == "\t"
+        characters.append(character if shown else " ")
+    return "".join(characters)
 
 
 BEGINS, ENDS = failure_cause.BEGINS.encode(), failure_cause.ENDS.encode()
@@ -126,12 +136,12 @@ REPETITION_BEGINS = re.compile(
 )
 OTHER_SOURCE = re.compile(rb'\{"|[IWEF]\d{4} |(ERROR|WARNING|INFO):tensorflow:')
 SUMMARY_LINE = re.compile(rb":UNKNOWN:Error received from peer .*grpc_status:")
-"""The same once more, on one line."""
+"""The same failure once more, on one line."""
 TRAILING_LINE = re.compile(
     rb"\t \[\[.*\]\]|Additional GRPC error information | +\(\d+\) [A-Z_]+: |0 (successful"
     rb" op|derived err)"
 )
-"""The text behind it: the operations that waited for the failed one."""
+"""The lines after it: the operations that waited for the failed one."""
 
 
 def without_repeated_failures(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from services.allocator.job_views import ENDED, JobView
+from services.allocator.placement.placers import ROLES
 from services.allocator.placement.trial import describe_resources as amount
 from services.trainer.worker import scaling
 from shared.messages import (
@@ -44,12 +45,13 @@ from shared.messages import (
     ProgressReported,
     QuotaChanged,
     ResumeRequested,
-    Role,
     ServiceTroubled,
     Span,
     SuspendRequested,
+    TaskAddress,
     TaskExited,
     TaskLeaving,
+    TaskPlan,
     TaskReady,
     TaskStarted,
     TaskUpdated,
@@ -66,8 +68,8 @@ from shared.text import (
 )
 
 
-def sentence(said: Message | DeadLetter) -> str:
-    return single_line(SENTENCES[type(said)](said))
+def sentence(message: Message | DeadLetter) -> str:
+    return single_line(SENTENCES[type(message)](message))
 
 
 # ---------------------------------------------------------------- people and answers
@@ -158,11 +160,9 @@ def _describe_claims(m: ClaimsChanged) -> str:
 def _describe_decision(m: AllocationDecided) -> str:
     if not m.tasks:
         return f"is to have no tasks: {m.reason}"
-    nodes = len({task.node for task in m.tasks})
-    has = (
-        f"{_count_roles(t.role for t in m.tasks)} on {format_count(nodes, 'node')}, batch {m.batch}"
-    )
-    return f"is to have {has}: {m.reason}{_describe_rate(m)}"
+    nodes = format_count(len({task.node for task in m.tasks}), "node")
+    size = f"{_count_roles(m.tasks)} on {nodes}, batch {m.batch}"
+    return f"is to have {size}: {m.reason}{_describe_rate(m)}"
 
 
 def _describe_rate(m: AllocationDecided) -> str:
@@ -194,10 +194,11 @@ def _describe_task_start(m: TaskStarted) -> str:
 
 
 def _describe_leaving(m: TaskLeaving) -> str:
-    cause, by = LEAVES.get(m.why, (m.why, MOVES))
-    told = f" ({headline(m.message)})" if m.message else ""
+    cause, remedy = LEAVES.get(m.why, (m.why, MOVES))
+    if m.message:
+        cause = f"{cause} ({headline(m.message)})"
     until = f", by {_format_clock(m.leaves_s)} at the latest" if m.leaves_s else ""
-    return f"{m.task()} has to leave {m.node}{until}: {cause}{told}; {by}"
+    return f"{m.task()} has to leave {m.node}{until}: {cause}; {remedy}"
 
 
 MOVES = "it works on until another node has its place, and the chief saves in time"
@@ -220,29 +221,27 @@ LEAVES = {
 
 def _describe_exit(m: TaskExited) -> str:
     code = "without an exit code" if m.exit_code is None else f"with code {m.exit_code}"
-    return (
-        f"{m.task()} ended on {m.node}"
-        f" {code}{_comma_before(m.reason)}{_comma_before(last_line(m.message))}"
-    )
+    parts = [f"{m.task()} ended on {m.node} {code}", m.reason, last_line(m.message)]
+    return ", ".join(filter(None, parts))
 
 
 def _describe_spec(m: ClusterSpecPublished) -> str:
-    tasks = _count_roles(task.role for task in m.tasks)
-    return f"generation {m.generation} is {tasks}, batch {m.batch}{_after_generation(m.previous)}"
+    size = f"{_count_roles(m.tasks)}, batch {m.batch}"
+    before = "" if m.previous is None else f", after generation {m.previous}"
+    return f"generation {m.generation} is {size}{before}"
 
 
 def _describe_prepared(m: GenerationPrepared) -> str:
     if m.error is not None:
         return f"{m.task()} could not prepare generation {m.generation}: {headline(m.error)}"
-    took = (
-        f" after {m.seconds:.1f} s" if m.seconds else ""
-    )  # a ps or worker only stands: there is nothing to measure
-    return f"{m.task()} is prepared for generation {m.generation}{took}"
+    text = f"{m.task()} is prepared for generation {m.generation}"
+    # A ps or worker only starts its server: there is nothing to measure.
+    return f"{text} after {m.seconds:.1f} s" if m.seconds else text
 
 
 def _describe_hand_over(m: HandOverOrdered) -> str:
     if m.previous is None:
-        return f"generation {m.generation} is to begin"
+        return f"generation {m.generation} is to start"
     return f"generation {m.previous} is to drain and generation {m.generation} to take over"
 
 
@@ -262,28 +261,27 @@ WAITED_LEAST_S = 1.0
 
 
 def _describe_checkpoint(m: CheckpointSaved) -> str:
-    final = ", and applies nothing more" if m.final else ""
-    stood = f", and held all training up: {m.stood}" if m.stood else ""
-    held = format_duration(m.pause_s, fine=True) if m.pause_s and not (m.stood or m.final) else ""
-    paused = f", of which it held training up for {held}" if held else ""
-    waited = (
-        f"; the bus answered only after {format_duration(m.waited_s)}"
-        if m.waited_s >= WAITED_LEAST_S
-        else ""
-    )
-    took = format_duration(m.seconds, fine=True)
-    return f"generation {m.generation} saved step {m.step} in {took}{paused}{final}{stood}{waited}"
+    duration = format_duration(m.seconds, fine=True)
+    text = f"generation {m.generation} saved step {m.step} in {duration}"
+    if m.pause_s and not m.stood and not m.final:
+        text += f", of which training stood still for {format_duration(m.pause_s, fine=True)}"
+    if m.final:
+        text += ", and applies nothing more"
+    if m.stood:
+        text += f", and all training stood still: {m.stood}"
+    if m.waited_s >= WAITED_LEAST_S:
+        text += f"; the bus answered only after {format_duration(m.waited_s)}"
+    return text
 
 
 def _describe_failed_checkpoint(m: CheckpointFailed) -> str:
     given_up = "" if m.successor is None else f"; generation {m.successor} is given up for it"
-    return (
-        f"generation {m.generation} could not save step {m.step}: {m.cause}; {m.remedy}{given_up}"
-    )
+    text = f"generation {m.generation} could not save step {m.step}"
+    return f"{text}: {m.cause}; {m.remedy}{given_up}"
 
 
 def _describe_skipped_checkpoint(m: CheckpointSkipped) -> str:
-    instead = f"{m.instead} is taken" if m.instead else "none is left, so it begins anew"
+    instead = f"{m.instead} is taken" if m.instead else "none is left, so it starts again"
     return f"generation {m.generation} does not go on from {m.path}: {m.cause}; {instead}"
 
 
@@ -294,8 +292,8 @@ def _describe_resumed(m: TrainingResumed) -> str:
     p = m.phases
     off = f", off for {format_duration(m.off_s)} before" if m.off_s else ""
     waiting = f"waiting until ready and traced {p.waiting_s(m.pause_s):.2f}"
-    made_way = f"drain {p.drain_s:.2f}, save {p.save_s:.2f}, {waiting}"
-    phases = f"{made_way}, restore {p.restore_s:.2f}, first step {p.first_step_s:.2f}"
+    before = f"drain {p.drain_s:.2f}, save {p.save_s:.2f}, {waiting}"
+    phases = f"{before}, restore {p.restore_s:.2f}, first step {p.first_step_s:.2f}"
     pause = f"after a pause of {m.pause_s:.2f} s ({phases}){off}"
     return f"generation {m.generation} trains on from step {m.step} {pause}{at}"
 
@@ -303,19 +301,17 @@ def _describe_resumed(m: TrainingResumed) -> str:
 def _describe_progress(m: ProgressReported) -> str:
     share = 100 * m.samples / m.total_samples if m.total_samples else 0.0
     loss = "" if m.loss is None else f", loss {m.loss:.4f}"
-    return (
-        f"{share:.1f} % done, {format_count(m.epoch, 'epoch')} complete, {m.samples_per_second:.0f}"
-        f" examples/s{loss}"
-    )
+    epochs = format_count(m.epoch, "epoch")
+    speed = f"{m.samples_per_second:.0f} examples/s"
+    return f"{share:.1f} % done, {epochs} complete, {speed}{loss}"
 
 
 def _describe_finish(m: JobFinished) -> str:
-    metrics = "".join(f", {said}" for said in describe_metrics(m.metrics))
+    text = f"{m.outcome} after {format_count(m.samples, 'example')}"
+    for metrics in describe_metrics(m.metrics):
+        text += f", {metrics}"
     cause = headline(m.cause)
-    return (
-        f"{m.outcome} after"
-        f" {format_count(m.samples, 'example')}{metrics}{f': {cause}' if cause else ''}"
-    )
+    return f"{text}: {cause}" if cause else text
 
 
 def _describe_incident(m: ServiceTroubled) -> str:
@@ -349,22 +345,18 @@ def _plural_of_span(span: Span, noun: str) -> str:
     return noun if span.max == 1 else plural_form(noun)
 
 
-def _count_roles(roles: Iterable[Role]) -> str:
-    counts = Counter[str](roles)
-    present = [role for role in ("chief", "ps", "worker") if counts[role]]
-    return " + ".join(format_count(counts[role], role) for role in present)
+def _count_roles(tasks: Iterable[TaskPlan | TaskAddress]) -> str:
+    """Return the number of tasks of each role."""
+    counts = Counter(task.role for task in tasks)
+    parts = []
+    for role in ROLES:
+        if counts[role]:
+            parts.append(format_count(counts[role], role))
+    return " + ".join(parts)
 
 
 def _format_clock(point_s: float) -> str:
     return datetime.fromtimestamp(point_s, UTC).strftime("%H:%M:%S UTC")
-
-
-def _comma_before(text: str) -> str:
-    return f", {text}" if text else ""
-
-
-def _after_generation(previous: int | None) -> str:
-    return "" if previous is None else f", after generation {previous}"
 
 
 SENTENCES: dict[type[Message] | type[DeadLetter], Callable[[Any], str]] = {
@@ -401,14 +393,15 @@ SENTENCES: dict[type[Message] | type[DeadLetter], Callable[[Any], str]] = {
     DeadLetter: _describe_dead_letter,
 }
 
-ASK = "`weir submit FILE` asks for one"
+HOW_TO_SUBMIT = "`weir submit FILE` submits one"
 LISTED = 10
-"""So many jobs are named where the one that was meant is not there."""
+"""The number of jobs that are named if a job is unknown."""
 
 
 def describe_missing_log(key: str, views: Mapping[str, JobView]) -> str:
     """Return the reason why the job `<namespace>.<job>` has no log. `views`: of all jobs."""
-    name, view = key.replace(".", "/"), views.get(key)
+    name = key.replace(".", "/")
+    view = views.get(key)
     if view is None:
         return f"there is no job {name}; {_describe_known_jobs(views)}"
     if view.phase in ENDED.values():
@@ -421,7 +414,7 @@ def describe_missing_log(key: str, views: Mapping[str, JobView]) -> str:
 def _describe_known_jobs(views: Mapping[str, JobView]) -> str:
     names = [key.replace(".", "/") for key in sorted(views)]
     if not names:
-        return f"there are none; {ASK}"
+        return f"there are none; {HOW_TO_SUBMIT}"
     more = " (`weir jobs`)" if len(names) > LISTED else ""
     return f"there are {format_names(names, LISTED)}{more}"
 
@@ -430,5 +423,7 @@ def describe_metrics(metrics: Mapping[str, float]) -> list[str]:
     """Return the final metrics of the program's `evaluation()`, labelled so: the training loss is
     another number.
     """
-    values = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-    return [f"evaluation: {values}"] if values else []
+    if not metrics:
+        return []
+    values = [f"{name} {value:.4f}" for name, value in metrics.items()]
+    return [f"evaluation: {', '.join(values)}"]

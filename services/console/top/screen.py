@@ -34,7 +34,7 @@ from services.console.text.cells import (
     plain_table,
     style,
 )
-from services.console.text.sentences import ASK
+from services.console.text.sentences import HOW_TO_SUBMIT
 from services.console.top.job_tables import WIDEST, in_order, job_badge, job_table
 from shared.messages import Resources
 from shared.text import (
@@ -92,7 +92,7 @@ def draw_screen(
     parts += _title("nodes", len(board.nodes), space.nodes, _empty_text(look, NO_NODES))
     if board.nodes:
         parts.append(node_table(shown_first(board.nodes.values(), space.nodes), letters, width))
-    no_jobs = _empty_text(look, f"none; {ASK}")
+    no_jobs = _empty_text(look, f"none; {HOW_TO_SUBMIT}")
     reason = _first_reason(jobs, letters, width)
     parts += _title("jobs", len(jobs), space.jobs, no_jobs, reason)
     if jobs:

@@ -11,7 +11,7 @@ from services.allocator.job_views import ENDED, TRAINS
 from services.allocator.placement.trial import describe_resources as amount
 from services.allocator.policies.contract import Size
 from services.allocator.state.state import State
-from services.console.text.sentences import ASK, LISTED, sentence
+from services.console.text.sentences import HOW_TO_SUBMIT, LISTED, sentence
 from services.whatif.event_log import LogEntry, Moment
 from services.whatif.explain.counterfactual import (
     Adds,
@@ -337,7 +337,7 @@ def no_job_to_explain(
 
 def _known_jobs(state: State) -> str:
     names = [key.replace(".", "/") for key in [*state.jobs, *reversed(state.closed)]]
-    return f"it has {format_names(names, LISTED)}" if names else f"it has no other; {ASK}"
+    return f"it has {format_names(names, LISTED)}" if names else f"it has no other; {HOW_TO_SUBMIT}"
 
 
 def _time(at_s: float, zone: tzinfo | None) -> str:

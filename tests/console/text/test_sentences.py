@@ -139,7 +139,7 @@ def test_a_skipped_checkpoint_has_its_cause_and_replacement() -> None:
     told = "generation 2 does not go on from /c/gen-2/ckpt-10: it is torn; /c/gen-1/ckpt-5 is taken"
     assert sentence(skipped) == told
     assert sentence(msgspec.structs.replace(skipped, instead="")).endswith(
-        "; none is left, so it begins anew"
+        "; none is left, so it starts again"
     )
 
 
@@ -147,12 +147,13 @@ def test_a_save_that_delays_training_has_its_reason_and_is_no_pause() -> None:
     saved = CheckpointSaved(**JOB, step=10, samples=320, path="/c", seconds=0.5, stood="no room")
 
     assert (
-        sentence(saved) == "generation 2 saved step 10 in 0.50 s, and held all training up: no room"
+        sentence(saved)
+        == "generation 2 saved step 10 in 0.50 s, and all training stood still: no room"
     )
     beside = msgspec.structs.replace(saved, stood="", pause_s=0.02)
     assert (
         sentence(beside)
-        == "generation 2 saved step 10 in 0.50 s, of which it held training up for 0.02 s"
+        == "generation 2 saved step 10 in 0.50 s, of which training stood still for 0.02 s"
     )
 
 

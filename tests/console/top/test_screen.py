@@ -194,7 +194,7 @@ def test_an_empty_cluster_has_hints() -> None:
 
     assert (
         "is the monitor running?" in text
-        and "`weir submit FILE` asks for one" in text
+        and "`weir submit FILE` submits one" in text
         and "last decisions: none" in text
     )
 

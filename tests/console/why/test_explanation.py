@@ -229,5 +229,5 @@ def test_an_unknown_job_names_the_known_jobs() -> None:
     )
     assert told.endswith("default/job-9 and 2 more")
     assert no_job_to_explain(there(State()), KEY, None, UTC).endswith(
-        "it has no other; `weir submit FILE` asks for one"
+        "it has no other; `weir submit FILE` submits one"
     )

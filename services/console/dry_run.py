@@ -1,5 +1,5 @@
 """`weir submit --dry-run`: the decision for a job as of now, with its reason. Nothing is published
-or stored.
+or stored. Edge.
 
 The state is the allocator's stored state plus the log since then. Its rules are read from the
 environment, as the allocator reads them; the limits of `weir up` from the file of its connection.
@@ -33,7 +33,8 @@ from shared.messages import CapacityFact, DeadLetter
 from shared.runtime import config
 from shared.text import format_size
 
-NO_POLICY_NAMED = "it names none; another may be the cluster's: WEIR_ALLOCATOR_POLICY says so here"
+NO_POLICY_NAMED = "the job names none; if the cluster uses another, set WEIR_ALLOCATOR_POLICY here"
+"""The note beside the policy of a job that names none."""
 ALLOCATOR_PREFIXES = ("WEIR_ALLOCATOR_", "WEIR_JOB_NAMESPACES")
 LIMIT_SETTINGS = ("WEIR_ALLOCATOR_QUOTAS", "WEIR_JOB_NAMESPACES")
 """The settings that a file in a folder may give: none that could import code."""
@@ -50,10 +51,11 @@ async def dry_run(bus: Bus, body: bytes, file: str, rules: Rules) -> list[str]:
     return describe_outlook(request.key().replace(".", "/"), found)
 
 
-def _refusal(whose: str, reasons: tuple[str, ...]) -> Trouble:
-    return Trouble(
-        "\n".join([f"{whose} would be refused:", *(f"  - {reason}" for reason in reasons)])
-    )
+def _refusal(request: str, reasons: tuple[str, ...]) -> Trouble:
+    lines = [f"{request} would be refused:"]
+    for reason in reasons:
+        lines.append(f"  - {reason}")
+    return Trouble("\n".join(lines))
 
 
 def rules_from_environment(limits: Mapping[str, str] | None = None) -> Rules:
@@ -61,13 +63,15 @@ def rules_from_environment(limits: Mapping[str, str] | None = None) -> Rules:
     images and folders of nodes are known to the allocator alone. `limits`: written by `weir up`;
     the environment overrides them.
     """
-    unknown = {"WEIR_ALLOCATOR_HOST_PATHS": "/", "WEIR_ALLOCATOR_IMAGES": ""}
-    known = unknown | {
-        name: said for name, said in (limits or {}).items() if name in LIMIT_SETTINGS
-    }
-    known |= {name: os.environ[name] for name in os.environ if name.startswith(ALLOCATOR_PREFIXES)}
+    values = {"WEIR_ALLOCATOR_HOST_PATHS": "/", "WEIR_ALLOCATOR_IMAGES": ""}
+    for name, value in (limits or {}).items():
+        if name in LIMIT_SETTINGS:
+            values[name] = value
+    for name, value in os.environ.items():
+        if name.startswith(ALLOCATOR_PREFIXES):
+            values[name] = value
     try:
-        rules = config.load_settings(Rules, "allocator", known)
+        rules = config.load_settings(Rules, "allocator", values)
         register_policies((rules.policy, *rules.policies))
         return rules
     except config.BadSettings as bad:
@@ -78,15 +82,16 @@ async def _current_state(bus: Bus) -> State:
     """Return the allocator's state after all stored messages."""
     state = await snapshot.load_snapshot(bus)
     node_facts = LastNodeFacts(await read_last_node_facts(bus), state.sequences.get(FACTS, 0))
-    wanted = [
-        StreamQuery(stream, entry_filters(stream), after=state.sequences.get(stream, 0))
-        for stream in (ORDERS, FACTS)
-    ]
-    async with aclosing(read_entries(bus, wanted, follow=False)) as entries:
+    queries = []
+    for stream in (ORDERS, FACTS):
+        after = state.sequences.get(stream, 0)
+        queries.append(StreamQuery(stream, entry_filters(stream), after=after))
+    async with aclosing(read_entries(bus, queries, follow=False)) as entries:
         async for entry in entries:
-            if not isinstance(entry.message, DeadLetter):
-                node_facts.note_fact(entry.message)
-                state = apply(state, entry.message, entry.stream, entry.sequence, entry.stored_s)
+            message = entry.message
+            if not isinstance(message, DeadLetter):
+                node_facts.note_fact(message)
+                state = apply(state, message, entry.stream, entry.sequence, entry.stored_s)
     for fact in node_facts.take_missing():
         if isinstance(fact.message, CapacityFact):
             state = with_last_fact(state, fact.message, fact.stored_s)
@@ -100,69 +105,58 @@ def describe_outlook(job: str, found: Outlook, unnamed: str = NO_POLICY_NAMED) -
     """Return the outlook as lines. `unnamed`: the note beside the policy of a job that names
     none.
     """
-    if not found.tasks:
-        return [
-            f"job {job} {_conditional_reason(found.why)}",
-            *_resource_lines(found),
-            *_policy_lines(found, unnamed),
-            *map(_effect_line, found.effects),
-        ]
+    lines = _start_lines(job, found) if found.tasks else _waiting_lines(job, found)
+    policy_note = "" if found.named else f" ({unnamed})"
+    lines.append(f"  policy: {found.policy}{policy_note}")
+    if found.unsure:
+        lines.append(f"  not sure: {found.unsure}")
+    if found.tasks:
+        for other in found.alternatives:
+            lines.append(f"  rather than {format_size(other.ps, other.workers)}: {other.why}")
+    for effect in found.effects:
+        lines.append(_describe_effect(effect))
+    return lines
+
+
+def _start_lines(job: str, found: Outlook) -> list[str]:
+    """Return the size, the reason and the nodes of a job that would start."""
     counts = Counter(task.role for task in found.tasks)
-    nodes: dict[str, list[str]] = {}
+    size = format_size(counts["ps"], counts["worker"])
+    roles_by_node: dict[str, list[str]] = {}
     for task in found.tasks:
-        nodes.setdefault(task.node, []).append(task.role)
-    places = "; ".join(f"{node}: {', '.join(roles)}" for node, roles in nodes.items())
+        roles_by_node.setdefault(task.node, []).append(task.role)
+    places = [f"{node}: {', '.join(roles)}" for node, roles in roles_by_node.items()]
     return [
-        (
-            f"job {job} would start now with {format_size(counts['ps'], counts['worker'])}, batch"
-            f" {found.batch}"
-        ),
+        f"job {job} would start now with {size}, batch {found.batch}",
         f"  why: {found.why}",
-        f"  where: {places}",
-        *_policy_lines(found, unnamed),
-        *(f"  rather than {format_size(o.ps, o.workers)}: {o.why}" for o in found.alternatives),
-        *map(_effect_line, found.effects),
+        f"  where: {'; '.join(places)}",
     ]
 
 
-def _conditional_reason(why: str) -> str:
-    """Return the allocator's reason for a waiting job in the conditional."""
-    return (
-        f"would wait{why.removeprefix('waits')}"
-        if why.startswith("waits")
-        else f"would wait: {why}"
-    )
-
-
-def _resource_lines(found: Outlook) -> list[str]:
-    """Return the wanted and the free resources, so that it is clear what has to be smaller."""
+def _waiting_lines(job: str, found: Outlook) -> list[str]:
+    """Return the reason of a job that would wait, with the wanted and the free resources: they show
+    what has to be smaller.
+    """
+    reason = found.why.removeprefix("waits") if found.why.startswith("waits") else f": {found.why}"
+    lines = [f"job {job} would wait{reason}"]
     if not found.free:
-        return ["  free now: nothing, no node takes tasks"]
-    wants = "; ".join(f"{role} {amount(getattr(found.sizes, role))}" for role in ROLES)
-    most = max(found.free, key=lambda node: (node.free.cpu, node.free.memory_gib))
-    whole = amount(total_of([node.free for node in found.free]))
-    return [
-        f"  it wants: {wants}; each task wholly on one node",
-        f"  free now: {whole} in all; the most on one node {amount(most.free)} ({most.name})",
-    ]
-
-
-def _policy_lines(found: Outlook, unnamed: str) -> list[str]:
-    """Return the policy, and the jobs with a policy that is unknown here."""
-    named = "" if found.named else f" ({unnamed})"
-    return [
-        f"  policy: {found.policy}{named}",
-        *([f"  not sure: {found.unsure}"] if found.unsure else []),
-    ]
-
-
-def _effect_line(effect: Effect) -> str:
-    job = effect.job.replace(".", "/")
-    return (
-        f"job {job} would have {_format_holding(effect.beside)} instead of {_format_holding(effect.without)}:"
-        f" {effect.why}"
+        return [*lines, "  free now: nothing, no node takes tasks"]
+    wanted = "; ".join(f"{role} {amount(getattr(found.sizes, role))}" for role in ROLES)
+    largest = max(found.free, key=lambda node: (node.free.cpu, node.free.memory_gib))
+    total = amount(total_of([node.free for node in found.free]))
+    lines.append(f"  it wants: {wanted}; each task on one node")
+    lines.append(
+        f"  free now: {total} in total; the most on one node {amount(largest.free)}"
+        f" ({largest.name})"
     )
+    return lines
 
 
-def _format_holding(has: Size | None) -> str:
-    return format_size(has.ps, has.workers) if has else "nothing"
+def _describe_effect(effect: Effect) -> str:
+    job = effect.job.replace(".", "/")
+    size, size_now = _format_holding(effect.beside), _format_holding(effect.without)
+    return f"job {job} would have {size} instead of {size_now}: {effect.why}"
+
+
+def _format_holding(size: Size | None) -> str:
+    return format_size(size.ps, size.workers) if size else "nothing"

@@ -1,14 +1,13 @@
-"""A job's YAML file as the body of a request: pure.
+"""A job's YAML file as the body of a request. Edge.
 
 The file has the fields of `JobRequested`, with two short forms: `ps: 2` stands for `{start: 2, min:
-2, max: 2}` (so do `workers` and `batch`), and `program` is a path beside the file. The allocator's
-own check finds wrong, unknown and missing fields, as far as it holds in every cluster; the rest is
-checked by the cluster's allocator.
+2, max: 2}` (also of `workers` and `batch`), and `program` is a path relative to the file. The
+allocator's own check finds wrong, unknown and missing fields that every cluster would refuse; the
+cluster's allocator checks the rest. A file that cannot be read raises `Trouble` with the cause and
+the remedy.
 
-A file that cannot be read raises `Trouble` with the cause and the remedy. Edge.
-
-The folder of the example jobs: `deploy/jobs` of a checkout; in an installed package a folder
-beside this module.
+The example jobs are in `deploy/jobs` of a checkout, or in a folder beside this module in an
+installed package.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def read_text(file: Path, hint: str) -> str:
 IN_CHECKOUT = Path("deploy/jobs")
 CHECKOUT = Path(__file__).resolve().parents[2]
 PACKAGED = Path(__file__).with_name("example_jobs")
-"""pyproject.toml puts `deploy/jobs` there in a wheel."""
+"""The place of `deploy/jobs` in a wheel, see pyproject.toml."""
 
 
 def examples_folder() -> Path:
@@ -53,17 +52,18 @@ def examples_folder() -> Path:
 
 
 def example_path(name: str) -> str:
-    """Return the path of an example as a person types it: relative to a checkout, or absolute in a
+    """Return the path of an example for a command line: relative in a checkout, absolute in a
     package.
     """
-    return str((PACKAGED if PACKAGED.is_dir() else IN_CHECKOUT) / name)
+    folder = PACKAGED if PACKAGED.is_dir() else IN_CHECKOUT
+    return str(folder / name)
 
 
 SPANS = ("batch", "ps", "workers")
 FIELDS_HINT = f"{example_path('digits.yaml')} explains every field"
-EXAMPLE_HINT = f"{example_path('digits.yaml')} is one to begin with"
-LONGEST_TEXT = 256 << 10  # characters: more than any request has
-NO_NAME = "-"  # stands in a subject for a name that cannot; no job can be called so
+EXAMPLE_HINT = f"{example_path('digits.yaml')} is an example"
+LONGEST_TEXT = 256 << 10  # characters; no request is as long
+INVALID_NAME = "-"  # replaces an invalid name in a subject; no job can have this name
 
 
 def parse_fields(text: str, name: str) -> Fields:
@@ -82,13 +82,16 @@ def parse_fields(text: str, name: str) -> Fields:
             f"{name} is not a job request: it has no fields such as `job:` and `program:`; {FIELDS_HINT}",
             WRONG_USE,
         )
-    if twice := list(_duplicate_fields(root, "", set())):
-        raise Trouble("\n".join([f"{name} says what cannot both be so:", *twice]), WRONG_USE)
+    duplicates = list(_duplicate_fields(root, "", set()))
+    if duplicates:
+        raise Trouble("\n".join([f"{name} has a field twice:", *duplicates]), WRONG_USE)
     return fields
 
 
 def _duplicate_fields(node: Any, path: str, seen: set[int]) -> Iterator[str]:
-    """YAML itself lets the last one of a field's values stand. `seen`: a node may be in itself."""
+    """Yield a line for each field that is there again: YAML would use its last value. `seen`: the
+    ids of the visited nodes, as a node may contain itself.
+    """
     if id(node) in seen or not isinstance(node, yaml.CollectionNode):
         return
     seen.add(id(node))
@@ -96,27 +99,33 @@ def _duplicate_fields(node: Any, path: str, seen: set[int]) -> Iterator[str]:
         for number, item in enumerate(node.value):
             yield from _duplicate_fields(item, f"{path}[{number}]", seen)
         return
-    there: set[str] = set()
+    fields: set[str] = set()
     for key, value in node.value:
         field = f"{path}.{key.value}".lstrip(".")
-        if field in there:
-            yield f"  - {field}: is there twice, again in line {key.start_mark.line + 1}"
-        there.add(field)
+        if field in fields:
+            yield f"  - {field}: again in line {key.start_mark.line + 1}"
+        fields.add(field)
         yield from _duplicate_fields(value, field, seen)
 
 
 def _error_place(error: Exception) -> str:
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    mark = getattr(error, "problem_mark", None)
     if mark is None:
         return " ".join(str(error).split())
+    problem = getattr(error, "problem", None)
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
 def complete_fields(fields: Fields, program: Fields | None, request_id: str) -> Fields:
     """Return the fields of the request: plain numbers as spans, the program by its digest."""
-    spans = {name: _span(fields[name]) for name in SPANS if name in fields}
-    uploaded = {} if program is None else {"program": program}
-    return fields | spans | uploaded | {"request_id": request_id}
+    complete = dict(fields)
+    for name in SPANS:
+        if name in fields:
+            complete[name] = _span(fields[name])
+    if program is not None:
+        complete["program"] = program
+    complete["request_id"] = request_id
+    return complete
 
 
 def _span(value: Any) -> Any:
@@ -125,7 +134,7 @@ def _span(value: Any) -> Any:
 
 
 LENIENT_RULES = Rules(host_paths=("/",), images=())
-"""Of a cluster that allows all that one may."""
+"""The rules of a cluster that allows everything a cluster may allow."""
 PATH_EXPECTED = "program: is a path, relative to this file, not "
 
 
@@ -134,28 +143,31 @@ def reasons_against(fields: Fields) -> list[str]:
     its field. A policy of one's own (`module:function`) may be known there.
     """
     policy = fields.get("policy")
-    own = isinstance(policy, str) and ":" in policy
-    checked = check_request(
-        encode_fields(fields | {"policy": None} if own else fields, "the request"), LENIENT_RULES
-    )
-    pathless = "program" in fields and not isinstance(fields["program"], dict)
-    told = checked.reasons if isinstance(checked, InvalidRequest) else ()
-    path = PATH_EXPECTED + written_value(fields.get("program"))
-    return [
-        path if pathless and reason.startswith("program: ") else reason
-        for reason in _without_repetition(told, fields)
-    ]
+    checked_fields = fields
+    if isinstance(policy, str) and ":" in policy:
+        checked_fields = fields | {"policy": None}
+    checked = check_request(encode_fields(checked_fields, "the request"), LENIENT_RULES)
+    if not isinstance(checked, InvalidRequest):
+        return []
+    no_program = "program" in fields and not isinstance(fields["program"], dict)
+    reasons = []
+    for reason in _without_repetition(checked.reasons, fields):
+        if no_program and reason.startswith("program: "):
+            reason = PATH_EXPECTED + written_value(fields["program"])
+        reasons.append(reason)
+    return reasons
 
 
 def _without_repetition(reasons: Iterable[str], fields: Fields) -> list[str]:
     """Report a wrong plain number once, though it is sent as a span of three."""
-    typed_once = tuple(f"{name}." for name in SPANS if _is_plain_span(fields.get(name)))
-    parted = [(reason, *reason.partition(": ")) for reason in reasons]
-    short = (
-        f"{f.partition('.')[0]}: {why}" if f.startswith(typed_once) else whole
-        for whole, f, _, why in parted
-    )
-    return list(dict.fromkeys(short))
+    plain_spans = tuple(f"{name}." for name in SPANS if _is_plain_span(fields.get(name)))
+    different = dict[str, None]()
+    for reason in reasons:
+        field, _, problem = reason.partition(": ")
+        if field.startswith(plain_spans):
+            reason = f"{field.partition('.')[0]}: {problem}"
+        different[reason] = None
+    return list(different)
 
 
 def _is_plain_span(span: Any) -> bool:
@@ -166,15 +178,19 @@ def encode_fields(fields: Fields, name: str) -> bytes:
     try:
         return msgspec.json.encode(fields)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise Trouble(f"{name} holds what JSON cannot say: {error}", WRONG_USE) from error
+        raise Trouble(f"{name} cannot be written as JSON: {error}", WRONG_USE) from error
 
 
 def subject_key(fields: Fields) -> str:
-    """The last tokens of the subject. A name that cannot stand there is answered too, with its
-    reason.
+    """Return the last tokens of the request's subject. A request with an invalid name is sent too,
+    so that it is answered with the reason.
     """
-    job, namespace = fields.get("job"), fields.get("namespace", DEFAULT_NAMESPACE)
-    return f"{namespace if is_name(namespace) else NO_NAME}.{job if is_name(job) else NO_NAME}"
+    namespace, job = fields.get("namespace", DEFAULT_NAMESPACE), fields.get("job")
+    if not is_name(namespace):
+        namespace = INVALID_NAME
+    if not is_name(job):
+        job = INVALID_NAME
+    return f"{namespace}.{job}"
 
 
 def subject_of(fields: Fields) -> str:

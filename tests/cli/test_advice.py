@@ -37,7 +37,7 @@ WITHOUT_A_BUS = [
         1,
         "elsewhere, give --nats URL or set WEIR_NATS_URL",
     ),
-    ("submit {files}/none.yaml --print", 2, "deploy/jobs/digits.yaml is one to begin with"),
+    ("submit {files}/none.yaml --print", 2, "deploy/jobs/digits.yaml is an example"),
     ("submit {files}/list.yaml --print", 2, "deploy/jobs/digits.yaml explains every field"),
     ("submit {files}/broken.yaml --print", 2, "deploy/jobs/digits.yaml explains every field"),
     ("submit {files}/binary.yaml --print", 2, "save it as UTF-8"),

@@ -42,7 +42,7 @@ async def test_a_dry_run_shows_placement_and_reason(
         "job default/digits would start now with 1 ps, 1 worker, batch 32",
         "  why: the first size",
         "  where: big: chief, ps, worker",
-        "  policy: config-manager (it names none; another may be the cluster's: WEIR_ALLOCATOR_POLICY says so here)",
+        "  policy: config-manager (the job names none; if the cluster uses another, set WEIR_ALLOCATOR_POLICY here)",
     ]
     assert await bus.last_message(JobRequested, "default.digits") is None
     assert (await (await bus.program_store()).status()).size == 0

@@ -23,7 +23,7 @@ from shared.text import single_line
 
 NAME = "the proposal"
 NO_POLICY_NAMED = (
-    "it names none, and the cluster's own may be another; to be sure, add a line such as `policy:"
+    "the job names none, and the cluster may use another; to be sure, add a line such as `policy:"
     " static`"
 )
 """A user of the page cannot change settings, but can add a line to the proposal."""
@@ -57,14 +57,22 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def example_proposal(state: State) -> str:
-    """To begin with: as large as there is room for just now; the smallest, where there is none."""
+    """Return a proposal to start from, with the largest tasks that fit now; the smallest ones if
+    none fit.
+    """
+    text = EXAMPLE
+    sizes = _largest_fitting_tasks(state)
+    for role in ROLES:
+        text += f"  {role}: {_format_resources(getattr(sizes, role))}\n"
+    return text
+
+
+def _largest_fitting_tasks(state: State) -> RoleResources:
     nodes = [node for node in free_nodes(state) if node.takes]
-    sizes = next(
-        (sizes for sizes in EXAMPLE_TASKS if place(Room(nodes), NAME, (), EXAMPLE_SIZE, sizes, 0)),
-        EXAMPLE_TASKS[-1],
-    )
-    lines = (f"  {role}: {_format_resources(getattr(sizes, role))}\n" for role in ROLES)
-    return EXAMPLE + "".join(lines)
+    for sizes in EXAMPLE_TASKS:
+        if place(Room(nodes), NAME, (), EXAMPLE_SIZE, sizes, 0):
+            return sizes
+    return EXAMPLE_TASKS[-1]
 
 
 def _format_resources(wants: Resources) -> str:
@@ -83,11 +91,5 @@ def answer_proposal(state: State, text: str, now_s: float, rules: Rules) -> Answ
     found = outlook(state, request, now_s, rules)
     if found.reasons:
         return Answer(refused=[*map(single_line, found.reasons)])
-    return Answer(
-        says=[
-            *map(
-                single_line,
-                dry_run.describe_outlook(request.key().replace(".", "/"), found, NO_POLICY_NAMED),
-            )
-        ]
-    )
+    lines = dry_run.describe_outlook(request.key().replace(".", "/"), found, NO_POLICY_NAMED)
+    return Answer(says=[*map(single_line, lines)])

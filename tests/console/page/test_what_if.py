@@ -38,7 +38,7 @@ def test_a_proposal_without_a_policy_gets_a_hint_without_settings_of_the_server(
         if line.startswith("policy: ")
     ]
     assert said.endswith(
-        "(it names none, and the cluster's own may be another; to be sure, add a line such as"
+        "(the job names none, and the cluster may use another; to be sure, add a line such as"
         " `policy: static`)"
     )
     (said,) = [
@@ -58,9 +58,9 @@ def test_a_job_without_room_would_wait() -> None:
     assert found.says[1:3] == [
         (
             "it wants: chief 0.25 cpu, 1 GiB; ps 0.25 cpu, 1 GiB; worker 0.5 cpu, 1 GiB; each task"
-            " wholly on one node"
+            " on one node"
         ),
-        "free now: 0 cpu, 62 GiB in all; the most on one node 0 cpu, 62 GiB (n1)",
+        "free now: 0 cpu, 62 GiB in total; the most on one node 0 cpu, 62 GiB (n1)",
     ]
 
 

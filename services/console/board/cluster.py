@@ -20,12 +20,12 @@ from shared.kube import objects
 from shared.messages import CapacityChanged, OwnPod, Resources
 
 DIGITS = 6
-"""Decimals; without rounding, sums that are updated again and again would drift."""
+"""Decimals. Without rounding, sums that are updated many times would drift."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """`load`: requests of our pods by job (`<namespace>.<job>`), also of those that are going;
-    `closed`: why it takes no new pods, empty where it does.
+    """`load`: requests of our pods by job (`<namespace>.<job>`), also of those that are ending;
+    `closed`: the reason why it takes no new pods; empty if it takes them.
     """
 
     name: str
@@ -43,8 +43,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """All nodes at a time; cores, and `*_gib` of memory. `closed`: free ones, where nothing new may
-    go; `used`: measured use of our tasks, as each job last reported it.
+    """The sums of all nodes at a time: cores, and `*_gib` of memory. `closed`: free cores of nodes
+    that take no new pods; `used`: measured use of our tasks, from each job's last report.
     """
 
     at_s: float = 0.0
@@ -64,14 +64,14 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def node_of(fact: CapacityChanged, at_s: float) -> Node:
     load = _load_by_job(fact.own)
+    held = subtract(fact.allocatable, fact.free)
+    others = round_resources(subtract(held, total_of(load.values())))
     return Node(
         name=fact.node,
         at_s=at_s,
         allocatable=fact.allocatable,
         free=fact.free,
-        others=round_resources(
-            subtract(subtract(fact.allocatable, fact.free), total_of(load.values()))
-        ),
+        others=others,
         load=load,
         pods=fact.own,
         closed=closed_reason(fact),
@@ -98,29 +98,25 @@ def round_resources(of: Resources) -> Resources:
     return Resources(cpu=round(of.cpu, DIGITS), memory_gib=round(of.memory_gib, DIGITS), gpu=of.gpu)
 
 
-def sum_nodes(totals: Totals, gone: Node | None, come: Node | None, at_s: float) -> Totals:
-    """The sum after one node has changed."""
-    sums = {name: getattr(totals, name) for name in ("nodes", *SUMS)}
-    for node, sign in ((gone, -1), (come, 1)):
-        for name, amount in _amounts(node).items() if node else ():
-            sums[name] += sign * amount
-    return msgspec.structs.replace(
-        totals, at_s=at_s, **{name: round(value, DIGITS) for name, value in sums.items()}
-    )
-
-
-HELD = ("allocatable", "ours", "others", "free")
-SUMS = (*HELD, *(f"{name}_gib" for name in HELD), "closed")
+def sum_nodes(totals: Totals, before: Node | None, after: Node | None, at_s: float) -> Totals:
+    """Return the sum after one node has changed from `before` to `after`; None: no such node."""
+    minus = _amounts(before) if before else {}
+    plus = _amounts(after) if after else {}
+    sums = {}
+    for name in (*minus, *plus):
+        amount = getattr(totals, name) - minus.get(name, 0) + plus.get(name, 0)
+        sums[name] = round(amount, DIGITS)
+    return msgspec.structs.replace(totals, at_s=at_s, **sums)
 
 
 def _amounts(node: Node) -> dict[str, float]:
-    held: dict[str, Resources] = {name: getattr(node, name) for name in HELD}
-    return {
-        "nodes": 1,
-        **{name: amount.cpu for name, amount in held.items()},
-        **{f"{name}_gib": amount.memory_gib for name, amount in held.items()},
-        "closed": node.free.cpu if node.closed else 0.0,
-    }
+    """Return the amounts of one node by the names of the sums."""
+    amounts: dict[str, float] = {"nodes": 1, "closed": node.free.cpu if node.closed else 0.0}
+    for name in ("allocatable", "ours", "others", "free"):
+        held: Resources = getattr(node, name)
+        amounts[name] = held.cpu
+        amounts[f"{name}_gib"] = held.memory_gib
+    return amounts
 
 
 MAX_POINTS = 512
@@ -145,7 +141,7 @@ def append_point(points: tuple[P, ...], point: P, most: int = MAX_POINTS) -> tup
 
 
 def thin_points(points: tuple[P, ...], most: int) -> tuple[P, ...]:
-    """The first, the last, and of those between such as are more than 2 / `most` of the whole time
+    """Return the first, the last, and those between that are more than 2 / `most` of the whole time
     apart.
     """
     gap = 2 * (points[-1].at_s - points[0].at_s) / most
@@ -167,10 +163,10 @@ def appended_points(before: Sequence[T], after: Sequence[T]) -> Sequence[T] | No
     """
     if not before:
         return after
-    same = (
-        len(after) >= len(before) and after[len(before) - 1] is before[-1] and after[0] is before[0]
-    )
-    return after[len(before) :] if same else None
+    count = len(before)
+    if len(after) < count or after[0] is not before[0] or after[count - 1] is not before[-1]:
+        return None
+    return after[count:]
 
 
 def point_at(points: Sequence[P], at_s: float) -> P | None:

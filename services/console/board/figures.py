@@ -193,7 +193,7 @@ def _report_by(history: JobHistory, stretch: GenerationSpan, at_s: float) -> Rep
 
 
 def loss_curve(reports: Iterable[Report]) -> list[tuple[float, float]]:
-    """Return (seconds since 1970, mean loss of the examples since the report before)."""
+    """Return points (seconds since 1970, mean loss of the examples since the report before)."""
     return [(report.at_s, report.loss) for report in reports if report.loss is not None]
 
 
@@ -282,22 +282,19 @@ def stack_cores(board: Board, from_s: float, to_s: float) -> Stack:
     begins = max(from_s, board.cluster[0].at_s)
     if to_s <= begins:
         return Stack()
-    times = [begins + (to_s - begins) * column / (COLUMNS - 1) for column in range(COLUMNS)]
+    times = []
+    for column in range(COLUMNS):
+        times.append(begins + (to_s - begins) * column / (COLUMNS - 1))
     totals = [point or Totals() for point in sample_at(board.cluster, times)]
     bands = _largest_bands(board.jobs.values(), times)
     rest = []
     for column, total in enumerate(totals):
         named_cores = sum(band.cores[column] for band in bands)
         rest.append(max(round(total.ours - named_cores, 6), 0.0))
-    return Stack(
-        times=tuple(times),
-        jobs=tuple(bands),
-        rest=tuple(rest),
-        others=tuple(total.others for total in totals),
-        free=tuple(total.free for total in totals),
-        allocatable=tuple(total.allocatable for total in totals),
-        used=tuple(total.used for total in totals),
-    )
+    series = {}
+    for name in ("others", "free", "allocatable", "used"):
+        series[name] = tuple(getattr(total, name) for total in totals)
+    return Stack(times=tuple(times), jobs=tuple(bands), rest=tuple(rest), **series)
 
 
 def sample_at(points: Sequence[P], times: Sequence[float]) -> list[P | None]:

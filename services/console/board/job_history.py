@@ -81,8 +81,12 @@ def fold_start(known: StartProgress, message: Message) -> StartProgress:
 def _decided_start(known: StartProgress, message: AllocationDecided) -> StartProgress:
     if message.generation < known.generation:
         return known
-    pods = {task.pod(message.job): task.role for task in message.tasks}
-    chief = next((pod for pod, role in pods.items() if role == "chief"), "")
+    pods, chief = set[str](), ""
+    for task in message.tasks:
+        pod = task.pod(message.job)
+        pods.add(pod)
+        if task.role == "chief":
+            chief = pod
     return replace(known, generation=message.generation, wanted=frozenset(pods), chief=chief)
 
 
@@ -140,9 +144,11 @@ def view_while_starting(view: JobView, known: StartProgress | None) -> JobView:
 
 def awaited_step(known: StartProgress) -> str:
     """Return the first step that is not done."""
-    number, pods = len(known.wanted), format_count(len(known.wanted), "pod")
+    number = len(known.wanted)
+    pods = format_count(number, "pod")
     if known.wanted - known.ready:
-        running, ready = len(known.wanted & known.running), len(known.wanted & known.ready)
+        running = len(known.wanted & known.running)
+        ready = len(known.wanted & known.ready)
         return f"waits for {pods}: {running} of {number} run, {ready} ready"
     if known.published < known.generation:
         return f"all {pods} are ready; waits for its cluster spec"
@@ -326,7 +332,7 @@ def with_held_resources(history: JobHistory, held: Resources, at_s: float) -> Jo
     return replace(history, core_s=core_s, held=points)
 
 
-# ---------------------------------------------------------------- decided, and what came of it
+# ---------------------------------------------------------------- decisions and generations
 
 
 def _fold_decision(
@@ -334,7 +340,7 @@ def _fold_decision(
 ) -> JobHistory:
     if history.decisions and message.revision <= history.decisions[-1].revision:
         return history
-    made = Decision(
+    decision = Decision(
         at_s=at_s,
         job=message.job,
         namespace=message.namespace,
@@ -349,21 +355,23 @@ def _fold_decision(
         event=event,
     )
     decided = replace(
-        history, decisions=cluster.append_newest(history.decisions, made, DECISIONS_KEPT)
+        history, decisions=cluster.append_newest(history.decisions, decision, DECISIONS_KEPT)
     )
-    return replace(decided, stretches=_with_size(history.stretches, made))
+    return replace(decided, stretches=_with_size(history.stretches, decision))
 
 
-def _with_size(stretches: tuple[GenerationSpan, ...], made: Decision) -> tuple[GenerationSpan, ...]:
+def _with_size(
+    stretches: tuple[GenerationSpan, ...], decision: Decision
+) -> tuple[GenerationSpan, ...]:
     """Add the decided tasks to a generation that resumed before its decision was read: facts and
     orders come in separate streams.
     """
     if not stretches:
         return stretches
     last = stretches[-1]
-    if last.gives is not None or last.generation != made.generation:
+    if last.gives is not None or last.generation != decision.generation:
         return stretches
-    return (*stretches[:-1], replace(last, gives=made.gives))
+    return (*stretches[:-1], replace(last, gives=decision.gives))
 
 
 def _fold_abandoned(history: JobHistory, message: GenerationAbandoned, at_s: float) -> JobHistory:
@@ -381,15 +389,13 @@ def _fold_resumed(history: JobHistory, message: TrainingResumed, at_s: float) ->
     before = history.last_generation
     if before and message.generation <= before.generation:
         return history
-    pause_s, lost = message.pause_s or 0.0, max(history.applied - message.samples, 0)
-    begun = GenerationSpan(
+    pause_s = message.pause_s or 0.0
+    lost = max(history.applied - message.samples, 0)
+    generation = GenerationSpan(
         generation=message.generation,
         resumed_s=at_s,
         previous=message.previous,
-        gives=next(
-            (d.gives for d in reversed(history.decisions) if d.generation == message.generation),
-            None,
-        ),
+        gives=_decided_tasks(history, message.generation),
         pause_s=message.pause_s,
         off_s=message.off_s,
         phases=message.phases,
@@ -399,12 +405,20 @@ def _fold_resumed(history: JobHistory, message: TrainingResumed, at_s: float) ->
     ended = _close_generation(history, at_s - pause_s - message.off_s)
     return replace(
         ended,
-        stretches=cluster.append_newest(ended.stretches, begun, STRETCHES_KEPT),
+        stretches=cluster.append_newest(ended.stretches, generation, STRETCHES_KEPT),
         applied=message.samples,
         paused_s=history.paused_s + pause_s,
         off_s=history.off_s + message.off_s,
         lost=history.lost + lost,
     )
+
+
+def _decided_tasks(history: JobHistory, generation: int) -> Holding | None:
+    """Return the tasks of a generation's last decision; None if it is unknown."""
+    for decision in reversed(history.decisions):
+        if decision.generation == generation:
+            return decision.gives
+    return None
 
 
 def _close_generation(history: JobHistory, at_s: float) -> JobHistory:
@@ -416,7 +430,7 @@ def _close_generation(history: JobHistory, at_s: float) -> JobHistory:
     return replace(history, stretches=(*history.stretches[:-1], ended))
 
 
-# ---------------------------------------------------------------- how far
+# ---------------------------------------------------------------- progress
 
 
 def _fold_progress(history: JobHistory, message: ProgressReported, at_s: float) -> JobHistory:
@@ -442,6 +456,10 @@ def _fold_progress(history: JobHistory, message: ProgressReported, at_s: float) 
 
 
 def _report_of(message: ProgressReported, at_s: float) -> Report:
+    cpu = memory_gib = None
+    if message.usage:
+        cpu = round(sum(task.cpu for task in message.usage), 6)
+        memory_gib = round(sum(task.memory_gib for task in message.usage), 6)
     return Report(
         at_s=at_s,
         generation=message.generation,
@@ -450,10 +468,8 @@ def _report_of(message: ProgressReported, at_s: float) -> Report:
         samples=message.samples,
         samples_per_second=message.samples_per_second,
         loss=message.loss,
-        cpu=round(sum(one.cpu for one in message.usage), 6) if message.usage else None,
-        memory_gib=round(sum(one.memory_gib for one in message.usage), 6)
-        if message.usage
-        else None,
+        cpu=cpu,
+        memory_gib=memory_gib,
     )
 
 
@@ -462,8 +478,8 @@ def _add_report(
 ) -> tuple[GenerationSpan, ...]:
     if not stretches or stretches[-1].generation != report.generation:
         return stretches
-    runs = stretches[-1]
-    return (*stretches[:-1], replace(runs, first=runs.first or report, last=report))
+    current = stretches[-1]
+    return (*stretches[:-1], replace(current, first=current.first or report, last=report))
 
 
 def _fold_saved(history: JobHistory, message: CheckpointSaved, at_s: float) -> JobHistory:
@@ -484,7 +500,7 @@ def _fold_finished(history: JobHistory, message: JobFinished, at_s: float) -> Jo
     return replace(_close_generation(history, at_s), finished=message)
 
 
-def _add_note(history: JobHistory, message: Message, at_s: float) -> JobHistory:
+def _unchanged_history(history: JobHistory, message: Message, at_s: float) -> JobHistory:
     return history
 
 
@@ -493,11 +509,11 @@ HISTORY_FOLDS: dict[type[Message], Callable[[JobHistory, Any, float], JobHistory
     TrainingResumed: _fold_resumed,
     ProgressReported: _fold_progress,
     CheckpointSaved: _fold_saved,
-    CheckpointFailed: _add_note,
-    CheckpointSkipped: _add_note,
-    TaskLeaving: _add_note,
-    TaskExited: _add_note,
+    CheckpointFailed: _unchanged_history,
+    CheckpointSkipped: _unchanged_history,
+    TaskLeaving: _unchanged_history,
+    TaskExited: _unchanged_history,
     JobFinished: _fold_finished,
-    AllocationDecided: _add_note,
+    AllocationDecided: _unchanged_history,
 }
 MARKS = (GenerationAbandoned, CheckpointFailed, CheckpointSkipped, TaskLeaving, TaskExited)

@@ -48,14 +48,14 @@ STYLES |= {"training": "green", "dead": "red", "service": "bright_black"}
 BAD = "bold red"
 BETWEEN = {"revision": "rev", "generation": "gen", "step": "step"}
 AT_THE_ENDS = {"uid": "uid", **BETWEEN}
-WIDTHS = (19, 6, 20, 18, 22)  # time, name, fact, whose, numbers
+WIDTHS = (19, 6, 20, 18, 22)  # time, name, kind, object, numbers
 CLOCK_WIDTH = 8
 LONGEST_FACT = max(map(len, BY_TAG))
 OBJECT_WIDTH = 14
 
 
 def event_line(entry: Entry, zone: tzinfo | None) -> Text:
-    """Never folded. `zone` None: that of this machine."""
+    """Return the message as one line, however long. `zone` None: the zone of this machine."""
     day, clock = date_and_time(entry.stored_s, zone)
     columns = (
         f"{day} {clock}",
@@ -94,14 +94,16 @@ def format_event(entry: Entry) -> Text:
 
 
 def event_json(entry: Entry) -> str:
-    """One JSON object."""
+    """Return the message as one JSON object."""
     return msgspec.json.encode(event_fields(entry)).decode()
 
 
 def event_fields(entry: Entry) -> dict[str, Any]:
-    """`event`: its name, for `weir why`; `id`: the same said twice has it twice."""
+    """Return the fields of the JSON object. `event`: the name for `weir why`; `id`: a message that
+    was sent twice has the same one.
+    """
     return {
-        "time": datetime.fromtimestamp(entry.stored_s, UTC).isoformat(),
+        "time": _iso_time(entry.stored_s),
         "event": event_name(entry),
         "fact": event_kind(entry.message),
         "stream": entry.stream,
@@ -118,7 +120,9 @@ def event_kind(message: Message | DeadLetter) -> str:
 
 
 def event_object(message: Message | DeadLetter) -> str:
-    """The node or the service, or the job: with its namespace where that is not the default one."""
+    """Return the node, the service, or the job that a message is about. A job has its namespace
+    before it, except for the default one.
+    """
     if isinstance(message, CapacityChanged):
         return message.node
     if isinstance(message, QuotaChanged | ClaimsChanged):
@@ -135,16 +139,17 @@ def event_numbers(entry: Entry) -> str:
     """
     if isinstance(entry.message, JobRequested):
         return f"uid={entry.sequence}"
-    chosen = AT_THE_ENDS if event_kind(entry.message).startswith("job.") else BETWEEN
-    return " ".join(
-        f"{short}={value}"
-        for name, short in chosen.items()
-        if (value := getattr(entry.message, name, 0))
-    )
+    labels = AT_THE_ENDS if event_kind(entry.message).startswith("job.") else BETWEEN
+    numbers = []
+    for field, label in labels.items():
+        value = getattr(entry.message, field, 0)
+        if value:
+            numbers.append(f"{label}={value}")
+    return " ".join(numbers)
 
 
 def date_and_time(stored_s: float, zone: tzinfo | None) -> tuple[str, str]:
-    """The day, and the time of day."""
+    """Return the day and the time of day. `zone` None: the zone of this machine."""
     at = datetime.fromtimestamp(stored_s, UTC).astimezone(zone)
     return f"{at:%Y-%m-%d}", f"{at:%H:%M:%S}"
 
@@ -173,16 +178,16 @@ def needs_attention(message: Message | DeadLetter) -> bool:
 Cell = tuple[str, int, str]
 """Text, width in columns, style. A wider text moves the rest of the line to the right."""
 LEAST_SENTENCE_WIDTH, INDENT = 24, 6
-"""With fewer columns than these beside its cells a sentence stands below them, so far from the
-left.
-"""
+"""A sentence with fewer columns than this beside its cells is below them, with this indent."""
 
 
 def cells_and_sentence(cells: Sequence[Cell], sentence: Text, width: int | None) -> Text:
-    """`width` of the terminal; None: one line, however long."""
-    front = Text.assemble(
-        *((f"{_pad_text(single_line(text), wide)} ", style) for text, wide, style in cells)
-    )
+    """Return the cells with the sentence beside or below them. `width` of the terminal; None: one
+    line, however long.
+    """
+    front = Text()
+    for text, cell_width, style in cells:
+        front.append(f"{_pad_text(single_line(text), cell_width)} ", style)
     if width is None or sentence.cell_len <= width - front.cell_len:
         return Text.assemble(front, sentence)
     if width - front.cell_len >= LEAST_SENTENCE_WIDTH:
@@ -191,15 +196,15 @@ def cells_and_sentence(cells: Sequence[Cell], sentence: Text, width: int | None)
     return Text.assemble(front, "\n", " " * INDENT, _wrap_sentence(sentence, width, INDENT))
 
 
-def _wrap_sentence(sentence: Text, width: int, begins: int) -> Text:
-    lines = sentence.wrap(RULER, max(width - begins, LEAST_SENTENCE_WIDTH))
+def _wrap_sentence(sentence: Text, width: int, indent: int) -> Text:
+    lines = sentence.wrap(RULER, max(width - indent, LEAST_SENTENCE_WIDTH))
     for line in lines:
         line.rstrip()
-    return Text(f"\n{' ' * begins}").join(lines)
+    return Text(f"\n{' ' * indent}").join(lines)
 
 
 RULER = Console(width=1)
-"""Folding asks for one; the width is given each time."""
+"""Wrapping needs a console; the width is given each time."""
 
 
 def _pad_text(text: str, width: int) -> str:
@@ -222,17 +227,20 @@ def format_dead_letter(
 
 
 def format_dead_letter_fields(letter: DeadLetter) -> str:
-    """A line a field; the body last, as it was."""
-    return "\n".join(f"{name + ':':<10}{getattr(letter, name)}" for name in DEAD_LETTER_FIELDS)
+    """Return one line for each field; the unchanged body is the last one."""
+    lines = []
+    for name in DEAD_LETTER_FIELDS:
+        label = f"{name}:"
+        lines.append(f"{label:<10}{getattr(letter, name)}")
+    return "\n".join(lines)
 
 
 def encode_dead_letter(entry: Entry) -> str:
-    """One JSON object."""
+    """Return a dead letter as one JSON object."""
     assert isinstance(entry.message, DeadLetter)
-    fields: dict[str, Any] = msgspec.structs.asdict(entry.message)
-    return msgspec.json.encode(
-        {"letter": entry.sequence, "time": _iso_time(entry.stored_s), **fields}
-    ).decode()
+    fields: dict[str, Any] = {"letter": entry.sequence, "time": _iso_time(entry.stored_s)}
+    fields |= msgspec.structs.asdict(entry.message)
+    return msgspec.json.encode(fields).decode()
 
 
 def _iso_time(stored_s: float) -> str:

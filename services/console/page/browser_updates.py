@@ -8,16 +8,17 @@ does not have yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from services.console.board import cluster, figures
 from services.console.board.board import Board
 from services.console.board.cluster import Node, Totals
 from services.console.board.figures import Stack, board_changes
-from services.console.board.job_history import Decision, GenerationSpan, JobHistory, Report
+from services.console.board.job_history import Decision, GenerationSpan, Held, JobHistory, Report
 from services.console.text.sentences import sentence
 from shared.messages import Alternative, Phases
 
@@ -145,9 +146,10 @@ def node_row(node: Node) -> NodeRow:
 
 
 def totals_row(totals: Totals) -> TotalsRow:
-    sums = {
-        name: getattr(totals, name) for name in TotalsRow.__struct_fields__ if hasattr(totals, name)
-    }
+    sums = {}
+    for name in TotalsRow.__struct_fields__:
+        if hasattr(totals, name):
+            sums[name] = getattr(totals, name)
     return TotalsRow(
         **sums,
         held_share=figures.utilisation(totals),
@@ -198,7 +200,11 @@ def job_row(history: JobHistory) -> JobRow:
 
 
 def decision_row(decision: Decision) -> DecisionRow:
-    gives, event = decision.gives, decision.event
+    gives = decision.gives
+    event = ""
+    if decision.event:
+        message = decision.event.message
+        event = f"{message.key().replace('.', '/', 1)} {sentence(message)}"
     return DecisionRow(
         at_s=decision.at_s,
         key=f"{decision.namespace}.{decision.job}",
@@ -214,9 +220,7 @@ def decision_row(decision: Decision) -> DecisionRow:
         alternatives=decision.alternatives,
         gain_s=decision.gain_s,
         cost_s=decision.cost_s,
-        event=f"{event.message.key().replace('.', '/', 1)} {sentence(event.message)}"
-        if event
-        else "",
+        event=event,
         abandoned=decision.abandoned,
     )
 
@@ -285,30 +289,41 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
 
 def job_detail(before: JobHistory | None, after: JobHistory, now_s: float) -> Detail:
     """Return the update of one job. `before`: the history that this browser has."""
-    old = before if before and before.uid == after.uid else None
-    decided = old is None or old.decisions is not after.decisions
-    moved = decided or old is None or old.stretches is not after.stretches
-    return Detail(
+    known = before if before and before.uid == after.uid else None
+    detail = Detail(
         key=after.key,
         uid=after.uid,
-        reports=_rows(old.reports if old else None, after.reports, _report_row),
-        held=_rows(old.held if old else None, after.held, lambda held: (held.at_s, held.cpu)),
+        reports=_rows(known.reports if known else None, after.reports, _report_row),
+        held=_rows(known.held if known else None, after.held, _held_row),
         cpu_hours=figures.cpu_hours(after, now_s),
         used_cpu_hours=after.used_core_s / figures.HOUR_S,
         off_s=after.off_s,
         lost=after.lost,
         saves=after.saves,
         save_cost_s=after.save_cost_s,
-        stretches=[*map(_stretch_row, after.stretches)] if moved else None,
-        decisions=[*map(decision_row, after.decisions)] if decided else None,
-        outcomes=_outcomes(after) if moved else None,
-        marks=_marks(after) if old is None or old.marks is not after.marks else None,
     )
+    if known is None or known.marks is not after.marks:
+        detail = replace(detail, marks=_marks(after))
+    decisions_changed = known is None or known.decisions is not after.decisions
+    if decisions_changed:
+        detail = replace(detail, decisions=list(map(decision_row, after.decisions)))
+    if decisions_changed or known is None or known.stretches is not after.stretches:
+        stretches = list(map(_stretch_row, after.stretches))
+        detail = replace(detail, stretches=stretches, outcomes=_outcomes(after))
+    return detail
 
 
-def _rows(before: Sequence[T] | None, after: Sequence[T], row: Any) -> Rows:
+def _rows(
+    before: Sequence[T] | None, after: Sequence[T], row_of: Callable[[T], tuple[Any, ...]]
+) -> Rows:
     new = None if before is None else cluster.appended_points(before, after)
-    return Rows(fresh=new is None, rows=[row(one) for one in (after if new is None else new)])
+    if new is None:
+        return Rows(fresh=True, rows=list(map(row_of, after)))
+    return Rows(rows=list(map(row_of, new)))
+
+
+def _held_row(held: Held) -> tuple[Any, ...]:
+    return (held.at_s, held.cpu)
 
 
 def _report_row(report: Report) -> tuple[Any, ...]:
@@ -339,8 +354,11 @@ def _stretch_row(stretch: GenerationSpan) -> StretchRow:
 
 
 def _outcomes(history: JobHistory) -> list[Outcome]:
-    return [
-        Outcome(
+    rows = []
+    for outcome in figures.decision_outcomes(history):
+        if outcome.resumed_s is None:
+            continue
+        row = Outcome(
             revision=outcome.decision.revision,
             reaction_s=outcome.reaction_s,
             pause_s=outcome.pause_s,
@@ -348,9 +366,8 @@ def _outcomes(history: JobHistory) -> list[Outcome]:
             speed_before=outcome.before,
             speed_after=outcome.after,
         )
-        for outcome in figures.decision_outcomes(history)
-        if outcome.resumed_s is not None
-    ]
+        rows.append(row)
+    return rows
 
 
 def _marks(history: JobHistory) -> list[tuple[float, str]]:
@@ -381,21 +398,22 @@ class News(Row, frozen=True, kw_only=True):
 
 def changed_fields(before: Board | None, after: Board) -> dict[str, object]:
     """Return the changed fields of `News`; all of them without a board before."""
-    new = board_changes(before or Board(), after)
-    found: dict[str, object] = {
-        "nodes": [*map(node_row, new.nodes)],
-        "gone_nodes": new.gone_nodes,
-        "jobs": [*map(job_row, new.jobs)],
-        "gone_jobs": new.gone_jobs,
-        "decisions": [*map(decision_row, new.decisions)],
+    changes = board_changes(before or Board(), after)
+    fields: dict[str, object] = {
+        "nodes": list(map(node_row, changes.nodes)),
+        "gone_nodes": changes.gone_nodes,
+        "jobs": list(map(job_row, changes.jobs)),
+        "gone_jobs": changes.gone_jobs,
+        "decisions": list(map(decision_row, changes.decisions)),
     }
     if before is None or after.totals is not before.totals:
-        found["totals"] = totals_row(after.totals)
-    return found
+        fields["totals"] = totals_row(after.totals)
+    return fields
 
 
 def has_to_restart(before: Board | None, after: Board) -> bool:
     """Return True if a browser has to start again: it is new, or a stream was created again."""
-    return before is None or any(
-        after.sequences.get(name, 0) < heard for name, heard in before.sequences.items()
-    )
+    if before is None:
+        return True
+    sequences = after.sequences
+    return any(sequences.get(stream, 0) < last for stream, last in before.sequences.items())

@@ -49,23 +49,23 @@ SAFETY_HEADERS = {
 
 
 def access_check(host: str) -> Middleware:
-    """`host`: the address of the server."""
+    """Return the middleware that refuses other sites. `host`: the address of the server."""
     local = host in LOOPBACK
 
     @web.middleware
     async def guard_request(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if local and _name(request.host) not in LOOPBACK:
+        if local and _host_name(request.host) not in LOOPBACK:
             raise web.HTTPForbidden(text="this page answers to this machine's own names only\n")
         origin = request.headers.get("Origin")
         if origin and urlsplit(origin).netloc != request.host:
-            raise web.HTTPForbidden(text="another site may not ask here\n")
+            raise web.HTTPForbidden(text="requests from another site are refused\n")
         return await handler(request)
 
     return guard_request
 
 
-def _name(host: str) -> str:
-    """Without the port; of IPv6 without the brackets."""
+def _host_name(host: str) -> str:
+    """Return the host without its port; an IPv6 address without the brackets."""
     return urlsplit(f"//{host}").hostname or ""
 
 
@@ -75,16 +75,15 @@ async def set_safety_headers(request: web.Request, response: web.StreamResponse)
 
 
 def static_routes() -> list[web.RouteDef]:
-    """Everything in `static/`, read once; `/` is the page itself."""
-    routes = [
-        web.get(f"/{path.name}", _file(path))
-        for path in sorted(STATIC.iterdir())
-        if path.suffix in TYPES
-    ]
-    return [web.get("/", _file(STATIC / "index.html")), *routes]
+    """Return routes to the files of `static/`, which are read once; `/` is the page itself."""
+    routes = [web.get("/", _file_handler(STATIC / "index.html"))]
+    for path in sorted(STATIC.iterdir()):
+        if path.suffix in TYPES:
+            routes.append(web.get(f"/{path.name}", _file_handler(path)))
+    return routes
 
 
-def _file(path: Path) -> Handler:
+def _file_handler(path: Path) -> Handler:
     body = path.read_bytes()
 
     async def send(request: web.Request) -> web.Response:
@@ -96,9 +95,9 @@ def _file(path: Path) -> Handler:
 LONGEST_SILENCE_S = 1.0
 """The longest time between two events, so that a browser notices a lost connection."""
 STACK_S = 1.0
-"""Between two pictures of the whole cluster."""
+"""The time between two updates of the cluster's use over time."""
 RETRY_MS = 1000
-"""After so long a browser that has lost us tries again."""
+"""The time after which a disconnected browser tries again."""
 LONGEST_SPAN_S = 366 * 86_400.0
 HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -142,7 +141,7 @@ class Browser:
         return update
 
     def _stack(self, board: Board, now_s: float, cut_s: float | None) -> Stack | None:
-        """Up to now; while we hear nothing, up to when we last did."""
+        """Return the use of cores up to now; without the bus, up to the loss of the connection."""
         if now_s - self.stacked_s < STACK_S:
             return None
         self.stacked_s = now_s
@@ -150,7 +149,7 @@ class Browser:
 
 
 async def push_updates(request: web.Request, watch: Watch, push_s: float) -> web.StreamResponse:
-    """Until the browser leaves. `push_s`: shortest time between two pieces of news."""
+    """Send updates until the browser leaves. `push_s`: the shortest time between two updates."""
     browser = Browser(request.query.get("job", ""), _span(request.query.get("span", "")))
     response = web.StreamResponse(headers=HEADERS)
     await response.prepare(request)
@@ -169,7 +168,7 @@ async def push_updates(request: web.Request, watch: Watch, push_s: float) -> web
 
 
 def _span(text: str) -> float:
-    """Seconds; an hour where nothing else that can be read is said."""
+    """Return the time span in seconds; an hour if the text is no number."""
     try:
         return min(max(float(text), 1.0), LONGEST_SPAN_S)
     except ValueError:

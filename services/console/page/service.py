@@ -39,21 +39,23 @@ class Settings(config.Common, frozen=True, kw_only=True):
     users.
     """
     port: Port = 8002
-    """0: any that is free."""
+    """0: any free port."""
     push_s: float = 0.05
-    """Shortest time between two pieces of news for one browser."""
+    """The shortest time between two updates of one browser."""
     browsers: int = 64
-    """So many are followed at once; one more is asked to come again."""
+    """The most browsers at a time; one more is told to try again later."""
 
 
 class Page:
     def __init__(self, watch: Watch, settings: Settings) -> None:
-        self.watch, self.settings = watch, settings
-        self.following, self.asking = 0, asyncio.Lock()
+        self.watch = watch
+        self.settings = settings
+        self.browsers = 0
+        self.what_if_lock = asyncio.Lock()
         self.url = ""
 
     def app(self) -> web.Application:
-        """The table of contents."""
+        """Return the routes of the server."""
         app = web.Application(
             middlewares=[http_api.access_check(self.settings.host)],
             client_max_size=LARGEST_PROPOSAL,
@@ -61,22 +63,27 @@ class Page:
         app.on_response_prepare.append(http_api.set_safety_headers)
         app.add_routes(http_api.static_routes())
         app.add_routes(
-            [web.get("/api/follow", self.follow), web.post("/api/what-if", self.what_if)]
+            [
+                web.get("/api/follow", self.follow),
+                web.post("/api/what-if", self.what_if),
+                web.get("/api/example", self.example),
+                web.get("/healthz", self.alive),
+                web.get("/readyz", self.ready),
+            ]
         )
-        app.add_routes([web.get("/api/example", self.example)])
-        app.add_routes([web.get("/healthz", self.alive), web.get("/readyz", self.ready)])
         return app
 
     async def follow(self, request: web.Request) -> web.StreamResponse:
-        if self.following >= self.settings.browsers:
+        if self.browsers >= self.settings.browsers:
             raise web.HTTPServiceUnavailable(
-                text="too many are looking; come again\n", headers={"Retry-After": "5"}
+                text="too many browsers are connected; try again later\n",
+                headers={"Retry-After": "5"},
             )
-        self.following += 1
+        self.browsers += 1
         try:
             return await push_updates(request, self.watch, self.settings.push_s)
         finally:
-            self.following -= 1
+            self.browsers -= 1
 
     async def alive(self, request: web.Request) -> web.Response:
         return web.Response(text="alive\n")
@@ -84,7 +91,7 @@ class Page:
     async def ready(self, request: web.Request) -> web.Response:
         if not self.watch.caught_up or self.watch.cut_s is not None:
             return web.Response(
-                status=503, text="not ready: the bus's log is not read, or the bus is away\n"
+                status=503, text="not ready: the log is being read, or the bus is away\n"
             )
         return web.Response(text="ready\n")
 
@@ -92,9 +99,9 @@ class Page:
         return web.Response(text=what_if_module.example_proposal(self.watch.board.state))
 
     async def what_if(self, request: web.Request) -> web.Response:
-        """One at a time, beside the loop: it may take as long as two decisions do."""
+        """Answer one proposal at a time, in a thread: it may take as long as two decisions."""
         text = await request.text()
-        async with self.asking:
+        async with self.what_if_lock:
             try:
                 rules, state = rules_from_environment(), self.watch.board.state
                 found = await asyncio.to_thread(

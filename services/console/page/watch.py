@@ -1,9 +1,9 @@
 """Keep the board up to date with the bus.
 
 Promise: stored messages are read first, in the order of storing, then every new message, each once.
-While the bus is away the board stays as it is, and `cut_s` says since when. When the bus is back,
-reading continues after the last message; from the beginning, if a stream was set back or made
-again.
+While the bus is away the board stays as it is, and `cut_s` is the time of the loss. When the bus is
+back, reading continues after the last message; from the beginning, if a stream was set back or
+created again.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ AT_ONCE = 100
 
 
 class Watch:
-    """`run` never returns. `changed` is set, and another put in its place, whenever something is
-    new.
+    """Follows the bus; `run` never returns. After each change `changed` is set and replaced by a new
+    event.
     """
 
     def __init__(self, bus: Bus, clock: Callable[[], float] = time.time) -> None:
@@ -59,8 +59,9 @@ class Watch:
 
     async def run(self) -> None:
         work = [
-            asyncio.ensure_future(one())
-            for one in (self._follow_for_ever, self._follow_reasons, self._probe)
+            asyncio.ensure_future(self._follow_for_ever()),
+            asyncio.ensure_future(self._follow_reasons()),
+            asyncio.ensure_future(self._probe()),
         ]
         try:
             await asyncio.gather(*work)
@@ -110,12 +111,11 @@ class Watch:
             self._notify_browsers()
 
     async def _begin(self) -> None:
-        """Where the log does not begin at its beginning, or is very long, the allocator's stored
-        state stands in.
+        """Read the allocator's stored state if the beginning of the log is gone, or the log is very
+        long.
         """
-        orders, facts = [
-            (await self.bus.js.stream_info(stream)).state for stream in (ORDERS, FACTS)
-        ]
+        orders = (await self.bus.js.stream_info(ORDERS)).state
+        facts = (await self.bus.js.stream_info(FACTS)).state
         many = facts.messages > MANY_FACTS
         self._since_s = self.clock() - RECENT_S if many else None
         if many or max(orders.first_seq, facts.first_seq) > 1:
@@ -126,22 +126,24 @@ class Watch:
         self._node_facts = LastNodeFacts(await read_last_node_facts(self.bus), known.get(FACTS, 0))
 
     def _wanted_streams(self) -> list[StreamQuery]:
-        known = self.board.sequences
-        return [
-            StreamQuery(stream, entry_filters(stream), after=known.get(stream, 0), since_s=since_s)
-            for stream, since_s in ((ORDERS, None), (FACTS, self._since_s))
-        ]
+        queries = []
+        for stream, since_s in ((ORDERS, None), (FACTS, self._since_s)):
+            after = self.board.sequences.get(stream, 0)
+            query = StreamQuery(stream, entry_filters(stream), after=after, since_s=since_s)
+            queries.append(query)
+        return queries
 
     def _fold_entry(self, entry: Entry) -> None:
         if self._stored is not None:
             self.board, self._stored = initial_board(self._stored, entry.stored_s), None
-        if known_entry := entry.as_log_entry:
-            self._node_facts.note_fact(known_entry.message)
-            self.board = apply(self.board, known_entry)
+        readable = entry.as_log_entry
+        if readable:
+            self._node_facts.note_fact(readable.message)
+            self.board = apply(self.board, readable)
 
     def _fold_missing_nodes(self) -> None:
-        """Add the nodes and quotas that the log does not tell; where it told nothing at all, the
-        stored state too.
+        """Add the nodes and quotas that are not in the log; if it had no message, the stored state
+        too.
         """
         facts = self._node_facts.take_missing()
         if self._stored is not None:
@@ -163,7 +165,7 @@ class Watch:
                         self._notify_browsers()
             await asyncio.sleep(RETRY_S)
 
-    # ------------------------------------------------------------ whether we hear
+    # ------------------------------------------------------------ connection
 
     async def _probe(self) -> None:
         """Ask the server for its newest messages and compare them with ours: an open connection
@@ -172,11 +174,10 @@ class Watch:
         while True:
             try:
                 async with asyncio.timeout(2 * PROBE_S):
-                    last = {
-                        name: (await self.bus.js.stream_info(name)).state.last_seq
-                        for name in (ORDERS, FACTS)
-                    }
-                if any(last[name] < self.board.sequences.get(name, 0) for name in last):
+                    last_orders = (await self.bus.js.stream_info(ORDERS)).state.last_seq
+                    last_facts = (await self.bus.js.stream_info(FACTS)).state.last_seq
+                known = self.board.sequences
+                if last_orders < known.get(ORDERS, 0) or last_facts < known.get(FACTS, 0):
                     self._start_again()
                 self._end_outage()
             except (NatsError, OSError, TimeoutError):

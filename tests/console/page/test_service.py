@@ -91,6 +91,6 @@ async def test_a_viewer_above_the_limit_is_told_to_retry() -> None:
         async with http.get(f"{small.url}api/follow") as second:
             assert (second.status, second.headers["Retry-After"]) == (503, "5")
     async with asyncio.timeout(60):
-        while small.following:
+        while small.browsers:
             await asyncio.sleep(0.05)
     await runner.cleanup()

@@ -97,7 +97,7 @@ async def test_the_page_formats_durations_as_the_commands_do(look: Look) -> None
         assert await tab.evaluate(told % "seconds", TIMES) == [
             format_duration(time, fine=True) for time in TIMES
         ]
-        assert await tab.evaluate(told % "lasting", TIMES) == [
+        assert await tab.evaluate(told % "duration", TIMES) == [
             format_duration(time) for time in TIMES
         ]
         worth = ["5 min 2 s saved for", "1 h 36 min lost, beside"]
@@ -186,7 +186,7 @@ async def test_table_and_timeline_agree_in_every_frame(look: Look) -> None:
         assert await tab.evaluate("window.apart") == []
         pauses = await tab.locator("#job-figures div", has_text="pauses").locator("dd").inner_text()
         lasted = await tab.locator(f"{ROW} td").nth(9).inner_text()
-        assert lasted == "0.70 s" and pauses == f"3: 2.50 s in all, the last {lasted}"
+        assert lasted == "0.70 s" and pauses == f"3: 2.50 s in total, the last {lasted}"
 
 
 async def test_nothing_is_shown_as_absent_before_the_log_is_read(look: Look) -> None:
@@ -246,7 +246,7 @@ async def test_a_job_before_its_training_shows_no_unknown_number(
         ) and "no cores held yet" not in drawn
         assert not any(
             unknown in said
-            for unknown in ("batch 0", "generation 0", "of 0 examples", "0.00 s in all", "used")
+            for unknown in ("batch 0", "generation 0", "of 0 examples", "0.00 s in total", "used")
         )
         assert await tab.evaluate(OVERLAPS) == [] and await tab.evaluate(BEYOND) <= 0
         watch.show(log.say(resumed(1)))

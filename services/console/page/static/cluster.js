@@ -1,9 +1,9 @@
-// The cluster: its cores and its memory in numbers, and who held them over time.
+// The cluster: its cores and memory in numbers, and the held cores over time.
 
 import { $, el, write } from "./dom.js";
 import { assign, classOf, fillOf, letterOf } from "./colours.js";
 import { Timeline } from "./timeline.js";
-import { clock, cores, gib, named, percent } from "./words.js";
+import { clock, cores, gib, jobName, percent } from "./words.js";
 
 let stack = null, timeline = null;
 const tiles = new Map();
@@ -29,7 +29,7 @@ export function drawTiles(totals) {
   }
 }
 
-/** Returns whether other jobs are among those that have a colour. */
+/** Take over the use of cores over time. Returns true if the jobs with a colour have changed. */
 export function takeStack(sent) {
   const keys = (sent.jobs ?? []).map((band) => band.job);
   const same = keys.length === (stack?.jobs ?? []).length && keys.every((key) => letterOf(key));
@@ -38,10 +38,10 @@ export function takeStack(sent) {
   return !same;
 }
 
-function told(time) {
+function describeTime(time) {
   const i = stack.times.findLastIndex((t) => t <= time);
   if (i < 0) return "";
-  const jobs = stack.jobs.filter((band) => band.cores[i] > 0).map((band) => `${letterOf(band.job)} ${named(band.job)} ${cores(band.cores[i])}`);
+  const jobs = stack.jobs.filter((band) => band.cores[i] > 0).map((band) => `${letterOf(band.job)} ${jobName(band.job)} ${cores(band.cores[i])}`);
   if (stack.rest[i] > 0) jobs.push(`other jobs ${cores(stack.rest[i])}`);
   return `${clock(stack.times[i])}; cores: ${[...jobs, `others ${cores(stack.others[i])}`, `free ${cores(stack.free[i])}`, `of ${cores(stack.allocatable[i])}; used ${cores(stack.used[i])}`].join(", ")}`;
 }
@@ -49,27 +49,27 @@ function told(time) {
 function bands() {
   let lower = stack.times.map(() => 0);
   const layers = [];
-  const lay = (values, more) => {
+  const addLayer = (values, more) => {
     if (!values.some((value) => value > 0)) return;
     const upper = lower.map((base, i) => base + values[i]);
     layers.push({ kind: "area", xs: stack.times, lower, upper, ...more });
     lower = upper;
   };
-  for (const band of stack.jobs) lay(band.cores, { colour: fillOf(band.job), letter: letterOf(band.job) });
-  lay(stack.rest, { colour: "var(--rest)" });
-  lay(stack.others, { colour: "var(--others)", pattern: true });
+  for (const band of stack.jobs) addLayer(band.cores, { colour: fillOf(band.job), letter: letterOf(band.job) });
+  addLayer(stack.rest, { colour: "var(--rest)" });
+  addLayer(stack.others, { colour: "var(--others)", pattern: true });
   return layers;
 }
 
-/** Why nothing is drawn, or no cores are held in what is; empty where there is something to see. */
-export function lacking() {
+/** The reason for an empty chart, or for one without held cores; otherwise empty. */
+export function emptyReason() {
   if (!stack || stack.times.length < 2) return "Drawn as soon as a node next tells of its cores.";
   return stack.jobs.length || stack.rest.some((value) => value > 0) ? "" : "No job has held cores in this span; one is drawn as soon as its pods are on nodes.";
 }
 
 export function drawCluster() {
   if (!stack || stack.times.length < 2) return;
-  timeline ??= new Timeline($("cluster-plot"), "cores held over time", $("cluster-readout"), told);
+  timeline ??= new Timeline($("cluster-plot"), "cores held over time", $("cluster-readout"), describeTime);
   const points = (values) => stack.times.map((time, i) => [time, values[i]]), most = Math.max(...stack.allocatable);
   timeline.draw({
     x: [stack.times[0], stack.times.at(-1)],
@@ -82,7 +82,7 @@ export function drawCluster() {
 }
 
 function legend() {
-  const rows = stack.jobs.map((band) => [classOf(band.job), letterOf(band.job), `${named(band.job)} ${cores(band.cores.at(-1))}`]);
+  const rows = stack.jobs.map((band) => [classOf(band.job), letterOf(band.job), `${jobName(band.job)} ${cores(band.cores.at(-1))}`]);
   if (stack.rest.some((value) => value > 0)) rows.push(["rest", "", `other jobs ${cores(stack.rest.at(-1))}`]);
   rows.push(["others", "", `others ${cores(stack.others.at(-1))}`], ["free", "", `free ${cores(stack.free.at(-1))}`]);
   $("legend").replaceChildren(...rows.map(([name, letter, text]) => el("li", {}, el("span", { class: `swatch ${name}`, "aria-hidden": "true" }, letter), `${text}`)));

@@ -1,20 +1,20 @@
-// Which job is which colour and letter: seven are told apart, and one keeps his as long as he is among them.
+// The colour and letter of each job: seven jobs have one, and a job keeps its own while it is one of the seven.
 
 const FREE = ["A", "B", "C", "D", "E", "F", "G"];
-const given = new Map();
+const numbers = new Map();
 
-/** Give letters to these jobs; those that are not among them lose theirs. */
+/** Give letters to these jobs; all other jobs lose theirs. */
 export function assign(keys) {
-  for (const key of [...given.keys()]) if (!keys.includes(key)) given.delete(key);
+  for (const key of [...numbers.keys()]) if (!keys.includes(key)) numbers.delete(key);
   for (const key of keys) {
-    if (given.has(key)) continue;
-    const taken = new Set(given.values());
+    if (numbers.has(key)) continue;
+    const taken = new Set(numbers.values());
     const free = FREE.findIndex((_, number) => !taken.has(number));
-    if (free >= 0) given.set(key, free);
+    if (free >= 0) numbers.set(key, free);
   }
 }
 
-export const colourOf = (key) => given.get(key);
-export const letterOf = (key) => (given.has(key) ? FREE[given.get(key)] : "");
-export const classOf = (key) => (given.has(key) ? `k${given.get(key)}` : "rest");
-export const fillOf = (key) => (given.has(key) ? `var(--job-${given.get(key)})` : "var(--rest)");
+export const colourOf = (key) => numbers.get(key);
+export const letterOf = (key) => (numbers.has(key) ? FREE[numbers.get(key)] : "");
+export const classOf = (key) => (numbers.has(key) ? `k${numbers.get(key)}` : "rest");
+export const fillOf = (key) => (numbers.has(key) ? `var(--job-${numbers.get(key)})` : "var(--rest)");

@@ -1,15 +1,15 @@
 // One job on one time axis: tasks, speed, loss, cores; pauses as bands, decisions as marks that open.
 
 import { $, attribute, el, write } from "./dom.js";
-import { explained } from "./decisions.js";
+import { decisionFacts } from "./decisions.js";
 import { isOver } from "./jobs.js";
 import { Timeline } from "./timeline.js";
-import { clock, cores, count, cpuTimes, evaluated, gib, lasting, loss, named, percent, rate, seconds, size } from "./words.js";
+import { clock, cores, count, cpuTimes, metricsText, gib, duration, loss, jobName, percent, rate, seconds, size } from "./words.js";
 
 const MOST = 2048, NEAR = 26;
 let story = null, timeline = null, opened = null, marked = "";
 
-/** What was sent is put behind what is known; what is not sent has not changed. */
+/** Append the sent rows to the known ones. A field that was not sent has not changed. */
 export function takeDetail(detail) {
   if (!story || story.key !== detail.key || story.uid !== detail.uid) story = { key: detail.key, uid: detail.uid, reports: [], held: [], stretches: [], decisions: [], outcomes: [], marks: [] };
   for (const name of ["reports", "held"]) {
@@ -28,7 +28,7 @@ export function forgetDetail() {
 const lastAt = (rows, time) => rows.findLast((row) => row[0] <= time);
 const stretchAt = (time) => story.stretches.findLast((s) => s.resumed_s <= time && (s.ended_s == null || time <= s.ended_s));
 
-function told(time) {
+function describeTime(time) {
   const report = lastAt(story.reports, time), runs = stretchAt(time), held = lastAt(story.held, time);
   const parts = [clock(time), runs ? `generation ${runs.generation}${runs.workers != null ? `: ${size({ ps: runs.ps ?? 0, workers: runs.workers })}` : ""}` : "does not train"];
   if (report && runs) parts.push(`${rate(report[1])} examples/s`, `loss ${loss(report[2])}`, report[3] != null ? `${cores(report[3])} cores used` : "");
@@ -38,12 +38,12 @@ function told(time) {
 
 const steps = (field) => story.stretches.flatMap((s) => [[s.resumed_s, s[field] ?? null], [s.ended_s ?? Infinity, null]]);
 const until = (points, end) => points.map(([time, value]) => [Math.min(time, end), value]);
-/** Steps as far as an end, and up to it: what comes later, as a job's pods leave once it is over, has no place on its axis. */
+/** Steps up to an end. Later points, such as pods that leave after the job, are not on its axis. */
 const upTo = (points, end) => [...points.filter(([time]) => time <= end), [end, lastAt(points, end)?.[1] ?? null]];
 const most = (...series) => Math.max(0, ...series.flat().map(([, value]) => value ?? 0));
 
-/** A line breaks where the job did not train. */
-function broken(column) {
+/** The points of a column, with gaps between generations. */
+function withGaps(column) {
   const points = [];
   let generation = null;
   for (const row of story.reports) {
@@ -56,10 +56,10 @@ function broken(column) {
 
 function panels(job, from, to) {
   const ps = until(steps("ps"), to), workers = until(steps("workers"), to);
-  const speed = broken(1), losses = broken(2), used = broken(3), held = upTo(story.held, to);
+  const speed = withGaps(1), losses = withGaps(2), used = withGaps(3), held = upTo(story.held, to);
   const last = story.stretches.at(-1), now = last && last.ended_s == null;
   const end = (name, value) => (value == null ? [] : [[value, now ? `${name} ${value}` : name]]);
-  const seen = (job.finished_s && story.reports.at(-1)?.[0]) || to; // at the end its pods go, one by one
+  const seen = (job.finished_s && story.reports.at(-1)?.[0]) || to; // its pods leave one by one after its end
   const heldLast = lastAt(story.held, seen)?.[1], usedLast = used.findLast(([, cores]) => cores > 0)?.[1];
   const height = window.innerWidth < 760 ? 74 : 92, yet = isOver(job) ? "" : " yet";
   return [
@@ -72,47 +72,47 @@ function panels(job, from, to) {
   ];
 }
 
-/** What it has and, where that is to come, what is decided; nothing that is not known. */
-function sized(job) {
+/** The present size of a job; before its first tasks, the decided size. */
+function describeSize(job) {
   const now = { ps: job.ps ?? 0, workers: job.workers ?? 0 }, coming = story.decisions.at(-1);
   if (job.batch) return `${size(now)}, batch ${job.batch}`;
   return coming && job.wanted_ps ? `none yet; ${size(coming)}, batch ${coming.batch} decided` : "no tasks";
 }
 
-/** Why nothing is drawn of its training, by what is known of it; nothing to say once it has told of itself. */
-function unheard(job) {
+/** The reason for charts without speed and loss; empty after the first report. */
+function noReportReason(job) {
   const why = (job.why ?? "").split("\n")[0], since = story.stretches.at(-1)?.resumed_s;
   if (story.reports.length) return "";
-  if (isOver(job)) return "It ended before its first report: no speed and no loss are known of it.";
-  if (since) return `No speed yet: it has trained since ${clock(since)}, and its first report is to come.`;
+  if (isOver(job)) return "It ended before its first report: its speed and loss are unknown.";
+  if (since) return `No speed yet: it has trained since ${clock(since)}, and its first report has not come yet.`;
   if (job.phase === "Starting") return `No speed yet${why ? `: ${why}` : ""}.`;
   return `No speed yet: it has no tasks${why ? `: ${why}` : "."}`;
 }
 
-/** Of the same row as the table of jobs, and whenever that is drawn: both say the same at any time. */
+/** Draw the figures from the row of the table of jobs, and together with it: both always agree. */
 export function drawFigures(job) {
   if ($("job").hidden || !story || story.key !== job.key) return;
   const used = (amount) => (story.reports.length ? `, ${amount} used` : "");
   const pairs = [
-    ["size", sized(job)], ["generation", job.generation || null],
+    ["size", describeSize(job)], ["generation", job.generation || null],
     ["done", job.total ? `${percent(job.share)} (${count(job.samples ?? 0)} of ${count(job.total)} examples)` : null],
-    ["evaluation", evaluated(job.metrics) || null], ["epochs", `${job.epoch ?? 0} of ${job.epochs ?? 0}`], ["time left", job.left_s == null ? null : `${lasting(job.left_s)} at the present speed`],
-    ["CPU time", cpuTimes(story.cpu_hours, story.reports.length ? story.used_cpu_hours : null)], ["memory", job.held_gib ? `${gib(job.held_gib)} held${used(gib(job.used_gib ?? 0))}` : null], ["pauses", job.pauses ? `${count(job.pauses)}: ${seconds(job.paused_s)} in all, the last ${seconds(job.pause_s)}` : story.stretches.length ? "none" : null], ["cluster off", story.off_s ? lasting(story.off_s) : null],
+    ["evaluation", metricsText(job.metrics) || null], ["epochs", `${job.epoch ?? 0} of ${job.epochs ?? 0}`], ["time left", job.left_s == null ? null : `${duration(job.left_s)} at the present speed`],
+    ["CPU time", cpuTimes(story.cpu_hours, story.reports.length ? story.used_cpu_hours : null)], ["memory", job.held_gib ? `${gib(job.held_gib)} held${used(gib(job.used_gib ?? 0))}` : null], ["pauses", job.pauses ? `${count(job.pauses)}: ${seconds(job.paused_s)} in total, the last ${seconds(job.pause_s)}` : story.stretches.length ? "none" : null], ["cluster off", story.off_s ? duration(story.off_s) : null],
     ["applied twice", story.lost ? `${count(story.lost)} examples` : null], ["priority", job.priority || null], ["policy", job.policy || null],
   ];
   $("job-figures").replaceChildren(...pairs.filter(([, value]) => value != null).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))));
 }
 
-/** Each decision with what came of it. */
-function decisions() {
-  const came = new Map(story.outcomes.map((outcome) => [outcome.revision, outcome]));
-  return story.decisions.map((decision) => ({ ...decision, ...came.get(decision.revision) }));
+/** Each decision with its outcome. */
+function decisionsWithOutcomes() {
+  const outcomes = new Map(story.outcomes.map((outcome) => [outcome.revision, outcome]));
+  return story.decisions.map((decision) => ({ ...decision, ...outcomes.get(decision.revision) }));
 }
 
-/** Marks that lie close together are one button, which opens them all. */
-function grouped() {
+/** Marks that are close together are one button, which opens them all. */
+function groupMarks() {
   const groups = [];
-  for (const decision of decisions()) {
+  for (const decision of decisionsWithOutcomes()) {
     const x = timeline.x(decision.at_s), last = groups.at(-1);
     if (last && x - last.x < NEAR) last.decisions.push(decision);
     else groups.push({ x, decisions: [decision] });
@@ -121,7 +121,7 @@ function grouped() {
 }
 
 function drawMarks() {
-  const groups = grouped(), seen = JSON.stringify([groups.map((g) => [Math.round(g.x), g.decisions.map((d) => d.revision + (d.abandoned ?? ""))]), opened]);
+  const groups = groupMarks(), seen = JSON.stringify([groups.map((g) => [Math.round(g.x), g.decisions.map((d) => d.revision + (d.abandoned ?? ""))]), opened]);
   if (seen === marked) return;
   marked = seen;
   const focused = document.activeElement?.dataset?.group;
@@ -137,10 +137,10 @@ function drawMarks() {
 }
 
 function drawOpened() {
-  const box = $("job-decision"), group = grouped().find((g) => String(g.decisions[0].revision) === opened);
+  const box = $("job-decision"), group = groupMarks().find((g) => String(g.decisions[0].revision) === opened);
   box.hidden = !group;
   if (!group) return;
-  box.replaceChildren(...[...group.decisions].reverse().flatMap((d) => [el("h3", {}, `${clock(d.at_s)}: ${size(d)} (generation ${d.generation}, revision ${d.revision})`), explained(d)]));
+  box.replaceChildren(...[...group.decisions].reverse().flatMap((d) => [el("h3", {}, `${clock(d.at_s)}: ${size(d)} (generation ${d.generation}, revision ${d.revision})`), decisionFacts(d)]));
 }
 
 function drawEvents() {
@@ -148,19 +148,19 @@ function drawEvents() {
   $("job-events").hidden = !story.marks.length;
   if (list.dataset.key === key) return;
   list.dataset.key = key;
-  list.replaceChildren(...[...story.marks].reverse().map(([time, said]) => el("li", {}, el("span", { class: "when" }, clock(time)), said)));
+  list.replaceChildren(...[...story.marks].reverse().map(([time, text]) => el("li", {}, el("span", { class: "when" }, clock(time)), text)));
 }
 
 export function drawDetail(job, now) {
   $("job").hidden = !job || !story || story.key !== job.key;
   if ($("job").hidden) return;
-  timeline ??= new Timeline($("job-plot"), "the job over time", $("job-readout"), told);
-  write($("job-name"), `Timeline of ${named(job.key)}`);
+  timeline ??= new Timeline($("job-plot"), "the job over time", $("job-readout"), describeTime);
+  write($("job-name"), `Timeline of ${jobName(job.key)}`);
   write($("job-phase"), `${job.phase}; shaded: pauses; ▾ decisions, which open`);
   drawFigures(job);
-  write($("job-word"), unheard(job));
-  $("job-word").hidden = !unheard(job);
-  const ended = story.stretches.at(-1)?.ended_s; // as everything here, by the time at which it was stored
+  write($("job-word"), noReportReason(job));
+  $("job-word").hidden = !noReportReason(job);
+  const ended = story.stretches.at(-1)?.ended_s; // the time at which it was stored, as all times here
   const to = ended || job.finished_s || now, first = story.stretches[0]?.resumed_s ?? to;
   const from = Math.min(job.asked_s || first, first, to - 1);
   const pauses = story.stretches.filter((s) => s.pause_s).map((s) => [s.resumed_s - s.pause_s, s.resumed_s, seconds(s.pause_s)]);

@@ -1,20 +1,20 @@
-// Small words for the document. Text is always set as text, never as markup.
+// Helpers for the document. Text is always set as text, never as markup.
 
 export const $ = (id) => document.getElementById(id);
 
-/** An element; what begins with a capital letter or is a known property is set, the rest are attributes. */
+/** Create an element. `on...` attributes are event listeners; null and false ones are left out. */
 export function el(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value == null || value === false) continue;
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else made.setAttribute(name, value === true ? "" : value);
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.filter((child) => child != null));
-  return made;
+  element.append(...children.filter((child) => child != null));
+  return element;
 }
 
-/** Write only what is different: layout is dear. */
+/** Write a text only if it has changed: layout takes time. */
 export function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }

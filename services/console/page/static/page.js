@@ -1,41 +1,41 @@
-// The page: hears what is new (server-sent events), keeps it, and draws at most once a frame what has changed.
+// The page: receives updates (server-sent events), keeps them, and draws the changes at most once a frame.
 //
-// What comes is merged at once and drawn later, so that a page that is slow to draw draws less often and falls behind by
-// nothing. `window.weir` counts what came and what was drawn, for those who measure.
+// Updates are merged at once and drawn later, so a page that draws slowly draws less often and never falls behind.
+// `window.weir` counts received and drawn updates, for measurements.
 
 import { $, write } from "./dom.js";
-import { drawCluster, drawTiles, lacking, takeStack } from "./cluster.js";
+import { drawCluster, drawTiles, emptyReason, takeStack } from "./cluster.js";
 import { drawDecisions, forgetDecisions } from "./decisions.js";
 import { drawDetail, drawFigures, forgetDetail, takeDetail } from "./detail.js";
 import { drawJobs } from "./jobs.js";
 import { drawNodes } from "./nodes.js";
 import { prepare } from "./what-if.js";
-import { clock, count, lasting, several } from "./words.js";
+import { clock, count, duration, countOf } from "./words.js";
 
-const CURVES_MS = 500, SILENT_MS = 4000, CLOSED_MS = 2000, AGAIN_MS = 2000, UNSEEN = 20;
+const CURVES_MS = 500, SILENT_MS = 4000, CLOSED_MS = 2000, RETRY_MS = 2000, ALWAYS_DRAWN = 20;
 const known = { jobs: new Map(), nodes: new Map(), totals: {}, at_s: 0, now_s: 0, cut_s: null, reading: false };
 const fresh = { jobs: new Set(), nodes: new Set(), decisions: [], stack: false, colours: false, recoloured: false, detail: false, totals: false };
 const seen = { cluster: true, job: true, nodes: true };
 const measured = (window.weir = { received: 0, drawn: 0, painted: 0, number: 0, at_s: 0 });
-let source = null, heardAt = 0, scheduled = false, curvesAt = 0, detailAt = 0, chosen = decodeURIComponent(location.hash.match(/^#job=(.+)$/)?.[1] ?? ""), byHand = chosen !== "";
+let source = null, receivedAt = 0, scheduled = false, curvesAt = 0, detailAt = 0, chosen = decodeURIComponent(location.hash.match(/^#job=(.+)$/)?.[1] ?? ""), chosenByUser = chosen !== "";
 
-// ---------------------------------------------------------------- hearing
+// ---------------------------------------------------------------- receiving
 
 function connect() {
   source?.close();
   const query = new URLSearchParams({ job: chosen, span: $("span").value });
   source = new EventSource(`api/follow?${query}`);
-  source.onmessage = (event) => take(JSON.parse(event.data));
+  source.onmessage = (event) => receive(JSON.parse(event.data));
   source.onerror = () => {
-    state();
-    if (source.readyState === EventSource.CLOSED) setTimeout(connect, AGAIN_MS);
+    drawStatus();
+    if (source.readyState === EventSource.CLOSED) setTimeout(connect, RETRY_MS);
   };
 }
 
-function take(news) {
-  heardAt = performance.now();
+function receive(news) {
+  receivedAt = performance.now();
   measured.received += 1;
-  if (news.whole) forget();
+  if (news.whole) forgetAll();
   Object.assign(known, { at_s: news.at_s, now_s: news.now_s, cut_s: news.cut_s ?? null, reading: news.reading ?? false });
   if (news.totals) { known.totals = news.totals; fresh.totals = true; }
   merge(news.nodes, known.nodes, fresh.nodes, (node) => node.name);
@@ -53,8 +53,8 @@ function merge(sent, into, changed, name) {
   for (const one of sent ?? []) { into.set(name(one), one); changed.add(name(one)); }
 }
 
-/** What is told next is the whole. */
-function forget() {
+/** Drop everything: the next update has the whole state. */
+function forgetAll() {
   known.jobs.clear(); known.nodes.clear();
   fresh.decisions = [];
   forgetDecisions(); forgetDetail();
@@ -71,7 +71,7 @@ function schedule() {
 function draw() {
   scheduled = false;
   const now = performance.now(), everyJob = fresh.colours;
-  if (fresh.totals && (whole() || known.totals.allocatable)) { drawTiles(known.totals); fresh.totals = false; }
+  if (fresh.totals && (isComplete() || known.totals.allocatable)) { drawTiles(known.totals); fresh.totals = false; }
   if (fresh.decisions.length) drawDecisions(fresh.decisions, choose);
   if (seen.nodes) {
     drawNodes(known.nodes, fresh.nodes, fresh.recoloured);
@@ -83,47 +83,47 @@ function draw() {
   if (!known.jobs.has(chosen)) $("job").hidden = true;
   else if (fresh.jobs.has(chosen)) drawFigures(known.jobs.get(chosen));
   Object.assign(fresh, { jobs: new Set(), decisions: [], colours: false });
-  if (!byHand && sorted.length && chosen !== sorted[0].key && !known.jobs.has(chosen)) choose(sorted[0].key, false);
-  state();
-  absence();
+  if (!chosenByUser && sorted.length && chosen !== sorted[0].key && !known.jobs.has(chosen)) choose(sorted[0].key, false);
+  drawStatus();
+  drawEmptyNotes();
   measure();
-  if (measured.drawn === UNSEEN) watch();
+  if (measured.drawn === ALWAYS_DRAWN) watchVisibility();
 }
 
-/** Which news stands on the screen, once the next frame begins: its number, and when its newest fact was stored. */
+/** Note the update that is on the screen from the next frame on: its number, and the time of its newest fact. */
 function measure() {
   const { number, at_s } = known, drawn = (measured.drawn += 1);
   requestAnimationFrame(() => Object.assign(measured, { painted: drawn, number, at_s }));
 }
 
-/** Whether all that was stored when the page began has been told. */
-const whole = () => heardAt > 0 && !known.reading;
+/** True after all messages that were stored at the start have been received. */
+const isComplete = () => receivedAt > 0 && !known.reading;
 
-/** That there is none of something is said when all is read, and not before. */
-function absence() {
-  const none = { "no-jobs": !known.jobs.size, "no-decisions": !$("decision-list").childElementCount, "no-cores": lacking() !== "" };
-  write($("no-cores"), lacking());
+/** Show a note in place of an empty list, but only after all has been read. */
+function drawEmptyNotes() {
+  const none = { "no-jobs": !known.jobs.size, "no-decisions": !$("decision-list").childElementCount, "no-cores": emptyReason() !== "" };
+  write($("no-cores"), emptyReason());
   for (const [id, empty] of Object.entries(none)) {
-    $(id).hidden = !empty || !whole();
-    $(id).previousElementSibling.hidden = !empty || whole();
+    $(id).hidden = !empty || !isComplete();
+    $(id).previousElementSibling.hidden = !empty || isComplete();
   }
 }
 
-function state() {
-  const lost = heardAt && performance.now() - heardAt > (source?.readyState === EventSource.OPEN ? SILENT_MS : CLOSED_MS), line = $("status");
-  const say = (kind, text) => { if (line.dataset.state !== kind) line.dataset.state = kind; if (line.textContent !== text) line.textContent = text; };
-  if (lost) return say("lost", "the page's service does not answer; what is here is as it was last told. Trying again …");
-  if (!heardAt) return say("connecting", "connecting …");
-  if (known.cut_s) return say("cut", `cut off from the bus since ${clock(known.cut_s)}: what is here is as it was then. It heals by itself.`);
-  if (known.reading) return say("reading", `reading what happened so far … ${several(known.jobs.size, "job")}`);
-  const age = known.at_s ? `newest fact ${lasting(Math.max(0, known.now_s - known.at_s))} ago` : "no fact yet";
-  say("live", `live; ${age}; ${several(known.jobs.size, "job")}, ${several(known.nodes.size, "node")}`);
+function drawStatus() {
+  const lost = receivedAt && performance.now() - receivedAt > (source?.readyState === EventSource.OPEN ? SILENT_MS : CLOSED_MS), line = $("status");
+  const show = (kind, text) => { if (line.dataset.state !== kind) line.dataset.state = kind; if (line.textContent !== text) line.textContent = text; };
+  if (lost) return show("lost", "the page's service does not answer; this is the last known state. Trying again …");
+  if (!receivedAt) return show("connecting", "connecting …");
+  if (known.cut_s) return show("cut", `cut off from the bus since ${clock(known.cut_s)}: this is the state of then. The page reconnects by itself.`);
+  if (known.reading) return show("reading", `reading the log … ${countOf(known.jobs.size, "job")}`);
+  const age = known.at_s ? `newest fact ${duration(Math.max(0, known.now_s - known.at_s))} ago` : "no fact yet";
+  show("live", `live; ${age}; ${countOf(known.jobs.size, "job")}, ${countOf(known.nodes.size, "node")}`);
 }
 
 // ---------------------------------------------------------------- choosing
 
 function choose(key, jump = true) {
-  byHand = byHand || jump;
+  chosenByUser = chosenByUser || jump;
   if (key !== chosen) {
     chosen = key;
     forgetDetail();
@@ -138,23 +138,23 @@ function choose(key, jump = true) {
 
 const THEMES = ["auto", "light", "dark"], dark = matchMedia("(prefers-color-scheme: dark)");
 let theme = "auto";
-try { theme = localStorage.getItem("weir-theme") ?? "auto"; } catch { /* it is forgotten, then */ }
+try { theme = localStorage.getItem("weir-theme") ?? "auto"; } catch { /* no storage: the default */ }
 
-function paint() {
+function applyTheme() {
   document.documentElement.dataset.theme = theme === "auto" ? (dark.matches ? "dark" : "light") : theme;
   $("theme").textContent = `theme: ${theme}`;
 }
 
 $("theme").addEventListener("click", () => {
   theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-  try { localStorage.setItem("weir-theme", theme); } catch { /* it is forgotten, then */ }
-  paint();
+  try { localStorage.setItem("weir-theme", theme); } catch { /* no storage: not kept */ }
+  applyTheme();
 });
-dark.addEventListener("change", paint);
+dark.addEventListener("change", applyTheme);
 $("span").addEventListener("change", connect);
 $("filter").addEventListener("input", schedule);
-/** What is out of sight is drawn when it comes into sight: first when all has been drawn once. */
-function watch() {
+/** Draw a section that is out of sight only when it comes into sight; the first draws are complete. */
+function watchVisibility() {
   const watcher = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) seen[target.id] = isIntersecting;
     schedule();
@@ -162,7 +162,7 @@ function watch() {
   for (const id of Object.keys(seen)) watcher.observe($(id));
 }
 
-setInterval(() => { state(); schedule(); }, 500);
-paint();
+setInterval(() => { drawStatus(); schedule(); }, 500);
+applyTheme();
 prepare();
 connect();

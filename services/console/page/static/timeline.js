@@ -1,7 +1,7 @@
 // Panels one below the other on one time axis, drawn as SVG, with a cursor for mouse and arrow keys.
 //
 // spec = { x: [from, to], panels: [{ unit, height, most, layers, ends, none }], pauses: [[from, to, text]], marks: [time] }
-// none: what is said in place of numbers where there is nothing to draw
+// none: the text in place of an empty chart
 // layer = { kind: "line" | "steps" | "area", points: [[x, y]], lower, colour, dash, letter, pattern }
 
 import { clock } from "./words.js";
@@ -14,8 +14,8 @@ let patterns = 0;
 const escaped = (text) => String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
 const at = (value) => Math.round(value * 10) / 10;
 
-/** A round number at or above, with which an axis can be divided evenly. */
-function nice(most) {
+/** The end and the step of an axis: round numbers, with the end at or above `most`. */
+function axisScale(most) {
   if (!(most > 0)) return { top: 1, step: 0.5 };
   const rough = most / 4, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].find((s) => s * power >= rough) * power;
@@ -28,9 +28,9 @@ function tick(value, step) {
 }
 
 export class Timeline {
-  /** `told(x)`: what to say of a time; `name`: what the whole is, for those who do not see it. */
-  constructor(root, name, readout, told) {
-    this.root = root; this.told = told; this.readout = readout; this.spec = null; this.cursor = null;
+  /** `describe(time)`: the text for a time; `name`: the name of the chart for screen readers. */
+  constructor(root, name, readout, describe) {
+    this.root = root; this.describe = describe; this.readout = readout; this.spec = null; this.cursor = null;
     this.prefix = `p${(patterns += 1)}`;
     this.svg = document.createElementNS(NS, "svg");
     this.svg.setAttribute("tabindex", "0");
@@ -70,12 +70,12 @@ export class Timeline {
     this.cursor = time;
     const line = this.svg.querySelector(".cursor");
     if (!line || !this.spec) return;
-    const said = time == null ? "" : this.told(time);
-    this.readout.textContent = said;
+    const text = time == null ? "" : this.describe(time);
+    this.readout.textContent = text;
     this.svg.setAttribute("aria-valuemin", Math.round(this.spec.x[0]));
     this.svg.setAttribute("aria-valuemax", Math.round(this.spec.x[1]));
     this.svg.setAttribute("aria-valuenow", Math.round(time ?? this.spec.x[1]));
-    this.svg.setAttribute("aria-valuetext", said || "the newest");
+    this.svg.setAttribute("aria-valuetext", text || "the newest");
     line.setAttribute("visibility", time == null ? "hidden" : "visible");
     if (time != null) for (const end of ["x1", "x2"]) line.setAttribute(end, at(this.x(time)));
   }
@@ -119,7 +119,7 @@ export class Timeline {
   }
 
   panel(panel, top) {
-    const { top: most, step } = nice(panel.most);
+    const { top: most, step } = axisScale(panel.most);
     const whole = panel.whole ? Math.max(1, Math.ceil(step)) : step;
     const ceiling = panel.whole ? Math.max(whole, Math.ceil(most / whole) * whole) : most;
     const y = (value) => top + panel.height * (1 - value / ceiling), right = this.width - RIGHT;
@@ -143,7 +143,7 @@ export class Timeline {
       `<text x="${(LEFT + right) / 2}" y="${top + panel.height / 2}" text-anchor="middle">${escaped(panel.none)}</text>`;
   }
 
-  /** Names at the right end of lines, kept apart. */
+  /** The names at the right ends of lines, at a distance from each other. */
   ends(panel, y, right) {
     let last = Infinity;
     return (panel.ends ?? []).map(([value, text]) => ({ y: y(value) + 4, text })).sort((a, b) => b.y - a.y).map((end) => {
@@ -171,13 +171,13 @@ export class Timeline {
     return `<path class="line" d="${path}" stroke="${layer.colour}" stroke-dasharray="${layer.dash ?? ""}"/>` + this.dots(layer, y);
   }
 
-  /** A lone point would not be seen as a line. */
+  /** A single point is drawn as a dot: a line of one point is invisible. */
   dots(layer, y) {
     const there = layer.points.filter(([, value]) => value != null);
     return there.length === 1 ? `<circle cx="${at(this.x(there[0][0]))}" cy="${at(y(there[0][1]))}" r="3" fill="${layer.colour}"/>` : "";
   }
 
-  /** Each value holds until the next point; none where it is null. */
+  /** Each value holds until the next point; null draws nothing. */
   steps(layer, y) {
     let path = "", down = false;
     for (const [time, value] of layer.points) {
@@ -190,7 +190,7 @@ export class Timeline {
     return `<path class="line" d="${path}" stroke="${layer.colour}" stroke-dasharray="${layer.dash ?? ""}"/>`;
   }
 
-  /** Between two series of steps at the same times. */
+  /** The area between two series of steps at the same times. */
   area(layer, y) {
     const { xs, lower, upper } = layer, forth = [], back = [];
     xs.forEach((time, i) => {
@@ -202,7 +202,7 @@ export class Timeline {
     return `<path d="${forth.join("")}${back.reverse().join("")}Z" fill="${fill}"/>` + this.letter(layer, y);
   }
 
-  /** In the middle of where the band is thickest, if there is room. */
+  /** A letter in the thickest part of a band, if there is room. */
   letter(layer, y) {
     if (!layer.letter) return "";
     const { xs, lower, upper } = layer, edge = Math.ceil(xs.length / 40);

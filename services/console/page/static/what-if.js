@@ -1,4 +1,4 @@
-// What would come of a proposed job: asked of the page's service, which asks the allocator's own decision on a copy.
+// The outcome of a proposed job. The page's service runs the allocator's own decision on a copy of the state.
 
 import { $, el } from "./dom.js";
 
@@ -25,5 +25,5 @@ export async function prepare() {
   try {
     const response = await fetch("api/example");
     if (response.ok && !$("proposal").value) $("proposal").value = await response.text();
-  } catch { /* the status line says that nobody answers */ }
+  } catch { /* the status line shows that the service does not answer */ }
 }

@@ -80,7 +80,11 @@ def entry_filters(
     if stream == DEAD:
         return [f"{DEAD_PREFIX}.{kind}.{tail}" for kind in kinds or (f"{ANY}.{ANY}",)]
     filters = [f"{PREFIX}.{kind}.{tail}" for kind in _job_kinds(stream, kinds)]
-    return filters + _short_request_filters(stream, job, namespace, kinds)
+    if stream == ORDERS and namespace in (None, "default"):
+        for tag in REQUESTS:
+            if tag in (kinds or BY_TAG):
+                filters.append(f"{PREFIX}.{tag}.{job or ANY}")
+    return filters
 
 
 def _kinds_of_stream(stream: str, kinds: Sequence[str]) -> Sequence[str]:
@@ -98,11 +102,3 @@ def _job_kinds(stream: str, kinds: Sequence[str]) -> list[str]:
         if kind.partition(".")[0] not in OF_NO_JOB:
             found.append(kind if "." in kind else f"{kind}.{ANY}")
     return found
-
-
-def _short_request_filters(
-    stream: str, job: str | None, namespace: str | None, kinds: Sequence[str]
-) -> list[str]:
-    if stream != ORDERS or namespace not in (None, "default"):
-        return []
-    return [f"{PREFIX}.{tag}.{job or ANY}" for tag in REQUESTS if tag in (kinds or BY_TAG)]

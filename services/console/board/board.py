@@ -55,7 +55,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `at_s`: the time at which the newest message was stored. `recent`: the newest messages of all
     kinds; `events`: those without the kinds of `HIGH_VOLUME`. `whys`: by job, the allocator's last
-    reason why it does or does not grow.
+    reason for its size.
     """
 
     state: State = State()
@@ -68,12 +68,10 @@ class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     events: tuple[LogEntry, ...] = ()
     recent: tuple[LogEntry, ...] = ()
     early: tuple[LogEntry, ...] = ()
-    """Messages about jobs that are not known yet, or no longer: facts and orders come in separate
-    streams.
-    """
+    """Messages about unknown jobs: facts and orders come in separate streams."""
     whys: dict[str, str] = {}
     silent: frozenset[str] = frozenset()
-    """The jobs that, by the allocator's last word, report nothing though they should train."""
+    """The jobs that report nothing though they should train, as the allocator last found."""
     sequences: dict[str, int] = {}
 
 
@@ -144,8 +142,8 @@ def _cause_event(board: Board, message: Message) -> LogEntry | None:
 
 
 def with_reason(board: Board, key: str, reason: str, silent: bool = False) -> Board:
-    """Return the board with the allocator's reason why a job does or does not grow. `silent`: the
-    job reports nothing though it should train.
+    """Return the board with the allocator's reason for a job's size. `silent`: the job reports
+    nothing though it should train.
     """
     known = board.jobs.get(key)
     silent_jobs = board.silent | {key} if silent else board.silent - {key}
@@ -229,11 +227,11 @@ def _job_of_message(board: Board, message: JobMessage, at_s: float) -> JobHistor
     known, job = board.jobs.get(key), board.state.jobs.get(key)
     if known and known.uid >= message.uid:
         return known if known.uid == message.uid else None
-    same_job = job if job and job.uid == message.uid else None
-    request = getattr(message, "request", None) or (same_job.request if same_job else None)
+    request, asked_s = getattr(message, "request", None), at_s
+    if job and job.uid == message.uid:
+        request, asked_s = request or job.request, job.asked_s
     if not isinstance(request, JobRequested):
         return None
-    asked_s = same_job.asked_s if same_job else at_s
     view = JobView(
         job=message.job,
         namespace=message.namespace,
@@ -309,8 +307,12 @@ def _unchanged_board(board: Board, before: JobHistory | None, after: JobHistory)
 def _fold_abandoned(board: Board, before: JobHistory | None, after: JobHistory) -> Board:
     """Mark an abandoned decision among the newest decisions of all jobs too."""
     own = {decision.revision: decision for decision in after.decisions}
-    marked = tuple(own.get(d.revision, d) if d.uid == after.uid else d for d in board.decisions)
-    return replace(board, decisions=marked)
+    decisions = []
+    for decision in board.decisions:
+        if decision.uid == after.uid:
+            decision = own.get(decision.revision, decision)
+        decisions.append(decision)
+    return replace(board, decisions=tuple(decisions))
 
 
 BOARD_FOLDS: dict[type[Message], Callable[[Board, Any, JobHistory], Board]] = {

@@ -3,9 +3,9 @@
 Services and trainers print one JSON object in a line: it becomes time, level, task, message and the
 other fields. Any other line is shown as it is. Control characters are removed from foreign text.
 
-TensorFlow repeats the failure of a program while it travels between tasks, a dozen times, in the
-words of gRPC and between the marks of `services/trainer/worker/failure_cause.py`. The text between the marks is
-shown the first time only. Such a repetition lasts until a line is known to be from another source.
+TensorFlow repeats the failure of a program a dozen times while it travels between tasks, in the
+words of gRPC and between the marks of `services/trainer/worker/failure_cause.py`. The text between
+the marks is shown the first time only. Such a repetition ends at a line from another source.
 """
 
 from __future__ import annotations
@@ -145,20 +145,26 @@ TRAILING_LINE = re.compile(
 
 
 def without_repeated_failures(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Return a line without the marks, and True if it is shown."""
-    told: set[bytes] = set()
-    echoes = shows = ended = False
+    """Yield each line without the marks, and True if it is shown."""
+    shown_texts: set[bytes] = set()
+    repeats = shows = trailing = False
     for line in lines:
-        begins, last = REPETITION_BEGINS.match(line) or BEGINS in line, SUMMARY_LINE.match(line)
-        ended = ended and bool(last or TRAILING_LINE.match(line))
+        begins = bool(REPETITION_BEGINS.match(line)) or BEGINS in line
+        summary = bool(SUMMARY_LINE.match(line))
+        trailing = trailing and (summary or bool(TRAILING_LINE.match(line)))
         if begins or OTHER_SOURCE.match(line):
-            echoes, shows = bool(begins), False
-        says = line.rpartition(BEGINS)[2]
-        if says != line and not last and says not in told:
-            told.add(says)
+            repeats, shows = begins, False
+        text = line.rpartition(BEGINS)[2]
+        if text != line and not summary and text not in shown_texts:
+            shown_texts.add(text)
             shows = True
-        text, mark, _ = says.partition(ENDS)
-        shown = not (echoes or ended) or (shows and not last)
-        yield (line if not echoes else text + b"\n" * bool(mark)), shown
-        shows = shows and not mark
-        ended, echoes = ended or bool(echoes and last), echoes and not last
+        text, mark, _ = text.partition(ENDS)
+        shown = not (repeats or trailing) or (shows and not summary)
+        if repeats:
+            line = text + b"\n" if mark else text
+        yield line, shown
+        if mark:
+            shows = False
+        if summary:
+            trailing = trailing or repeats
+            repeats = False

@@ -1,4 +1,4 @@
-"""`weir dead-letters`: what nobody could use, and why; and putting it back, once somebody can."""
+"""`weir dead-letters`: list, show and put back the messages that no receiver could use."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from shared.messages import DeadLetter
 
 EXAMPLES = ("weir dead-letters", "weir dead-letters show 3", "weir dead-letters put-back 3")
 WHAT = """\
-list: one line each, with the number by which the others ask for it; show N: all that is kept of it;
-put-back N: say the message again, on its own subject, if it can be read by now. The letter itself stays for a month."""
+list: one line each, with its number; show N: the whole letter; put-back N: publish the message again, on its own
+subject, if it can be read by now. The letter itself stays for a month."""
 
 
 @command(EXAMPLES)
@@ -53,33 +53,31 @@ put-back N: say the message again, on its own subject, if it can be read by now.
 @option("--since", type=DURATION, metavar="AGE", help="list nothing older than, e.g., 2h or 1d")
 @flag("--json", help="one JSON object a letter, on a line")
 def run(args: Arguments) -> int:
-    if (args.number is None) != (args.what == "list"):
-        said = (
-            "takes no number"
-            if args.what == "list"
-            else "takes a letter's number; `weir dead-letters` lists them"
+    if args.what == "list" and args.number is not None:
+        raise Trouble("list takes no number", WRONG_USE)
+    if args.what != "list" and args.number is None:
+        raise Trouble(
+            f"{args.what} takes a letter's number; `weir dead-letters` lists them", WRONG_USE
         )
-        raise Trouble(f"{args.what} {said}", WRONG_USE)
-    return connection.on_bus(
-        args, {"list": list_all, "show": show_letter, "put-back": put_back}[args.what]
-    )
+    actions = {"list": list_all, "show": show_letter, "put-back": put_back}
+    return connection.on_bus(args, actions[args.what])
 
 
-# ---------------------------------------------------------------- looking
+# ---------------------------------------------------------------- list and show
 
 
 async def list_all(bus: Bus, args: Arguments) -> int:
-    console, found = Terminal(highlight=False, soft_wrap=True), 0
+    console = Terminal(highlight=False, soft_wrap=True)
     since_s = None if args.since is None else time.time() - args.since
-    async for entry in read_entries(
-        bus, [StreamQuery(DEAD, entry_filters(DEAD), since_s=since_s)], follow=False
-    ):
-        found += 1
+    query = StreamQuery(DEAD, entry_filters(DEAD), since_s=since_s)
+    count = 0
+    async for entry in read_entries(bus, [query], follow=False):
+        count += 1
         if args.json:
             print(encode_dead_letter(entry), flush=True)
         elif isinstance(entry.message, DeadLetter):
             console.print(format_dead_letter(entry.sequence, entry.message, entry.stored_s, None))
-    if not found:
+    if not count:
         print("there are no dead letters", file=sys.stderr)
     return DONE
 
@@ -92,49 +90,50 @@ async def show_letter(bus: Bus, args: Arguments) -> int:
 
 
 async def read_letter(bus: Bus, number: int) -> Entry:
+    """Return the dead letter with this sequence. Raise `Trouble` if there is none."""
     try:
         raw = await bus.js.get_msg(DEAD, number)
     except NotFoundError as error:
         raise Trouble(
             f"there is no dead letter {number}; `weir dead-letters` lists them"
         ) from error
-    said = msgspec.json.decode(raw.data or b"", type=DeadLetter)
+    letter = msgspec.json.decode(raw.data or b"", type=DeadLetter)
     stored_s = raw.time.timestamp() if raw.time else 0.0
-    return Entry(said, raw.subject or "", DEAD, number, stored_s)
+    return Entry(letter, raw.subject or "", DEAD, number, stored_s)
 
 
-# ---------------------------------------------------------------- putting back
+# ---------------------------------------------------------------- put back
 
 
 async def put_back(bus: Bus, args: Arguments) -> int:
-    """Its id is the letter's: within the stream's duplicate window it is stored once, however often
-    one asks.
+    """Publish the message again. Its id is the letter's, so that the stream stores it once in its
+    duplicate window, however often this is repeated.
     """
-    said = (await read_letter(bus, args.number)).message
-    assert isinstance(said, DeadLetter)
-    if said.stream not in (ORDERS, FACTS):
+    letter = (await read_letter(bus, args.number)).message
+    assert isinstance(letter, DeadLetter)
+    if letter.stream not in (ORDERS, FACTS):
         raise Trouble(
-            f"{said.subject} is an entry of a bucket: whoever keeps it has written on, so nothing has to be done"
+            f"{letter.subject} is an entry of a bucket: its writer has replaced it since then, "
+            "so nothing has to be done"
         )
-    body = await _original_body(bus, said)
+    body = await _original_body(bus, letter)
     try:
-        subjects.decode_message(said.subject, body)
+        subjects.decode_message(letter.subject, body)
     except subjects.UnreadableMessage as error:
         look = f"`weir dead-letters show {args.number}` shows it whole"
         raise Trouble(f"it still cannot be read, and is not put back: {error}; {look}") from error
-    ack = await bus.js.publish(
-        said.subject, body, headers=dead_letters.headers_to_put_back(said, args.number, bus.name)
-    )
-    print(f"put back: {said.subject} is number {ack.seq} of {ack.stream}")
+    headers = dead_letters.headers_to_put_back(letter, args.number, bus.name)
+    ack = await bus.js.publish(letter.subject, body, headers=headers)
+    print(f"put back: {letter.subject} is number {ack.seq} of {ack.stream}")
     return DONE
 
 
-async def _original_body(bus: Bus, said: DeadLetter) -> bytes:
-    """All of it, where it still lies; otherwise what the letter has of it, and that may not be
-    all.
-    """
+async def _original_body(bus: Bus, letter: DeadLetter) -> bytes:
+    """Return the body from the stream if it is still there, else the part of it in the letter."""
     try:
-        raw = await bus.js.get_msg(said.stream, said.sequence)
+        raw = await bus.js.get_msg(letter.stream, letter.sequence)
     except NotFoundError:
-        return said.body.encode()
-    return raw.data or b"" if raw.subject == said.subject else said.body.encode()
+        return letter.body.encode()
+    if raw.subject != letter.subject:
+        return letter.body.encode()
+    return raw.data or b""

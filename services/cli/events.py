@@ -1,6 +1,4 @@
-"""`weir events`: what happened, one line a fact, across the streams, in the order in which it was
-stored.
-"""
+"""`weir events`: the facts of all streams, one a line, in the order in which they were stored."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ Show = Callable[[Entry], None]
 @command(EXAMPLES, exclusive=("follow", "until"))
 @nats_option
 @namespace_option(default=None)
-@flag("-f", "--follow", help="go on with new events")
+@flag("-f", "--follow", help="continue with new events")
 @option("--until", type=MOMENT, metavar="TIME", help="nothing newer than this")
 @option("--job", type=JOB_NAME, metavar="JOB", help="only events of this job")
 @option(
@@ -73,59 +71,55 @@ def run(args: Arguments) -> int:
 
 
 async def show_events(bus: Bus, args: Arguments) -> int:
-    now, put = time.time(), event_printer(args.json)
+    now = time.time()
+    print_event = event_printer(args.json)
     until_s = float("inf") if args.until is None else args.until(now)
-    chosen = stream_queries(args, now)
-    if args.job and (said := await describe_missing_job(bus, args)):
+    queries = stream_queries(args, now)
+    if args.job and (missing := await describe_missing_job(bus, args)):
         if not args.follow:
-            raise Trouble(said)
-        print(f"weir events: {said}; waits for one", file=sys.stderr)
-    async with aclosing(read_entries(bus, chosen, args.follow)) as entries:
+            raise Trouble(missing)
+        print(f"weir events: {missing}; waiting for one", file=sys.stderr)
+    async with aclosing(read_entries(bus, queries, args.follow)) as entries:
         async for entry in entries:
             if entry.stored_s > until_s:
                 break
-            put(entry)
+            print_event(entry)
     return DONE
 
 
 async def describe_missing_job(bus: Bus, args: Arguments) -> str:
-    """What to tell of a job of which neither the log nor the allocator knows; empty, if one of them
+    """Return the error for a job that neither the log nor the allocator knows; empty if one of them
     does.
     """
-    named = [
-        StreamQuery(stream, entry_filters(stream, args.job, args.namespace))
-        for stream in selected_streams(args)
-    ]
-    async with aclosing(read_entries(bus, named, follow=False)) as entries:
+    queries = []
+    for stream in selected_streams(args):
+        queries.append(StreamQuery(stream, entry_filters(stream, args.job, args.namespace)))
+    async with aclosing(read_entries(bus, queries, follow=False)) as entries:
         async for _ in entries:
             return ""
     async with aclosing(follow_views(bus, args.namespace)) as changes:
         views = await anext(changes)
+    if any(view.job == args.job for view in views.values()):
+        return ""
     name = f"{args.namespace}.{args.job}" if args.namespace else args.job
-    return (
-        ""
-        if any(view.job == args.job for view in views.values())
-        else describe_missing_log(name, views)
-    )
+    return describe_missing_log(name, views)
 
 
 def stream_queries(args: Arguments, now: float) -> list[StreamQuery]:
+    """Return a query for each stream that can have the chosen events. Raise `Trouble` if none can."""
     since_s = None if args.since is None else args.since(now)
-    chosen = {
-        stream: entry_filters(stream, args.job, args.namespace, args.kind)
-        for stream in selected_streams(args)
-    }
-    found = [
-        StreamQuery(stream, subjects, since_s=since_s)
-        for stream, subjects in chosen.items()
-        if subjects
-    ]
-    if not found:
+    queries = []
+    for stream in selected_streams(args):
+        subjects = entry_filters(stream, args.job, args.namespace, args.kind)
+        if subjects:
+            queries.append(StreamQuery(stream, subjects, since_s=since_s))
+    if not queries:
+        kinds = ", ".join(args.kind)
         raise Trouble(
-            f"{', '.join(args.kind)} is about nodes or services, not jobs: leave out --job and --namespace",
+            f"{kinds} is about nodes or services, not jobs: leave out --job and --namespace",
             WRONG_USE,
         )
-    return found
+    return queries
 
 
 def selected_streams(args: Arguments) -> tuple[str, ...]:
@@ -133,29 +127,27 @@ def selected_streams(args: Arguments) -> tuple[str, ...]:
 
 
 def event_printer(as_json: bool) -> Show:
-    """Elsewhere than at a terminal lines are never folded, whatever the width: one fact stays one
-    line.
+    """Return a function that prints one event. Only lines at a terminal are folded: in a file or a
+    pipe, one fact stays one line.
     """
     if as_json:
         return lambda entry: print(event_json(entry), flush=True)
     console = Terminal(highlight=False, soft_wrap=True)
-    return (
-        print_by_day(console)
-        if console.is_terminal
-        else lambda entry: console.print(event_line(entry, None))
-    )
+    if console.is_terminal:
+        return print_by_day(console)
+    return lambda entry: console.print(event_line(entry, None))
 
 
 def print_by_day(console: Terminal) -> Show:
-    """At a terminal: the day once, above what happened on it."""
-    shown = ""
+    """Return a function for a terminal: it prints the day once, above the events of that day."""
+    printed_day = ""
 
-    def put(entry: Entry) -> None:
-        nonlocal shown
+    def print_entry(entry: Entry) -> None:
+        nonlocal printed_day
         day, _ = date_and_time(entry.stored_s, None)
-        if day != shown:
+        if day != printed_day:
             console.print(Rule(day, style="dim", align="left"))
-        shown = day
+        printed_day = day
         console.print(short_event_line(entry, None, console.width))
 
-    return put
+    return print_entry

@@ -1,5 +1,5 @@
-"""`weir credentials FOLDER`: who may do what on the bus, as files; for a server of one's own, or
-for Secrets.
+"""`weir credentials FOLDER`: write the users, keys and permissions of the bus as files, for a server
+of one's own or for Secrets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXAMPLES = (
     type=Value(parameters.parse_name),
     multiple=True,
     metavar="NAMESPACE",
-    help="also for a person who may submit jobs in this namespace and see them; may be repeated",
+    help="also for a user that submits jobs in this namespace and sees them; may be repeated",
 )
 @option(
     "--tls",
@@ -40,13 +40,12 @@ EXAMPLES = (
 )
 def run(args: Arguments) -> int:
     try:
-        written = keyring.write_credentials(
-            args.folder, time.time(), args.submitter, tuple(args.tls) if args.tls else None
-        )
+        tls = tuple(args.tls) if args.tls else None
+        paths = keyring.write_credentials(args.folder, time.time(), args.submitter, tls)
     except (keyring.BadKeys, OSError) as error:
         raise Trouble(
             f"cannot write credentials: {error}; give a folder that you may write to", FAILED
         ) from error
-    for path in written:
+    for path in paths:
         print(path)
     return DONE

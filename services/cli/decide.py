@@ -1,10 +1,10 @@
 """`weir decide`: the shipping decision for scripts, what-if, and simulators from outside.
 
-A JSON document a line on standard input (the nodes, the jobs, what is known of them), one a line on
-standard output: the whole wanted state of every job, and why. State is kept from line to line as in
-the live service. A line that cannot be used is answered with `{"line": n, "errors": [every
-reason]}`, and the next one is read: the exit code is 0 however many there were. Nothing here needs
-NATS.
+Reads one JSON document a line on standard input: the nodes, the jobs, and observations of them.
+Writes one a line on standard output: the whole desired state of every job, with reasons. State is
+kept from line to line as in the live service. The answer to an invalid line is `{"line": n,
+"errors": [every reason]}`; the next lines are answered all the same, and the exit code is 0. Needs
+no NATS.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXAMPLES = ("weir decide < worlds > decisions", "weir decide --policy dlrover < 
     type=Value(parameters.parse_policy, offers=sorted(POLICIES)),
     default=Rules().policy,
     metavar="NAME",
-    help=f"for jobs that name none (default: {Rules().policy}): {', '.join(sorted(POLICIES))}, "
+    help=f"the policy of jobs that name none (default: {Rules().policy}): {', '.join(sorted(POLICIES))}, "
     "or module:function",
 )
 @option(
@@ -39,39 +39,38 @@ EXAMPLES = ("weir decide < worlds > decisions", "weir decide --policy dlrover < 
     type=AT_LEAST_ZERO,
     default=Rules().reserve_after_s,
     metavar="S",
-    help="reserve capacity for jobs that have waited so long "
+    help="reserve capacity for jobs that have waited for so many seconds "
     f"(default: {Rules().reserve_after_s:g}; 0: never)",
 )
 @help_page(
     "lines",
-    "what is in the lines",
+    "the lines",
     file_formats.DECIDE,
-    "what is in a line, with an example",
+    "the fields of a line, with an example",
 )
-@help_page("fields", "what else a line may say", file_formats.FIELDS, "all that a line may say")
+@help_page("fields", "more fields of a line", file_formats.FIELDS, "all fields of a line")
 def run(args: Arguments) -> int:
-    desk = DocumentSession(
-        Rules(policy=args.policy, reserve_after_s=args.reserve_after), time.perf_counter
-    )
+    rules = Rules(policy=args.policy, reserve_after_s=args.reserve_after)
+    session = DocumentSession(rules, time.perf_counter)
     encode = msgspec.json.Encoder().encode
     for line in sys.stdin.buffer:
         if document := line.strip():
-            sys.stdout.buffer.write(encode(_answer_line(desk, document)) + b"\n")
+            sys.stdout.buffer.write(encode(_answer_line(session, document)) + b"\n")
             sys.stdout.buffer.flush()
     return DONE
 
 
-def _answer_line(desk: DocumentSession, line: bytes) -> Answer | Refusal:
-    """A fault of a policy or of ours does not end the process either: whoever drives it is told,
-    and goes on.
+def _answer_line(session: DocumentSession, line: bytes) -> Answer | Refusal:
+    """Return the answer to a line. A bug in a policy or in Weir does not end the process: it is
+    reported in the answer and on standard error.
     """
     try:
-        answer = desk.answer(line)
-        for failure in desk.decisions.failures if isinstance(answer, Answer) else ():
-            print(
-                f"{failure.traceback}weir decide: {failure.job}: {failure.reason}", file=sys.stderr
-            )
+        answer = session.answer(line)
+        if isinstance(answer, Answer):
+            for failure in session.decisions.failures:
+                text = f"{failure.traceback}weir decide: {failure.job}: {failure.reason}"
+                print(text, file=sys.stderr)
         return answer
     except Exception as fault:
         traceback.print_exc()
-        return Refusal(line=desk.lines, errors=(f"the decision failed: {fault!r}",))
+        return Refusal(line=session.lines, errors=(f"the decision failed: {fault!r}",))

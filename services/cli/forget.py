@@ -1,6 +1,4 @@
-"""`weir forget JOB`: remove what a finished job left on the bus, and its checkpoints, if that is
-wanted.
-"""
+"""`weir forget JOB`: remove a finished job's messages from the bus and, on request, its checkpoints."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ REMOVED_S, LOOK_S = 60.0, 0.1
 @job_argument
 @flag(
     "--checkpoints",
-    help="remove its checkpoints too; without it they stay, unless you say yes at a terminal",
+    help="remove its checkpoints, too; without it they stay, unless you confirm at a terminal",
 )
 @option(
     "--folder",
@@ -55,45 +53,46 @@ REMOVED_S, LOOK_S = 60.0, 0.1
     metavar="FOLDER",
     help=f"the checkpoints of all jobs (default: {FOLDER})",
 )
-@timeout_option(REMOVED_S, "how long to wait until it is removed")
+@timeout_option(REMOVED_S, "the longest time to wait until it is removed")
 def run(args: Arguments) -> int:
     return connection.on_bus(args, forget_job)
 
 
 async def forget_job(bus: Bus, args: Arguments) -> int:
-    order = ForgetRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
-    name = f"{order.namespace}/{order.job}"
-    await _require_over(bus, name, order.key())
-    kept = await _kept_checkpoints(bus, order.key())
-    user = await _job_that_continues(bus, kept, order.namespace) if kept else ""
-    asked_for = await bus.last_sequence(JobRequested, order.key())
-    await bus.request_unread(order)
-    await _wait_until_removed(bus, name, order.key(), asked_for, args.timeout)
+    request = ForgetRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
+    key = request.key()
+    name = f"{request.namespace}/{request.job}"
+    await _require_over(bus, name, key)
+    location = await _kept_checkpoints(bus, key)
+    user = await _job_that_continues(bus, location, request.namespace) if location else ""
+    sequence = await bus.last_sequence(JobRequested, key)
+    await bus.request_unread(request)
+    await _wait_until_removed(bus, name, key, sequence, args.timeout)
     print(f"job {name} is forgotten")
     if user:
         print(f"its checkpoints stay: job {user} continues from them and is not over")
-    elif kept:
-        _remove_checkpoints(kept, args)
+    elif location:
+        _remove_checkpoints(location, args)
     return DONE
 
 
 async def _require_over(bus: Bus, name: str, key: str) -> None:
-    how = await standing_of(bus, key)
-    if how == "unknown":
+    state = await standing_of(bus, key)
+    if state == "unknown":
         raise Trouble(f"there is no job {name}; `weir jobs` lists them")
-    if how != "over":
+    if state != "over":
         raise Trouble(f"job {name} is not over; `weir cancel {key.partition('.')[2]}` stops it")
 
 
 async def _wait_until_removed(
-    bus: Bus, name: str, key: str, asked_for: int, within_s: float
+    bus: Bus, name: str, key: str, sequence: int, within_s: float
 ) -> None:
-    """Return once the job's request, at this sequence, is gone; a later one for the same name may
+    """Wait until the job's request with this sequence is removed; a later one of the same name may
     be there.
     """
     try:
         async with asyncio.timeout(within_s):
-            while asked_for and await bus.last_sequence(JobRequested, key) == asked_for:
+            while sequence and await bus.last_sequence(JobRequested, key) == sequence:
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
         raise Trouble(
@@ -106,53 +105,45 @@ async def _wait_until_removed(
 
 
 async def _kept_checkpoints(bus: Bus, key: str) -> str:
-    """Return where a job's checkpoints are, below the folder of all jobs or as a URL; nothing where
-    it has none.
+    """Return the location of a job's checkpoints: a folder below that of all jobs, or a URL. Empty
+    if it has none.
     """
-    heard = await bus.last_message(JobAccepted, key)
-    if (
-        heard is None
-        or not isinstance(heard.message, JobAccepted)
-        or not heard.message.checkpoint_folder
-    ):
+    stored = await bus.last_message(JobAccepted, key)
+    accepted = stored.message if stored else None
+    if not isinstance(accepted, JobAccepted) or not accepted.checkpoint_folder:
         return ""
-    accepted = heard.message
-    place = checkpoints.checkpoint_location(
+    location = checkpoints.checkpoint_location(
         accepted.request, accepted.uid, accepted.checkpoint_folder
     )
-    return place if checkpoints.is_in_namespace(place, accepted.namespace) else ""
+    return location if checkpoints.is_in_namespace(location, accepted.namespace) else ""
 
 
-async def _job_that_continues(bus: Bus, place: str, namespace: str) -> str:
-    """Return the name of a job that is not over and began with the checkpoints at a place; empty if
-    there is none.
+async def _job_that_continues(bus: Bus, location: str, namespace: str) -> str:
+    """Return the name of a job that is not over and began with these checkpoints; empty if there is
+    none.
 
     Only jobs of the same namespace can: their requests are refused otherwise.
     """
-    accepted = pattern(JobAccepted, f"{namespace}.*")
-    async with aclosing(
-        read_entries(bus, [StreamQuery(ORDERS, [accepted])], follow=False)
-    ) as entries:
+    query = StreamQuery(ORDERS, [pattern(JobAccepted, f"{namespace}.*")])
+    async with aclosing(read_entries(bus, [query], follow=False)) as entries:
         async for entry in entries:
-            if isinstance(entry.message, JobAccepted):
-                earlier = entry.message.request.checkpoint.continue_from or ""
-                if (
-                    earlier.strip("/") == place.strip("/")
-                    and await standing_of(bus, entry.message.key()) == "open"
-                ):
-                    return f"{namespace}/{entry.message.job}"
+            accepted = entry.message
+            if not isinstance(accepted, JobAccepted):
+                continue
+            earlier = accepted.request.checkpoint.continue_from or ""
+            if earlier.strip("/") != location.strip("/"):
+                continue
+            if await standing_of(bus, accepted.key()) == "open":
+                return f"{namespace}/{accepted.job}"
     return ""
 
 
-def _remove_checkpoints(place: str, args: Arguments) -> None:
-    """Remove them where that is wanted; else say where they are."""
-    folder = args.folder / place
-    if (
-        "://" in place
-        or not folder.resolve().is_relative_to(args.folder.resolve())
-        or not folder.is_dir()
-    ):
-        print(f"its checkpoints stay: {place} is not below {args.folder}")
+def _remove_checkpoints(location: str, args: Arguments) -> None:
+    """Remove a job's checkpoints if the user wants it; print their place otherwise."""
+    folder = args.folder / location
+    is_below = folder.resolve().is_relative_to(args.folder.resolve())
+    if "://" in location or not is_below or not folder.is_dir():
+        print(f"its checkpoints stay: {location} is not below {args.folder}")
     elif args.checkpoints or _confirm_removal(folder):
         shutil.rmtree(folder)
         print(f"its checkpoints are removed: {folder}")
@@ -161,7 +152,7 @@ def _remove_checkpoints(place: str, args: Arguments) -> None:
 
 
 def _confirm_removal(folder: Path) -> bool:
-    """Ask the person at the terminal; where there is none, no."""
+    """Ask the user at the terminal. Return False if there is no terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
     return input(f"remove its checkpoints in {folder}, too? [y/N] ").strip().lower() in ("y", "yes")

@@ -1,5 +1,5 @@
-"""The command `weir`: one sub-command a module of `services/cli/`, imported only when it runs or
-its own help is shown.
+"""The command `weir`. Each sub-command is a module of `services/cli/`, imported only when it runs or
+its help is shown.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ COMMANDS = {
     "up": "run all of Weir on this machine",
     "demo": "watch a job grow on this machine, as others make room",
     "doctor": "try a training program before it costs anything",
-    "submit": "ask for training",
+    "submit": "submit a training job",
     "jobs": "list the jobs",
     "top": "watch nodes and jobs",
-    "events": "show what happened, and what happens",
+    "events": "show past and new events",
     "page": "serve a page in the browser: nodes, jobs, and what if",
-    "why": "what led to an event, and what came of it",
-    "explain": "why a job has what it has, and what would get it more",
+    "why": "the causes and the effects of an event",
+    "explain": "the reasons for a job's size, and ways to get more",
     "report": "one job as a page: times, pauses, cost, forecasts",
-    "logs": "show what a task prints",
+    "logs": "show the output of a task",
     "change": "give a job another priority, or other bounds",
     "suspend": "save and stop a job for a while",
-    "resume": "let a suspended job go on",
+    "resume": "continue a suspended job",
     "cancel": "stop a job",
-    "forget": "remove what a finished job left",
-    "recover": "after a loss of the bus: which jobs can go on, and let them",
-    "simulate": "what would happen to these jobs on these machines",
-    "decide": "the decision as JSON: a world a line in, decisions a line out",
-    "credentials": "write who may do what on the bus, as files",
-    "dead-letters": "what nobody could read, and why; put one back",
+    "forget": "remove a finished job's messages and checkpoints",
+    "recover": "after a loss of the bus: list and continue jobs",
+    "simulate": "simulate jobs on a cluster",
+    "decide": "decide as JSON: a cluster a line in, decisions a line out",
+    "credentials": "write the users, keys and permissions of the bus as files",
+    "dead-letters": "messages that could not be read; put one back",
     "streams": "create or verify the streams on NATS",
     "asyncapi": "every subject and message, for machines or as a page",
-    "completion": "write the completion of these words for a shell",
+    "completion": "write a completion script for a shell",
 }
 
 
@@ -54,11 +54,11 @@ HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
 class UnknownCommand(click.UsageError):
-    """A word that is no command; the text says which one may be meant."""
+    """A word that is no command; the text names the command that may be meant."""
 
 
 class CommandGroup(click.Group):
-    """All commands. The module of a command is imported when the command is asked for."""
+    """All commands. The module of a command is imported when the command is requested."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -67,11 +67,12 @@ class CommandGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"services.cli.{cmd_name.replace('-', '_')}")
-        found = module.run
-        assert isinstance(found, click.Command)
-        found.name, found.help = cmd_name, COMMANDS[cmd_name]
-        found.context_settings = {**HELP_NAMES, **found.context_settings}
-        return found
+        command = module.run
+        assert isinstance(command, click.Command)
+        command.name = cmd_name
+        command.help = COMMANDS[cmd_name]
+        command.context_settings = {**HELP_NAMES, **command.context_settings}
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -84,8 +85,10 @@ class CommandGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command without importing any."""
-        named = [name for name in COMMANDS if name.startswith(incomplete)]
-        commands = [CompletionItem(name, help=COMMANDS[name]) for name in named]
+        commands = []
+        for name, text in COMMANDS.items():
+            if name.startswith(incomplete):
+                commands.append(CompletionItem(name, help=text))
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def known_names(self, kind: str, namespace: str | None, only_open: bool) -> list[str]:
@@ -108,7 +111,7 @@ def main() -> int:
 
 
 def _configure_logging() -> None:
-    """A command prints its own errors, in one line: asyncio's report of the same stays hidden."""
+    """Hide asyncio's report of an error: the command prints the same error in one line."""
     import logging
 
     from shared.runtime import log
@@ -130,7 +133,7 @@ def weir(words: Sequence[str], prepare: Callable[[], None] | None = None) -> int
 
 
 def _usage_text(error: click.UsageError) -> str:
-    """Return the text for a wrong use: the usage, the error, and where help is."""
+    """Return the text for a wrong use: the usage, the error, and the option for help."""
     if isinstance(error, UnknownCommand):
         return f"usage: {USAGE}\nweir: {error.format_message()}"
     if error.ctx is None or error.ctx.command is WEIR:
@@ -147,7 +150,7 @@ def _needs_package(name: str, error: ModuleNotFoundError) -> int:
     if package in ("", "services", "shared"):
         raise error
     print(
-        f"weir {name}: {package} is not installed; {INSTALL} brings what every command needs",
+        f"weir {name}: {package} is not installed; {INSTALL} installs everything that commands need",
         file=sys.stderr,
     )
     return FAILED

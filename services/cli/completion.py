@@ -1,7 +1,7 @@
-"""`weir completion SHELL`: a script that completes `weir`'s words, for bash, zsh or fish.
+"""`weir completion SHELL`: print a script for bash, zsh or fish that completes `weir`'s words.
 
-The script runs `weir` with `_WEIR_COMPLETE` in its environment, and click answers with the words
-that fit. Names of jobs and namespaces come from the bus (`known_names.py`).
+The script runs `weir` with `_WEIR_COMPLETE` in its environment; click answers with the words that
+fit. Names of jobs and namespaces come from the bus (`known_names.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run(args: Arguments) -> int:
 
 
 def completion_script(shell: str, weir: click.Command) -> str:
-    """Return the completion script of a shell. Call no shell, unlike `click`'s `source()`."""
+    """Return the completion script of a shell without running the shell, unlike click's `source()`."""
     kind = get_completion_class(shell)
     assert kind is not None
     complete = kind(weir, {}, "weir", "_WEIR_COMPLETE")

@@ -1,8 +1,7 @@
-"""`weir explain JOB`: why it has what it has, at any moment that the log tells of, and what would
-get it more.
+"""`weir explain JOB`: the reasons for a job's size at any moment in the log, and the ways to get more.
 
-The log is read up to the moment and folded as the allocator folds it; by the allocator's own rules,
-which are read from the environment, as it reads them.
+The log is read up to that moment and folded as the allocator folds it. The rules are the
+allocator's own, read from the environment as it reads them.
 """
 
 from __future__ import annotations
@@ -63,25 +62,29 @@ async def print_explanation(bus: Bus, args: Arguments) -> int:
     rules = rules_from_environment(connection.current_connection(args).limits)
     if at_s > now:
         raise Trouble("that moment has not come yet: give one that has passed", WRONG_USE)
-    there, notes = await read_past(bus, key, at_s, rules)
-    found = explain_job(there, key, rules)
-    if found is None:
-        later = await bus.last_message(JobAccepted, key)
-        raise Trouble(
-            "\n".join([no_job_to_explain(there, key, later.message if later else None), *notes])
-        )
-    found = replace(found, ground=await with_event(bus, found.ground), notes=notes)
-    if found.unasked and at_s == now:
-        found = replace(found, why=await _allocator_reason(bus, args.namespace, found.uid))
-    print(
-        msgspec.json.encode(found).decode()
-        if args.json
-        else "\n".join(format_explanation(found, None))
-    )
+    past, notes = await read_past(bus, key, at_s, rules)
+    explanation = explain_job(past, key, rules)
+    if explanation is None:
+        stored = await bus.last_message(JobAccepted, key)
+        reason = no_job_to_explain(past, key, stored.message if stored else None)
+        raise Trouble("\n".join([reason, *notes]))
+    ground = await with_event(bus, explanation.ground)
+    explanation = replace(explanation, ground=ground, notes=notes)
+    if explanation.unasked and at_s == now:
+        why = await _allocator_reason(bus, args.namespace, explanation.uid)
+        explanation = replace(explanation, why=why)
+    if args.json:
+        print(msgspec.json.encode(explanation).decode())
+    else:
+        print("\n".join(format_explanation(explanation, None)))
     return DONE
 
 
 async def _allocator_reason(bus: Bus, namespace: str, uid: int) -> str:
-    """The allocator's own, of why a job is as it is now; empty where it has none."""
+    """Return the allocator's own reason for the present state of a job; empty if it has none."""
     async with aclosing(follow_views(bus, namespace)) as changes:
-        return next((view.why for view in (await anext(changes)).values() if view.uid == uid), "")
+        views = await anext(changes)
+    for view in views.values():
+        if view.uid == uid:
+            return view.why
+    return ""

@@ -1,6 +1,4 @@
-"""What is in the files and lines that `weir simulate` and `weir decide` read: a page of help each,
-with examples.
-"""
+"""The files and lines that `weir simulate` and `weir decide` read: a page of help each, with examples."""
 
 from __future__ import annotations
 
@@ -34,14 +32,14 @@ jobs (samples: of all epochs; global_batch: of all workers together)
   worker_cpu, worker_gpu, device_batch_max, priority, namespace
 surfaces (ps 0, or gpus in place of ps and workers: devices side by side)
 {_format_page(SPEEDS)}cluster (as of `weir up`; tenants and quotas may be left out)
-{_format_page(CLUSTER)}Times are seconds from the beginning, cpu is cores; more columns do no harm.
+{_format_page(CLUSTER)}Times are seconds from the beginning, cpu is cores; more columns are allowed.
 """
 DECIDE = f"""\
-In, on one line. There must be: now, each name, each job and its request;
-cpu is cores, *_s are seconds. current null: nothing of it runs; absent: no
-news, it has what an earlier line was told or answered. since_s absent: as of
-this line or the answer that gave it. resources: a ps or worker left out has
-the usual ones, a chief left out costs nothing.
+In, on one line. Required: now, each name, each job and its request; cpu is
+cores, *_s are seconds. current null: no task runs; absent: unchanged since
+the last line or answer. since_s absent: since this line, or since the
+answer that gave it. resources: a ps or worker left out has the usual ones;
+a chief left out needs none.
 {LINE}Out, on one line; no workers: it waits. gain: seconds saved, for cost_s:
 {{"decisions": [{{"job": "a", "chief": "n1", "ps": ["n1"], "workers": ["n1"],
   "batch": 64, "reason": "...", "gain": 9, "cost_s": 1}}], "decision_ms": 2}}
@@ -49,22 +47,22 @@ A line that cannot be used: {{"line": 3, "errors": ["..."]}}; the next are
 answered all the same, and the exit code is 0.
 """
 FIELDS = """\
-Whatever is unknown may be left out, or be null.
-nodes      free: of cpu, memory_gib and gpu what nobody holds; absent: what
-           our tasks leave. kind: a label.
+Unknown values may be left out, or be null.
+nodes      free: the free cpu, memory_gib and gpu; absent: the rest beside
+           our tasks. kind: a label.
 request    as weir submit takes it, but ps, workers and batch may be plain
            numbers. program: {"name": "a.py", "digest": "sha256-..."}; jobs
-           of one digest share what they have shown, those that are over,
-           too. A batch of more than device_batch_max a device is one update
-           of several passes.
-current    generation: the newest that there was.
-observed   batch; nodes: how many, or which; samples_per_second, or step_s of
-           a batch. Each size once at which it ran. sync_s: not looked at yet.
-progress   samples, of total_samples: examples, as many as of the first batch
-           (batch.start) teach so much. loss: pairs of samples and loss.
+           of one digest share their observations, finished jobs included.
+           A batch above device_batch_max a device takes several passes for
+           one update.
+current    generation: the newest one so far.
+observed   batch; nodes: their number, or their names; samples_per_second, or
+           step_s of a batch. One for each size that ran. sync_s: not used.
+progress   samples, of total_samples: examples, counted as those of the first
+           batch (batch.start). loss: pairs of samples and loss.
            gradient_noise: its scale, in examples. profile: the model's
            parameters, bytes, variables, flops_per_sample.
-pause_s    what a change costs the job, as it was measured.
+pause_s    the measured pause of a change.
 quotas     {"team-a": {"cpu": 8, "memory_gib": 32, "gpu": 1}} by namespace.
-A job that is said no more is over. What a decision gives up is free once
-current says so: ask again, with the same now, until nothing changes."""
+A job that is missing from a line is over. A decision frees capacity once
+current shows it: repeat the line, with the same now, until nothing changes."""

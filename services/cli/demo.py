@@ -1,8 +1,8 @@
-"""`weir demo`: a real job grows because somebody else's pods leave, and nothing stays behind.
+"""`weir demo`: a real job grows when the pods of others leave. Nothing stays behind.
 
-A cluster of four small nodes; strangers' pods fill three of them. The digits job starts on what is
-left, the strangers leave in mid-run, and the job takes their place: two to five minutes, longer on
-a busy machine. The last line of standard output is one JSON object.
+A cluster of four small nodes; strangers' pods fill three of them. The digits job starts on the rest,
+the strangers leave in mid-run, and the job takes their place: two to five minutes, longer on a busy
+machine. The last line of standard output is one JSON object.
 """
 
 from __future__ import annotations
@@ -98,14 +98,14 @@ REQUEST: dict[str, Any] = {
     help="keep state and logs in this folder",
 )
 def run(args: Arguments) -> int:
-    """0: it grew and counted every example once."""
+    """Run the demo. Return 0 if the job grew and counted every example once."""
     with _working_folder(args.keep) as folder, cluster_file(None, CLUSTER) as cluster:
         try:
             return asyncio.run(_run_until_signal(_run_demo(folder, cluster, args.picture)))
         except (Failed, CannotStart) as error:
             print(f"weir demo: {error}", file=sys.stderr)
-            where = f"logs: {folder}" if args.keep else "`weir demo --keep FOLDER` keeps its logs"
-            print(where, file=sys.stderr)
+            hint = f"logs: {folder}" if args.keep else "`weir demo --keep FOLDER` keeps its logs"
+            print(hint, file=sys.stderr)
             return 1
 
 
@@ -120,7 +120,7 @@ def _working_folder(keep: Path | None):  # type: ignore[no-untyped-def]
 
 
 async def _run_until_signal(work: Any) -> int:
-    """Ctrl-C and SIGTERM end the work in order, so that it leaves nothing behind."""
+    """Cancel the work on Ctrl-C and SIGTERM, so that it cleans up."""
     task = asyncio.ensure_future(work)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
@@ -135,7 +135,8 @@ async def _run_demo(folder: Path, cluster: Path, png: Path) -> int:
     console = Console(stderr=not sys.stdout.isatty())
     console.print(BEGINS, soft_wrap=True)
     async with Stack(folder, cluster) as stack, trial(stack) as watched:
-        await (_show_live if console.is_terminal else _print_progress)(console, watched)
+        show = _show_live if console.is_terminal else _print_progress
+        await show(console, watched)
         console.print(ENDS)
     return _report_result(console, watched, png)
 
@@ -151,68 +152,64 @@ async def _show_live(console: Console, watched: Trial) -> None:
 
 
 async def _print_progress(console: Console, watched: Trial) -> None:
-    say = partial(console.print, markup=False, soft_wrap=True)
-    telling = asyncio.create_task(print_turns(watched, say, ProgressLines()))
+    print_line = partial(console.print, markup=False, soft_wrap=True)
+    printing = asyncio.create_task(print_turns(watched, print_line, ProgressLines()))
     try:
         await _play_story(watched)
     finally:
-        await cancel_tasks(telling)
+        await cancel_tasks(printing)
         console.print(demo_screen.draw(watched, "the end", time.time()))
 
 
-async def print_turns(watched: Trial, say: Callable[[str], None], turns: ProgressLines) -> None:
-    """Where no picture can stay in its place: line by line."""
+async def print_turns(
+    watched: Trial, print_line: Callable[[str], None], turns: ProgressLines
+) -> None:
+    """Print the progress line by line, for an output that cannot redraw a picture."""
     while True:
-        newest = next(reversed(watched.of(ProgressReported)), None)
+        reports = watched.of(ProgressReported)
+        newest = reports[-1] if reports else None
         if line := turns.line(watched.saying, newest, time.monotonic()):
-            say(line)
+            print_line(line)
         await asyncio.sleep(REDRAW_S)
 
 
 async def _redraw_screen(live: Live, watched: Trial) -> None:
     turns = ProgressLines()
     while True:
-        live.update(
-            demo_screen.draw(watched, turns.heading(watched.saying, time.monotonic()), time.time())
-        )
+        heading = turns.heading(watched.saying, time.monotonic())
+        live.update(demo_screen.draw(watched, heading, time.time()))
         await asyncio.sleep(REDRAW_S)
 
 
 async def _play_story(watched: Trial) -> None:
-    """The story."""
+    """Run the job through its stages. Raise `Failed` if a stage takes too long."""
     watched.saying = "strangers' pods fill three of four nodes"
     names = [await watched.tenants.come(node, cpu) for node, cpu in STRANGERS]
     await watched.submit(REQUEST, JOBS / "digits.py")
-    watched.saying = "the job was submitted as a message; it starts on what is left"
+    watched.saying = "the job was submitted as a message; it starts on the free capacity"
     await watched.until(lambda: watched.of(TaskStarted), PATIENCE_S, "its first pod")
     watched.saying = "its pods run; each imports TensorFlow first, which takes some seconds"
     await watched.until(
         lambda: len(watched.of(TaskReady)) >= FIRST_TASKS, PATIENCE_S, "its pods' being ready"
     )
     watched.saying = (
-        "its pods stand ready; they connect, build the model and trace a step, which takes longest"
+        "its pods are ready; they connect, build the model and trace a step, which takes longest"
     )
     await watched.until(lambda: watched.of(TrainingResumed), PATIENCE_S, "the start")
     watched.saying = "it trains; the strangers leave soon"
-    began = (
-        watched.of(ProgressReported)[-1].reported_s if watched.of(ProgressReported) else time.time()
-    )
-    await watched.until(
-        lambda: _last_report(watched) >= began + LEAVE_AFTER_S, PATIENCE_S, "progress"
-    )
+    leave_s = (_last_report(watched) or time.time()) + LEAVE_AFTER_S
+    await watched.until(lambda: _last_report(watched) >= leave_s, PATIENCE_S, "progress")
     for name in names:
         await watched.tenants.leave(name)
     watched.saying = (
-        "the strangers left: their cores are free, and the job grows into them while it trains on"
+        "the strangers left: their cores are free, and the job grows into them while it trains"
     )
     await watched.until(
         lambda: len(watched.of(TaskReady)) > FIRST_TASKS, PATIENCE_S, "its new pods"
     )
-    watched.saying = (
-        "new pods stand ready; the larger generation is prepared beside the one that trains on"
-    )
+    watched.saying = "new pods are ready; the larger generation is prepared beside the running one"
     await watched.until(lambda: len(watched.of(TrainingResumed)) > 1, PATIENCE_S, "growth")
-    watched.saying = "grown: more ps, more workers, not one example lost or repeated"
+    watched.saying = "grown: more ps, more workers, no example lost or repeated"
     await _wait_for_end(watched)
 
 
@@ -229,29 +226,34 @@ async def _wait_for_end(watched: Trial) -> None:
 
 
 def _last_report(watched: Trial) -> float:
+    """Return the time of the last report; 0 if there is none."""
     reports = watched.of(ProgressReported)
     return float(reports[-1].reported_s) if reports else 0.0
 
 
-# ---------------------------------------------------------------- what it came to
+# ---------------------------------------------------------------- result
 
 
 def _report_result(console: Console, watched: Trial, png: Path) -> int:
-    elastic, static = watched.as_run("elastic", EPOCHS), _predict_static_run(watched)
+    elastic = watched.as_run("elastic", EPOCHS)
+    static = _predict_static_run(watched)
     runs.draw_runs([static, elastic], png, "digits: elastic (measured) against static (predicted)")
     console.print(_comparison_table(watched, elastic, static))
     console.print(f"the picture: {png}")
     result = _result_fields(watched)
     print(json.dumps(result), flush=True)
-    return 0 if result["grew"] and result["examples_counted"] == result["examples_expected"] else 1
+    counted_once = result["examples_counted"] == result["examples_expected"]
+    return 0 if result["grew"] and counted_once else 1
 
 
 def _predict_static_run(watched: Trial) -> runs.Run:
-    """Predicted: the job at the speed that it had before the decision to grow, to its end. From
-    then on it is slowed by the larger generation, which is prepared beside it: a static one would
-    not be.
+    """Predict the run of a job that keeps its first size, from its speed before the decision to grow.
+
+    After that decision the speed is no basis: the preparation of the larger generation slows the
+    job, which would not happen to a static one.
     """
-    began, last = _training_since(watched), _last_alone(watched)
+    began = _training_since(watched)
+    last = _last_alone(watched)
     trained_s = max(last.reported_s - began, 1e-9)
     epoch = last.total_samples / EPOCHS * trained_s / last.samples
     total = began - watched.submitted_s + epoch * EPOCHS
@@ -260,18 +262,24 @@ def _predict_static_run(watched: Trial) -> runs.Run:
 
 
 def _last_alone(watched: Trial) -> ProgressReported:
-    """What the first generation last said before the decision to grow; else what it said first."""
-    grew_s = next(
-        (d.decided_s for d in watched.of(AllocationDecided) if d.generation > 1), math.inf
-    )
-    reports: list[ProgressReported] = [
-        r for r in watched.of(ProgressReported) if r.generation == 1 and r.samples
-    ]
-    return next((r for r in reversed(reports) if r.reported_s <= grew_s), reports[0])
+    """Return the last report of the first generation before the decision to grow, else its first."""
+    later = [d.decided_s for d in watched.of(AllocationDecided) if d.generation > 1]
+    grew_s = later[0] if later else math.inf
+    reports: list[ProgressReported] = []
+    for report in watched.of(ProgressReported):
+        if report.generation == 1 and report.samples:
+            reports.append(report)
+    for report in reversed(reports):
+        if report.reported_s <= grew_s:
+            return report
+    return reports[0]
 
 
 def _training_since(watched: Trial) -> float:
-    return next(h.stored_s for h in watched.heard if isinstance(h.message, TrainingResumed))
+    for stored in watched.heard:
+        if isinstance(stored.message, TrainingResumed):
+            return stored.stored_s
+    raise Failed("the job never trained")
 
 
 def _comparison_table(watched: Trial, elastic: runs.Run, static: runs.Run) -> Table:
@@ -281,15 +289,15 @@ def _comparison_table(watched: Trial, elastic: runs.Run, static: runs.Run) -> Ta
     ends = (elastic.epoch_s[-1], static.epoch_s[-1])
     table.add_row("total time", f"{static.total_s:.0f} s", f"{elastic.total_s:.0f} s")
     table.add_row("last epoch", f"{ends[1]:.2f} s", f"{ends[0]:.2f} s")
-    mean = runs.utilisation(
-        watched.cpu, watched.submitted_s, watched.of(JobFinished)[-1].finished_s
-    )
+    finished_s = watched.of(JobFinished)[-1].finished_s
+    mean = runs.utilisation(watched.cpu, watched.submitted_s, finished_s)
     table.add_row("utilisation, mean of the run", "", f"{mean:.0%}")
     return table
 
 
 def _result_fields(watched: Trial) -> dict[str, Any]:
-    finished, decided = watched.of(JobFinished)[-1], watched.of(AllocationDecided)
+    finished = watched.of(JobFinished)[-1]
+    decided = watched.of(AllocationDecided)
     resumed = watched.of(TrainingResumed)
     first = demo_screen.sizes(decided, resumed[0].generation)
     last = demo_screen.sizes(decided, resumed[-1].generation)

@@ -24,7 +24,7 @@ from shared.bus.subjects import DEFAULT_NAMESPACE
 
 WIDTH = 80
 HELP_COLUMN = 26
-"""The help texts begin at this column, or before it where all names are short."""
+"""The help texts begin at this column, or before it if all names are short."""
 NATS_URL = "nats://127.0.0.1:4222"
 CANCEL = "cancel"
 """The command that takes only jobs that are not over."""
@@ -56,16 +56,19 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
-        given = [name for name in self.exclusive if ctx.params.get(name)]
-        if len(given) > 1 and not ctx.resilient_parsing:
-            options = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise click.UsageError(f"{options} exclude each other: give one of them", ctx)
+        chosen = []
+        for name in self.exclusive:
+            if ctx.params.get(name):
+                chosen.append(f"--{name.replace('_', '-')}")
+        if len(chosen) > 1 and not ctx.resilient_parsing:
+            names = " and ".join(chosen)
+            raise click.UsageError(f"{names} exclude each other: give one of them", ctx)
         return rest
 
     def invoke(self, ctx: click.Context) -> int:
         """Run the command and return its exit code (`trouble.CODES`).
 
-        `ctx.obj`, if any, is called first; it prepares the process.
+        `ctx.obj`, if there is one, is called first; it prepares the process.
         """
         if ctx.obj:
             ctx.obj()
@@ -78,14 +81,14 @@ class Command(click.Command):
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         arguments = [p for p in self.params if isinstance(p, click.Argument)]
-        parts = [
-            self.get_usage(ctx),
-            self.help or "",
-            "\n".join(["arguments:", *_format_rows(ctx, arguments)]) if arguments else "",
-            "\n".join(["options:", *_format_rows(ctx, _options_on(self, ""))]),
-            "\n".join(["for example:", *(f"  {example}" for example in self.examples)]),
-        ]
-        formatter.write("\n\n".join(filter(None, parts)))
+        parts = [self.get_usage(ctx)]
+        if self.help:
+            parts.append(self.help)
+        if arguments:
+            parts.append("\n".join(["arguments:", *_format_rows(ctx, arguments)]))
+        parts.append("\n".join(["options:", *_format_rows(ctx, _options_on(self, ""))]))
+        parts.append("\n".join(["for example:", *[f"  {line}" for line in self.examples]]))
+        formatter.write("\n\n".join(parts))
 
 
 def command(
@@ -96,7 +99,7 @@ def command(
 
 
 def exit_code(run: Callable[[Arguments], int], name: str, args: Arguments) -> int:
-    """Run a command; return its exit code and print why it could not be done, if so."""
+    """Run a command and return its exit code. Print the error if it could not be done."""
     try:
         code = int(run(args))
         sys.stdout.flush()
@@ -106,7 +109,7 @@ def exit_code(run: Callable[[Arguments], int], name: str, args: Arguments) -> in
         return trouble.code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has closed the pipe
+    except BrokenPipeError:  # the reader of the output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
 
@@ -115,7 +118,7 @@ def exit_code(run: Callable[[Arguments], int], name: str, args: Arguments) -> in
 
 
 class Option(click.Option):
-    """An option that is shown on the page `--help-<page>`; on `--help` where that is empty."""
+    """An option that is shown on the page `--help-<page>`; on `--help` if `page` is empty."""
 
     def __init__(self, *args: Any, page: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -138,7 +141,9 @@ def help_page(name: str, title: str, text: str, help: str) -> Decorator[Any]:
             about = textwrap.indent(text.rstrip("\n"), "  ", lambda _: True)
             parts = [ctx.command.get_usage(ctx), f"{title}:\n{about}"]
             rows = _format_rows(ctx, _options_on(ctx.command, name))
-            click.echo("\n\n".join([*parts, *(["\n".join(rows)] if rows else [])]))
+            if rows:
+                parts.append("\n".join(rows))
+            click.echo("\n\n".join(parts))
             ctx.exit()
 
     settings: dict[str, Any] = {"is_eager": True, "expose_value": False, "callback": show}
@@ -151,7 +156,7 @@ def _options_on(shown: click.Command, page: str) -> list[Option]:
 
 def _format_rows(ctx: click.Context, parameters: Iterable[click.Parameter]) -> list[str]:
     """Return two columns: names with metavars, help. A hyphenated name is never broken."""
-    records = [record for each in parameters if (record := each.get_help_record(ctx))]
+    records = list(filter(None, [each.get_help_record(ctx) for each in parameters]))
     if not records:
         return []
     column = min(HELP_COLUMN, max(len(names) for names, _ in records) + 4)
@@ -193,18 +198,15 @@ class Value(click.ParamType[Any]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        return [
-            CompletionItem(word)
-            for word in self.completion_words(ctx, incomplete)
-            if word.startswith(incomplete)
-        ]
+        words = self.completion_words(ctx, incomplete)
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
     def completion_words(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
         return self.offers
 
 
 class NameOnBus(Value):
-    """The name of a job or a namespace; a shell completes it to those that the bus knows.
+    """The name of a job or a namespace. A shell completes it to the names that the bus knows.
 
     The group of all commands looks them up (`services/__main__.py`).
     """
@@ -219,7 +221,7 @@ class NameOnBus(Value):
 
 
 def default_namespace(command: click.Command) -> str | None:
-    """Return the namespace that a command means where none is given; None means all of them."""
+    """Return the namespace of a command without `--namespace`; None means all of them."""
     for parameter in command.params:
         if parameter.name == "namespace" and isinstance(parameter.default, str):
             return parameter.default
@@ -277,7 +279,7 @@ def timeout_option(default_s: float, help: str) -> Decorator[Any]:
 nats_option = option(
     "--nats",
     metavar="URL",
-    help=f"where NATS is (default: WEIR_NATS_URL, `weir up` here, else {NATS_URL})",
+    help=f"the address of NATS (default: WEIR_NATS_URL, `weir up` here, else {NATS_URL})",
 )
 job_argument = argument("job", type=JOB_NAME, metavar="JOB", help="the job's name")
 json_option = flag("--json", help="one JSON object")

@@ -53,7 +53,7 @@ REMOVED_S, LOOK_S = 60.0, 0.1
     metavar="FOLDER",
     help=f"the checkpoints of all jobs (default: {FOLDER})",
 )
-@timeout_option(REMOVED_S, "the longest time to wait until it is removed")
+@timeout_option(REMOVED_S, "how long to wait until it is removed")
 def run(args: Arguments) -> int:
     return connection.on_bus(args, forget_job)
 

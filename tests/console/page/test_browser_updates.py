@@ -10,7 +10,7 @@ from services.console.board import figures
 from services.console.board.board import initial_board
 from services.console.page import browser_updates
 from services.console.page.browser_updates import job_detail
-from services.console.page.http_api import Browser
+from services.console.page.service import Browser
 from shared.messages import AllocationDecided, CapacityChanged, ProgressReported
 from tests.console.board.builders import Log, decided, holding, progress
 from tests.console.board.test_board import JOB, running

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from services.console.board.board import initial_board
-from services.console.page import http_api
+from services.console.page import service
 from services.console.page.service import Page, Settings
 from services.console.page.what_if import example_proposal
 from tests.console.board.test_board import running
@@ -63,7 +63,7 @@ async def test_the_content_security_policy_forbids_external_resources(
 
 
 def test_no_static_file_has_an_external_url() -> None:
-    for path in http_api.STATIC.iterdir():
+    for path in service.STATIC.iterdir():
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
         assert "//" not in "".join(line for line in text.splitlines() if "://" in line), path.name
 

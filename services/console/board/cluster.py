@@ -109,10 +109,14 @@ def sum_nodes(totals: Totals, before: Node | None, after: Node | None, at_s: flo
     return msgspec.structs.replace(totals, at_s=at_s, **sums)
 
 
+HELD = ("allocatable", "ours", "others", "free")
+"""Resources of a node that are summed."""
+
+
 def _amounts(node: Node) -> dict[str, float]:
     """Return the amounts of one node by the names of the sums."""
     amounts: dict[str, float] = {"nodes": 1, "closed": node.free.cpu if node.closed else 0.0}
-    for name in ("allocatable", "ours", "others", "free"):
+    for name in HELD:
         held: Resources = getattr(node, name)
         amounts[name] = held.cpu
         amounts[f"{name}_gib"] = held.memory_gib

@@ -1,8 +1,8 @@
-"""`weir simulate`: what would happen to these jobs on these machines, under one policy or another.
+"""`weir simulate`: run jobs on a simulated cluster, under one or more policies.
 
-The shipping decision runs over a simulated cluster (see `services/whatif/simulator/`); the same
-seed gives the same world to every policy. Prints a table; on request writes the figures as JSON and
-draws a picture.
+The decisions are those of the real allocator (see `services/whatif/simulator/`). The same seed gives
+the same world to every policy. The command prints a table; options write the figures as JSON and
+draw a picture.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from shared.text import format_count
 
 EXAMPLES = ("weir simulate --jobs jobs.csv --surfaces speeds.csv --cluster nodes.yaml",)
 T = TypeVar("T")
-WIDTH = 110  # of the table, where no terminal says how wide it is
+WIDTH = 110  # of the table, without a terminal
 
 USUAL = Scenario(jobs=(), cluster=Cluster(nodes=()), surfaces={})
 
@@ -144,15 +144,17 @@ def run(args: Arguments) -> int:
 
 
 def _report_failures(runs: Sequence[Run]) -> int:
-    """Show what the policies failed with, the first traceback of each; the exit code."""
-    for done in (done for done in runs if done.failures):
+    """Print the first traceback of each policy that failed; return the exit code."""
+    code = DONE
+    for done in runs:
+        if not done.failures:
+            continue
+        code = FAILED
         first = done.failures[0]
         jobs = format_count(len({failure.job for failure in done.failures}), "job")
-        print(
-            f"{first.traceback}policy {done.policy} failed with {jobs}; {first.job}: {first.reason}",
-            file=sys.stderr,
-        )
-    return FAILED if any(done.failures for done in runs) else DONE
+        error = f"policy {done.policy} failed with {jobs}; {first.job}: {first.reason}"
+        print(f"{first.traceback}{error}", file=sys.stderr)
+    return code
 
 
 def simulate_policies(
@@ -161,47 +163,42 @@ def simulate_policies(
     seed: int,
     reserve_after_s: float = Rules().reserve_after_s,
 ) -> Iterator[Run]:
-    """One run a policy, with a bar that counts finished jobs."""
+    """Yield a run for each policy; show a progress bar of the finished jobs meanwhile."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("{task.fields[day]}"),
     )
-    with Progress(
-        *columns, TextColumn("{task.fields[day]}"), console=Console(stderr=True), transient=True
-    ) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         for name in names:
             line = bar.add_task(name, total=len(world.jobs), day="")
 
             def watch(over: int, now: float, line: Any = line) -> None:
                 bar.update(line, completed=over, day=f"at {now:,.0f} s")
 
-            yield simulate(
-                world,
-                Rules(policy=name, reserve_after_s=reserve_after_s),
-                seed,
-                time.perf_counter,
-                watch,
-            )
+            rules = Rules(policy=name, reserve_after_s=reserve_after_s)
+            yield simulate(world, rules, seed, time.perf_counter, watch)
 
 
 def figures_by_policy(runs: Sequence[Run], with_timeline: bool) -> dict[str, dict[str, Any]]:
-    """By policy."""
-    told: dict[str, dict[str, Any]] = {done.policy: dict(run_figures(done)) for done in runs}
-    for done in runs if with_timeline else ():
-        told[done.policy]["timeline"] = timeline(done)
-    return told
+    """Return the JSON document: the figures of each policy, by its name."""
+    figures: dict[str, dict[str, Any]] = {}
+    for done in runs:
+        figures[done.policy] = dict(run_figures(done))
+        if with_timeline:
+            figures[done.policy]["timeline"] = timeline(done)
+    return figures
 
 
 # ---------------------------------------------------------------- files
 
 
 def read_scenario(args: Arguments) -> Scenario:
-    """What was handed in; raises `Trouble` with every reason against every file."""
-    if missing := [
-        f"--{name}" for name in ("jobs", "surfaces", "cluster") if getattr(args, name) is None
-    ]:
+    """Return the scenario in the files. Raise `Trouble` with every error in every file."""
+    missing = [f"--{name}" for name in ("jobs", "surfaces", "cluster") if not getattr(args, name)]
+    if missing:
         raise Trouble(f"{' and '.join(missing)} must be given, or --from-log", WRONG_USE)
     reasons: list[str] = []
     surfaces = _read_file(args.surfaces, csv_files.read_surfaces, reasons)
@@ -216,11 +213,14 @@ def read_scenario(args: Arguments) -> Scenario:
 
 
 def _recorded_run(args: Arguments) -> tuple[list[Run], Scenario]:
-    """The run as it was, and its world."""
-    if given := [
-        f"--{name}" for name in ("jobs", "surfaces", "loss", "cluster") if getattr(args, name)
-    ]:
-        raise Trouble(f"the log says what {', '.join(given)} would: leave that out", WRONG_USE)
+    """Return the recorded run in the log, and its scenario."""
+    names = ("jobs", "surfaces", "loss", "cluster")
+    given = [f"--{name}" for name in names if getattr(args, name)]
+    if given:
+        raise Trouble(
+            f"{', '.join(given)} cannot be given with --from-log: the log has the same data",
+            WRONG_USE,
+        )
     reasons: list[str] = []
     log = _read_file(args.from_log, event_log.read_log, reasons)
     if log is None:

@@ -1,7 +1,7 @@
-"""`weir streams create|verify`: the streams and buckets that the services need; the one place that
-makes them.
+"""`weir streams create|verify`: create or verify the streams and buckets that the services need.
+Nothing else creates them.
 
-It also provisions the namespaces that jobs may run in: `default`, those of WEIR_JOB_NAMESPACES,
+The command also provisions the namespaces of jobs: `default`, those of WEIR_JOB_NAMESPACES, and
 those of --namespace.
 """
 
@@ -35,7 +35,7 @@ NAMESPACES = "WEIR_JOB_NAMESPACES"
 @argument(
     "what",
     type=click.Choice(("create", "verify")),
-    help="create or update them; or fail unless they are there",
+    help="create or update them; or fail if one is missing",
 )
 @option(
     "--replicas",

@@ -1,15 +1,12 @@
-"""`weir submit FILE`: ask for training, and say what the allocator answers.
+"""`weir submit FILE`: request training, and print the allocator's answer.
 
-1 read and check the YAML and the program beside it (`asking.py`; nothing of it is run)   2 keep the program, by digest
-3 publish the request   4 wait for the answer to this very request (its stream sequence is the job's uid)
-5 warn where no node is large enough for it   6 say what can be done next, or follow the job to its end
-
-Does a job that was just accepted wait for ever, as things are? Read from the view that the
-allocator keeps of it.
-
-Whether a task fits some node is for the allocator to say: it knows the nodes, and with its first
-look at a job it says so. Who asked for the job waits for that word, but not long; where it does not
-come, nothing is told.
+1. Read and check the YAML and its program, without running it (`build_request.py`).
+2. Store the program, by its digest.
+3. Publish the request. Its stream sequence is the job's uid.
+4. Wait for the answer to this request.
+5. Warn if no node is large enough. The allocator knows the nodes and gives its first reason soon;
+   without a reason after `WORD_S` there is no warning.
+6. Print the next steps, or follow the job to its end.
 """
 
 from __future__ import annotations
@@ -94,10 +91,10 @@ def run(args: Arguments) -> int:
 
 
 def print_request(request: PreparedRequest) -> int:
-    """Without an id: who sends the same text twice has asked twice."""
-    body = job_file.encode_fields(
-        {n: v for n, v in request.fields.items() if n != "request_id"}, request.file.name
-    )
+    """Print the request without an id, so that sending the text twice makes two requests."""
+    fields = dict(request.fields)
+    fields.pop("request_id", None)
+    body = job_file.encode_fields(fields, request.file.name)
     print(msgspec.json.format(body, indent=2).decode())
     return DONE
 
@@ -114,18 +111,14 @@ async def submit_job(request: PreparedRequest, bus: Bus, args: Arguments) -> int
         bus, ANSWERS, uid, lambda a: a.uid == uid, args.timeout, where
     )
     if answer is None:
-        raise Trouble(
-            f"no answer to request {uid} within {args.timeout:g} s; is the allocator running?\n{STAYS}"
-        )
+        error = f"no answer to request {uid} within {args.timeout:g} s; is the allocator running?"
+        raise Trouble(f"{error}\n{STAYS}")
     if isinstance(answer, JobRejected):
-        whose = (
-            f"job {answer.job}"
-            if answer.job == request.fields.get("job")
-            else f"the request in {request.file}"
-        )
-        raise Trouble(
-            "\n".join([f"{whose} is refused:", *(f"  - {single_line(r)}" for r in answer.reasons)])
-        )
+        refused = f"the request in {request.file}"
+        if answer.job == request.fields.get("job"):
+            refused = f"job {answer.job}"
+        reasons = [f"  - {single_line(reason)}" for reason in answer.reasons]
+        raise Trouble("\n".join([f"{refused} is refused:", *reasons]))
     print(f"job {answer.key().replace('.', '/')} is accepted (uid {uid})", flush=True)
     for line in filter(
         None, [await warn_if_too_large(bus, answer), _next_steps(answer, request.path, args)]
@@ -135,19 +128,18 @@ async def submit_job(request: PreparedRequest, bus: Bus, args: Arguments) -> int
 
 
 def _next_steps(accepted: JobAccepted, program: Path | None, args: Arguments) -> str:
-    """One line: how to watch it, and what was not done before it was asked for."""
-    bus = (
-        f" --nats {args.nats}" if args.nats and "@" not in args.nats else ""
-    )  # no password is shown
-    whose = "" if accepted.namespace == DEFAULT_NAMESPACE else f" -n {accepted.namespace}"
-    events = f"weir events --job {accepted.job} --follow{whose}{bus}"
-    watched = [] if args.follow else [f"watch it: `{events}`, or `weir top{bus}`"]
-    untried = (
-        []
-        if program is None
-        else [f"the program was read, not tried: `weir doctor {shlex.quote(str(program))}`"]
-    )
-    return "; ".join([*watched, *untried])
+    """Return one line: how to watch the job, and how to try its program."""
+    has_password = "@" in (args.nats or "")
+    bus = f" --nats {args.nats}" if args.nats and not has_password else ""
+    namespace = "" if accepted.namespace == DEFAULT_NAMESPACE else f" -n {accepted.namespace}"
+    steps = []
+    if not args.follow:
+        events = f"weir events --job {accepted.job} --follow{namespace}{bus}"
+        steps.append(f"watch it: `{events}`, or `weir top{bus}`")
+    if program is not None:
+        doctor = f"weir doctor {shlex.quote(str(program))}"
+        steps.append(f"the program was read, not tried: `{doctor}`")
+    return "; ".join(steps)
 
 
 async def print_dry_run(request: PreparedRequest, bus: Bus, args: Arguments) -> int:
@@ -170,11 +162,13 @@ STAYS = "The request stays stored and will be answered; `weir events` shows it."
 
 
 async def publish_request(bus: Bus, fields: Fields, name: str) -> int:
-    """Say it as it is, right or wrong; returns its stream sequence."""
-    body, most = job_file.encode_fields(fields, name), bus.client.max_payload
-    if len(body) + HEADERS_BYTES > most:
+    """Publish the request, valid or not; return its stream sequence."""
+    body = job_file.encode_fields(fields, name)
+    limit = bus.client.max_payload
+    if len(body) + HEADERS_BYTES > limit:
         raise Trouble(
-            f"{name} makes a request of {len(body):,} bytes; this NATS server takes at most {most:,}: shorten it"
+            f"{name} makes a request of {len(body):,} bytes; this NATS server takes at most "
+            f"{limit:,}: shorten it"
         )
     return await bus.submit(job_file.subject_of(fields), body, _request_headers(fields, bus.name))
 
@@ -185,8 +179,8 @@ def _request_headers(fields: Fields, source: str) -> dict[str, str]:
 
 
 def _answer_key(bus: Bus, fields: Fields) -> str:
-    """What is no name is answered elsewhere, which one who may only hear of his namespace does not
-    hear.
+    """Return the key of the answer's subject. The answer to an invalid name has another key, so the
+    operator subscribes to all; other credentials may read only their namespace.
     """
     return ">" if bus.client.api == API else f"{fields.get('namespace', 'default')}.*"
 
@@ -195,7 +189,7 @@ def _answer_key(bus: Bus, fields: Fields) -> str:
 
 
 async def follow_job(bus: Bus, accepted: JobAccepted) -> int:
-    """Show the job's events until it is finished. A traceback is shown whole."""
+    """Show the job's events until it is finished; print the whole traceback of a failed job."""
     show = event_printer(as_json=False)
     async with aclosing(
         read_entries(bus, _job_queries(accepted, time.time()), follow=True)
@@ -217,7 +211,9 @@ def _job_queries(accepted: JobAccepted, now: float) -> list[StreamQuery]:
 
 
 def _is_about_job(entry: Entry, uid: int) -> bool:
-    """An earlier job may have had the same name. What has no uid (a wish to cancel) is shown."""
+    """Return False for a message about an earlier job of the same name. A message without a uid, such
+    as a request to cancel, counts as the job's.
+    """
     return not isinstance(entry.message, JobMessage) or entry.message.uid == uid
 
 
@@ -228,11 +224,11 @@ def _exit_code(finished: JobFinished) -> int:
 
 
 WORD_S = 2.0
-"""So long the allocator's first word on it is waited for."""
+"""Seconds to wait for the allocator's first reason."""
 
 
 async def warn_if_too_large(bus: Bus, accepted: JobAccepted) -> str:
-    """A warning; empty where there is nothing to warn of, or nothing known."""
+    """Return a warning if the job is too large for every node; else, or if unknown, an empty text."""
     try:
         async with asyncio.timeout(WORD_S):
             return size_warning(await _first_reason(bus, accepted))
@@ -250,7 +246,7 @@ async def _first_reason(bus: Bus, accepted: JobAccepted) -> JobView:
 
 
 def size_warning(view: JobView) -> str:
-    """One line."""
+    """Return the warning, one line; empty if the job waits for another reason."""
     if view.phase != "Pending" or not view.why.startswith(NEVER):
         return ""
     return f"weir submit: it was accepted, but {single_line(view.why)}. It waits for a larger node"

@@ -1,6 +1,6 @@
-"""`weir top`: nodes with their load by job, jobs, and the last decisions, live over the bus.
+"""`weir top`: nodes with their load by job, jobs, and the last decisions, live from the bus.
 
-At a terminal the picture stays in its place until Ctrl-C; elsewhere it is printed once, as plain
+On a terminal the picture is updated in place until Ctrl-C; elsewhere it is printed once, as plain
 text.
 """
 
@@ -27,8 +27,8 @@ from shared.runtime.process import cancel_tasks
 
 EXAMPLES = ("weir top", "weir top --every 5s", "weir top --once > picture.txt")
 EVERY_S, WORDS_S = 1.0, 1.0
-"""Between two pictures; and so long one picture alone waits for the allocator's word on each
-job.
+"""Seconds between two pictures, and seconds that a single picture waits for the allocator's reason
+for each job.
 """
 
 
@@ -47,9 +47,7 @@ def run(args: Arguments) -> int:
 
 
 async def show_top(bus: Bus, args: Arguments) -> int:
-    await (
-        bus.verify()
-    )  # who watches waits for what is away, and would wait for ever for what was never made
+    await bus.verify()  # the watch waits for a missing stream for ever
     watch, where = Watch(bus), connection.current_connection(args).public_address
     watching = asyncio.ensure_future(watch.run())
     try:
@@ -66,7 +64,7 @@ async def show_top(bus: Bus, args: Arguments) -> int:
 
 
 class Picture:
-    """Remembers which letter each job has."""
+    """The picture of a board. A job keeps its letter from one picture to the next."""
 
     def __init__(self, where: str) -> None:
         self.where, self.known = where, dict[str, str]()
@@ -78,7 +76,9 @@ class Picture:
 
 
 def _lettered_jobs(board: Board) -> list[str]:
-    """Jobs that need a letter: all that are not over, or still hold cores; oldest first."""
+    """Return the keys of jobs with a letter: those that are not over or still hold cores, oldest
+    first.
+    """
     shown = [job for job in board.jobs.values() if not is_ended(job.view) or job.held_cpu]
     return [job.key for job in sorted(shown, key=lambda job: job.uid)]
 
@@ -98,8 +98,8 @@ async def _show_live(
 
 
 async def _await_reasons(watch: Watch) -> None:
-    """What is decided is on the bus at once; why a job does not grow is in a bucket, which is read
-    beside it.
+    """Wait for the allocator's reason for each job. Reasons are in a bucket, which is read
+    separately from the messages.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(WORDS_S):
@@ -108,7 +108,7 @@ async def _await_reasons(watch: Watch) -> None:
 
 
 async def _await_while_watching(watching: asyncio.Future[None], wanted: object) -> None:
-    """Wait for what is wanted; raises what the watching ended with."""
+    """Wait for an awaitable. Raise the error of the watch if it ends first."""
     waiting = asyncio.ensure_future(wanted)  # type: ignore[call-overload]
     try:
         await asyncio.wait({watching, waiting}, return_when=asyncio.FIRST_COMPLETED)

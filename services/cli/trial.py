@@ -1,5 +1,5 @@
-"""One job on a stack, with somebody else's pods beside it, watched from submission to end. For the
-demo and benches.
+"""One job on a stack, watched from submission to end, with pods of tenants beside it. For the demo
+and benches.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ EVERYTHING = (
 
 
 class Failed(Exception):
-    """The job did not do what the trial is about; the text says why."""
+    """The job did not do what the trial needs; the text has the reason."""
 
 
 class Tenants:
-    """Somebody else's pods, over the cluster's own API."""
+    """Pods that do not belong to Weir, created over the cluster's API."""
 
     def __init__(self, kube_url: str, headers: Mapping[str, str]) -> None:
         self._headers = headers
@@ -79,8 +79,8 @@ class Tenants:
 
 @dataclass
 class Trial:
-    """What was heard and measured. `heard` grows while it runs; `changed` is set at each
-    message.
+    """The messages and measurements of a job. `heard` grows while the job runs; `changed` is set at
+    each message.
     """
 
     stack: Stack
@@ -95,9 +95,7 @@ class Trial:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def submit(self, request: dict[str, Any], program: Path) -> tuple[int, JobRequested]:
-        """Upload the program and ask for the job; returns its uid and the request as it was
-        sent.
-        """
+        """Store the program and submit the job; return its uid and the published request."""
         kept = {"name": program.name, "digest": await self._store_program(request, program)}
         self.submitted_s = time.time()
         asked = msgspec.convert({**request, "program": kept}, JobRequested)
@@ -111,12 +109,12 @@ class Trial:
         )
 
     def of(self, kind: type[Any]) -> list[Any]:
-        """Every message of a kind, in the order heard."""
+        """Return every message of a kind, in the order of arrival."""
         return [h.message for h in self.heard if isinstance(h.message, kind)]
 
     async def until(self, holds: Callable[[], Any], timeout_s: float, what: str) -> Any:
-        """Wait until something holds, looking again at each message; raises `Failed` where it does
-        not come.
+        """Wait until `holds` returns a true value, called again at each message; return the value.
+        Raise `Failed` after `timeout_s` seconds.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -137,7 +135,7 @@ class Trial:
             raise Failed(f"the job {finished.outcome} before {what}\n{finished.cause}")
 
     async def await_finish(self, timeout_s: float) -> JobFinished:
-        """The end of the job; raises `Failed` unless it succeeded."""
+        """Return the end of the job. Raise `Failed` unless it succeeded."""
         over: JobFinished = await self.until(
             lambda: next(iter(self.of(JobFinished)), None), timeout_s, "the end"
         )
@@ -146,7 +144,7 @@ class Trial:
         return over
 
     def as_run(self, name: str, epochs: int) -> Run:
-        """What there is to draw of a finished job."""
+        """Return the figures of a finished job, for a picture."""
         resumed = [h.stored_s for h in self.heard if isinstance(h.message, TrainingResumed)]
         end_s = self.of(JobFinished)[-1].finished_s
         used = runs.utilisation_over_time(self.cpu)
@@ -166,7 +164,7 @@ class Trial:
             self.changed.set()
 
     async def sample_cpu(self) -> None:
-        """Read the CPU seconds of all pods, as the kernel counts them, twice a second."""
+        """Read the CPU seconds of all pods, counted by the kernel, twice a second."""
         async with aiohttp.ClientSession(headers=self.stack.kube_headers) as http:
             while True:
                 self.cpu.append(await self._read_cpu_sample(http))
@@ -186,8 +184,8 @@ class Trial:
 
 @asynccontextmanager
 async def trial(stack: Stack, ca: str = "") -> AsyncIterator[Trial]:
-    """Watch a stack; what breaks the watching ends whatever is waited for. `ca`: the authority of a
-    bus in TLS.
+    """Watch a stack. A failure of the watch also ends every wait. `ca`: the certificate authority of
+    a bus with TLS.
     """
     connection = await bus.connect(stack.nats_url, "trial", stack.operator, ca)
     broken = asyncio.ensure_future(connection.raise_failure())

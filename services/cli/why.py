@@ -1,7 +1,7 @@
-"""`weir why EVENT`: from a fact back to its roots, and on to what came of it.
+"""`weir why EVENT`: the causes and the effects of an event.
 
-An event is asked for by its name, which `weir events` shows (`o12`, `f345`), or by its id (`weir
-events --json`). Orders are read whole, facts as far as the chain touches them.
+An event is given by its name in `weir events` (`o12`, `f345`), or by its id in `weir events --json`.
+All orders are read; of the facts only those about jobs and nodes in the chain.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from shared.text import single_line
 
 EXAMPLES = ("weir why o12", "weir why f345 --all", "weir why 7.training.resumed.2.-.120 --json")
 ROWS = 20
-"""So many of each part are shown without --all."""
+"""Rows of causes, and of effects, without --all."""
 AROUND_S = 600.0
-"""So long before a decision the change of a node that it names may lie."""
+"""Seconds before a decision in which the change of a node that it names is searched."""
 READS_MOST = 24
-"""So many jobs and nodes are looked at; what lies behind more is not known."""
+"""At most this number of jobs and nodes is read; causes beyond them stay unknown."""
 
 
 @command(EXAMPLES)
@@ -56,9 +56,9 @@ READS_MOST = 24
 @argument(
     "event",
     metavar="EVENT",
-    help="its name, as `weir events` shows it (o12, f345), or its id, as --json does",
+    help="its name in `weir events` (o12, f345), or its id in `weir events --json`",
 )
-@flag("--all", help=f"every row (otherwise {ROWS} before it, and {ROWS} after)")
+@flag("--all", help=f"every row (default: {ROWS} causes and {ROWS} effects)")
 @flag("--json", help="one JSON object a line: causes, the event, effects")
 def run(args: Arguments) -> int:
     return connection.on_bus(args, print_chain)
@@ -67,11 +67,8 @@ def run(args: Arguments) -> int:
 async def print_chain(bus: Bus, args: Arguments) -> int:
     found = await read_chain(bus, await find_event(bus, args.event, args.namespace), args.namespace)
     if args.json:
-        for role, steps in (
-            ("cause", found.before),
-            ("event", [found.event]),
-            ("effect", found.after),
-        ):
+        sections = (("cause", found.before), ("event", [found.event]), ("effect", found.after))
+        for role, steps in sections:
             for step in steps:
                 print(_document(role, step), flush=True)
         return DONE
@@ -83,7 +80,7 @@ async def print_chain(bus: Bus, args: Arguments) -> int:
 
 
 def _document(role: str, step: Step) -> str:
-    """`because`: names; of a root what it is."""
+    """Return a step as JSON. `because`: the names of its causes; of a root its description."""
     because = [event_name(entry) for entry in step.because] or [reasons(step)]
     return msgspec.json.encode(
         {"part": role, "because": because, **event_fields(step.entry)}
@@ -94,7 +91,7 @@ def _document(role: str, step: Step) -> str:
 
 
 async def find_event(bus: Bus, text: str, namespace: str | None) -> Entry:
-    """Raises `Trouble` where there is none of this name or id."""
+    """Return the event of this name or id. Raise `Trouble` if there is none."""
     place = parse_event_name(text)
     wanted = _query_by_place(*place, namespace) if place else _query_by_id(text, namespace)
     async with aclosing(read_entries(bus, [wanted], follow=False)) as entries:
@@ -105,9 +102,10 @@ async def find_event(bus: Bus, text: str, namespace: str | None) -> Entry:
                 if (entry.stream, entry.sequence) == place:
                     return entry
                 break
-    said = "`weir events` shows each with its name (o12, f345), and --json with its id"
+    remedy = "`weir events` shows each with its name (o12, f345), and --json with its id"
     raise Trouble(
-        f"there is no event {single_line(text)!r} in the log; {said}. Of a job: `weir explain JOB`."
+        f"there is no event {single_line(text)!r} in the log; {remedy}. "
+        "Of a job: `weir explain JOB`."
     )
 
 
@@ -116,7 +114,9 @@ def _query_by_place(stream: str, sequence: int, namespace: str | None) -> Stream
 
 
 def _query_by_id(text: str, namespace: str | None) -> StreamQuery:
-    """An id holds what kind it is of; only a node's change does not."""
+    """Return the query for an id. An id contains the tag of its kind, except that of a node's
+    change.
+    """
     tag = next((tag for tag in BY_TAG if f".{tag}." in f"{text}."), None)
     if tag is None:
         return StreamQuery(FACTS, [pattern(CapacityChanged)])
@@ -128,8 +128,8 @@ def _query_by_id(text: str, namespace: str | None) -> StreamQuery:
 
 
 async def read_chain(bus: Bus, event: Entry, namespace: str | None) -> Chain:
-    """Reads what lacks, until nothing does. `namespace`: nothing outside of it is read, nor about
-    nodes.
+    """Read messages until none is missing in the chain. With a `namespace`, only messages of its
+    jobs are read, and none about nodes.
     """
     entries = [
         event,
@@ -145,7 +145,9 @@ async def read_chain(bus: Bus, event: Entry, namespace: str | None) -> Chain:
 
 
 def _next_lacks(event: Entry, known: Known, asked: set[Lack], namespace: str | None) -> set[Lack]:
-    """Of the causes, and of the jobs for which the event itself was the cause of a decision."""
+    """Return the missing messages of the causes, and of the jobs with a decision that the event
+    caused.
+    """
     back = [step.entry for step in causes(event, known).values()]
     on = [step.entry for step in build_chain(event, known).after]
     found = lacks(back, known) | {lack for lack in lacks(on, known) if lack.of == "job"}

@@ -281,7 +281,7 @@ def test_a_replay_is_shown_beside_the_recorded_run(
     ("words", "why"),
     [
         ([], "--jobs and --surfaces and --cluster must be given, or --from-log"),
-        (["--from-log", "log", "--jobs", "jobs.csv"], "the log says what --jobs would"),
+        (["--from-log", "log", "--jobs", "jobs.csv"], "--jobs cannot be given with --from-log"),
         (["--from-log", "nowhere"], "nowhere: No such file or directory"),
     ],
 )

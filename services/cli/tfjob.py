@@ -1,25 +1,19 @@
-"""A Kubeflow TFJob (kubeflow.org/v1) as a job request: pure, from a manifest to fields and to what
-it has beyond them.
+"""Translate a Kubeflow TFJob (kubeflow.org/v1) to a job request. Pure: from a manifest to the fields
+of the request and to remarks on the other fields.
 
     metadata.name, .namespace           job, namespace
-    PS, Worker: replicas                ps, workers: start with so many, min 1, max as wished (or as many)
-    container `tensorflow`, resources   of the role: cpu as requested, memory and devices as limited
-    container `tensorflow`, image       image: it must have Weir's trainer in it
+    PS, Worker: replicas                ps, workers: start; min is 1, max an option (default: start)
+    container `tensorflow`, resources   of the role: cpu of requests, memory and devices of limits
+    container `tensorflow`, image       image: must have Weir's trainer in it
     volumes: claims, folders of nodes   volumes, in every task
     terminationGracePeriodSeconds       grace_s
-    annotations weir.dev/...            what no TFJob says: program, epochs, batch, max-ps, max-workers, policy, ...
+    annotations weir.dev/...            fields that TFJobs lack: program, epochs, batch, policy, ...
 
-A TFJob's command is not run: Weir trains a program with `model()`, `dataset()` and so on, so one
-has to be given. What else the manifest has is named (`tfjob_unsupported.py`); only labels and foreign
-annotations are passed over in silence.
+A TFJob's command is not run: Weir needs a program with `model()`, `dataset()` and so on. Every other
+field has a remark (`tfjob_unsupported.py`), except labels and foreign annotations. Kinds of remarks:
 
-The fields of a TFJob that a job request takes, typed as Kubernetes has them; null stands for
-absent.
-
-What is to be said of a TFJob that is asked for as a job of Weir's: pure.
-
-`wrong`: it cannot be asked for so. `lost`: the training may depend on it, and Weir has not got it.
-`moot`: Weir does it in its own way. Each with what to do instead, where there is something to do.
+`wrong`: the request is not possible. `lost`: training may depend on the field, and Weir does not
+support it. `moot`: Weir handles it in its own way. A remark names the remedy, if there is one.
 """
 
 from __future__ import annotations
@@ -45,93 +39,91 @@ from shared.text import format_count
 Fields = dict[str, Any]
 GROUP, ANNOTATION = "kubeflow.org/v1", "weir.dev/"
 ROLES = {"chief": "chief", "master": "chief", "ps": "ps", "worker": "worker", "evaluator": ""}
-"""A replica type in small letters -> our role."""
+"""The role of each replica type, which is in small letters."""
 WISHES = ("epochs", "batch", "max-ps", "max-workers", "image", "policy", "priority")
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """The request's fields but for its program; `program`: as an annotation names it."""
+    """The request's fields without its program. `program`: the path in the annotation."""
 
     fields: Fields
     program: str | None
     remarks: tuple[Remark, ...]
 
     def describe_remarks(self, kind: str) -> list[str]:
-        """What is said alike of several replica types is said once."""
-        where: dict[str, list[str]] = {}
+        """Return the texts of a kind. Remarks that differ only in the replica type are combined."""
+        types_by_text: dict[str, list[str]] = {}
         for remark in self.remarks:
-            if remark.kind == kind and remark.where not in where.setdefault(remark.text, []):
-                where[remark.text].append(remark.where)
-        return [
-            f"{', '.join(types)}: {text}" if types[0] else text for text, types in where.items()
-        ]
+            if remark.kind != kind:
+                continue
+            types = types_by_text.setdefault(remark.text, [])
+            if remark.where not in types:
+                types.append(remark.where)
+        lines = []
+        for text, types in types_by_text.items():
+            lines.append(f"{', '.join(types)}: {text}" if types[0] else text)
+        return lines
 
 
 def read_manifest(text: str, name: str) -> tuple[Fields, list[str]]:
-    """The one TFJob of a file, and the kinds of what is beside it.
+    """Return the TFJob of a file, and the kinds of the other objects in it.
 
-    Raises `Trouble` for a file that has none, or several, or cannot be read.
+    Raise `Trouble` for a file without a TFJob, with several, or with invalid YAML.
     """
+    documents: list[Fields] = []
     try:
-        documents = [
-            each if isinstance(each, dict) else {}
-            for each in documents_module.load_yaml_documents(text)
-            if each is not None
-        ]
+        for each in documents_module.load_yaml_documents(text):
+            if each is not None:
+                documents.append(each if isinstance(each, dict) else {})
     except yaml.YAMLError as error:
         raise Trouble(f"{name} is not YAML: {' '.join(str(error).split())}", WRONG_USE) from error
-    found = [each for each in documents if each.get("kind") == "TFJob"]
-    if len(found) != 1:
-        kinds = ", ".join(str(each.get("kind", "no object")) for each in documents) or "nothing"
+    kinds = [str(each.get("kind", "no object")) for each in documents]
+    count = kinds.count("TFJob")
+    if count != 1:
         raise Trouble(
-            f"{name} has {format_count(len(found), 'TFJob')}, and one is needed; there is {kinds}",
+            f"{name} has {format_count(count, 'TFJob')}, and one is needed; "
+            f"there is {', '.join(kinds) or 'nothing'}",
             WRONG_USE,
         )
-    if found[0].get("apiVersion") != GROUP:
-        raise Trouble(f"{name} is of {found[0].get('apiVersion')}; only {GROUP} is read", WRONG_USE)
-    return found[0], [
-        str(each.get("kind", "no object")) for each in documents if each is not found[0]
-    ]
+    job = documents[kinds.index("TFJob")]
+    if job.get("apiVersion") != GROUP:
+        raise Trouble(f"{name} is of {job.get('apiVersion')}; only {GROUP} is read", WRONG_USE)
+    kinds.remove("TFJob")
+    return job, kinds
 
 
 def translate_tfjob(
     raw: Fields, wishes: Mapping[str, int | str | None], beside: Sequence[str] = ()
 ) -> Asked:
-    """`wishes`: by the names of `WISHES`, what was said beside the manifest; None: as its
-    annotations say.
+    """Translate a manifest. `wishes`: the values of the options `WISHES`, by name; None means the
+    value of the annotation. `beside`: the kinds of the other objects in the file.
 
-    Raises `Trouble` for a manifest that no operator would take either: a field of another type than
-    it has.
+    Raise `Trouble` for a field of a wrong type, which no operator would accept either.
     """
     try:
         job = msgspec.convert(raw, TFJob)
     except msgspec.ValidationError as error:
         raise Trouble(f"this is no TFJob: {error}", WRONG_USE) from error
-    annotated = (job.metadata.annotations or {}).items()
-    notes = {
-        name.removeprefix(ANNOTATION): _annotation_value(v)
-        for name, v in annotated
-        if name.startswith(ANNOTATION)
-    }
-    said = {name: notes.get(name) if wishes.get(name) is None else wishes[name] for name in WISHES}
-    roles = {
-        role: r
-        for name, r in job.spec.tf_replica_specs.items()
-        if (role := ROLES.get(name.lower()))
-    }
-    name = {"job": job.metadata.name, "namespace": job.metadata.namespace}
+    notes = {}
+    for name, text in (job.metadata.annotations or {}).items():
+        if name.startswith(ANNOTATION):
+            notes[name.removeprefix(ANNOTATION)] = _annotation_value(text)
+    values: Fields = {}
+    for name in WISHES:
+        values[name] = notes.get(name) if wishes.get(name) is None else wishes[name]
+    roles = {}
+    for name, replica in job.spec.tf_replica_specs.items():
+        role = ROLES.get(name.lower())
+        if role:
+            roles[role] = replica
+    fields: Fields = {"job": job.metadata.name, "namespace": job.metadata.namespace}
+    fields |= _role_spans(roles, values) | _common_fields(roles, values)
+    remarks = [*tfjob_remarks(raw, job, values), *_unknown_annotations(notes)]
+    remarks += map(_other_object, beside)
     return Asked(
-        fields={
-            k: v
-            for k, v in {**name, **_role_spans(roles, said), **_common_fields(roles, said)}.items()
-            if v is not None
-        },
+        fields={name: value for name, value in fields.items() if value is not None},
         program=str(notes["program"]) if "program" in notes else None,
-        remarks=(
-            *tfjob_remarks(raw, job, said),
-            *_unknown_annotations(notes),
-            *map(_other_object, beside),
-        ),
+        remarks=tuple(remarks),
     )
 
 
@@ -139,13 +131,12 @@ def translate_tfjob(
 
 
 def _unknown_annotations(notes: Mapping[str, Any]) -> Iterator[Remark]:
-    """A slip in one of our annotations."""
+    """Yield a remark on each annotation of Weir's with an unknown name."""
+    known = (*WISHES, "program")
     for name in notes:
-        if name not in (*WISHES, "program"):
-            known = ", ".join((*WISHES, "program"))
-            yield Remark(
-                "wrong", "", f"annotation {ANNOTATION}{name}: there is not known; there are {known}"
-            )
+        if name not in known:
+            text = f"annotation {ANNOTATION}{name}: is not known; there are {', '.join(known)}"
+            yield Remark("wrong", "", text)
 
 
 def _other_object(kind: str) -> Remark:
@@ -157,17 +148,14 @@ def _annotation_value(text: str) -> int | str:
 
 
 def _role_spans(roles: Mapping[str, Replica], said: Fields) -> Fields:
-    """Without ps or workers there is one: Weir cannot train without."""
-    counts = {role: _replica_count(roles.get(role)) for role in ("ps", "worker")}
+    """Return the sizes. Without ps or workers there is one, because Weir cannot train without."""
+    ps = _replica_count(roles.get("ps"))
+    workers = _replica_count(roles.get("worker"))
     return {
         "epochs": said["epochs"],
         "batch": said["batch"],
-        "ps": {"start": counts["ps"], "min": 1, "max": said["max-ps"] or counts["ps"]},
-        "workers": {
-            "start": counts["worker"],
-            "min": 1,
-            "max": said["max-workers"] or counts["worker"],
-        },
+        "ps": {"start": ps, "min": 1, "max": said["max-ps"] or ps},
+        "workers": {"start": workers, "min": 1, "max": said["max-workers"] or workers},
     }
 
 
@@ -176,37 +164,47 @@ def _replica_count(replica: Replica | None) -> int:
 
 
 def _common_fields(roles: Mapping[str, Replica], said: Fields) -> Fields:
-    """What all tasks have in common, and what each role has. A worker's word counts first, if there
-    is any.
+    """Return the fields common to all tasks, and the resources of each role. If replicas differ, the
+    worker's image counts, then the chief's.
     """
-    first = [roles[role] for role in ("worker", "chief", "ps") if role in roles]
-    images = [c.image for r in first if (c := training_container(r)) and c.image]
-    graces = [g for r in first if (g := r.pod.termination_grace_period_seconds) is not None]
+    replicas = [roles[role] for role in ("worker", "chief", "ps") if role in roles]
+    images, graces, volumes = [], [], {}
+    for replica in replicas:
+        found = training_container(replica)
+        if found and found.image:
+            images.append(found.image)
+        if replica.pod.termination_grace_period_seconds is not None:
+            graces.append(replica.pod.termination_grace_period_seconds)
+        for volume in _volume_fields(replica):
+            volumes[volume["name"]] = volume
     image = images[0] if images and said["image"] is None else said["image"]
     return {
         "image": image or None,
         "grace_s": max(graces, default=None),
         "resources": _role_resources(roles) or None,
-        "volumes": list({v["name"]: v for r in first for v in _volume_fields(r)}.values()) or None,
+        "volumes": list(volumes.values()) or None,
         "policy": said["policy"],
         "priority": said["priority"],
     }
 
 
 def _role_resources(roles: Mapping[str, Replica]) -> Fields:
-    """Of the chief, ps and worker; who has no workers lets the chief train, so its are the
-    worker's.
+    """Return the resources of the chief, ps and worker. In a TFJob without workers the chief trains,
+    so the worker gets the chief's resources.
     """
     given = {**roles, "worker": roles.get("worker", roles.get("chief", Replica()))}
-    found = {
-        role: _resource_amounts((training_container(replica) or Container()).resources)
-        for role, replica in given.items()
-    }
-    return {role: amounts for role, amounts in found.items() if amounts}
+    found = {}
+    for role, replica in given.items():
+        amounts = _resource_amounts((training_container(replica) or Container()).resources)
+        if amounts:
+            found[role] = amounts
+    return found
 
 
 def _resource_amounts(required: Requirements | None) -> Fields:
-    """Cpu as requested: more was only lent. Memory as limited: who had so much may need it."""
+    """Return the amounts: cpu of the requests, because more is not guaranteed; memory of the limits,
+    because a task may need all of it.
+    """
     asked, most = (required and required.requests) or {}, (required and required.limits) or {}
     found = {
         "cpu": count_units("cpu", {**most, **asked}.get("cpu"), 1000),
@@ -221,9 +219,11 @@ def _volume_fields(replica: Replica) -> Iterator[Fields]:
     paths = {mount.name: mount.mount_path for mount in reversed(mounts)}
     for each in replica.pod.volumes or ():
         claim, folder = each.persistent_volume_claim, each.host_path
-        source = (
-            {"claim": claim.claim_name} if claim else {"host_path": folder.path} if folder else {}
-        )
+        source = {}
+        if claim:
+            source = {"claim": claim.claim_name}
+        elif folder:
+            source = {"host_path": folder.path}
         if source and each.name in paths:
             yield {"name": each.name, "mount_path": paths[each.name], **source}
 
@@ -233,7 +233,7 @@ Amounts = dict[str, str | int | float]
 
 
 class Shape(msgspec.Struct, frozen=True, rename="camel"):
-    """A piece of a manifest."""
+    """A part of a manifest, with the types of Kubernetes. Null means absent."""
 
 
 class Requirements(Shape, frozen=True):
@@ -307,17 +307,22 @@ class TFJob(Shape, frozen=True):
 
 
 def training_container(replica: Replica) -> Container | None:
-    """The one that trains."""
-    return next((c for c in replica.pod.containers or () if c.name == CONTAINER), None)
+    """Return the container that trains; None if there is none."""
+    for each in replica.pod.containers or ():
+        if each.name == CONTAINER:
+            return each
+    return None
 
 
 def count_units(resource: str, quantity: str | int | float | None, unit: int) -> float | None:
-    """So many `unit`s; None for what is absent, or is no quantity (the remarks say so)."""
+    """Return the quantity in `unit`s; None if it is absent or invalid (see the remarks)."""
+    if quantity is None:
+        return None
     try:
-        found = None if quantity is None else whole_units(resource, quantity)
+        found = whole_units(resource, quantity)
     except ValueError:
         return None
-    return None if found is None else found if unit == 1 else found / unit
+    return found if unit == 1 else found / unit
 
 
 TYPES = ("PS", "Worker", "Chief", "Master", "Evaluator")
@@ -326,11 +331,14 @@ NEEDED = {
     "batch": "how many examples one worker has for one update",
 }
 CHIEF = "every job has a chief that hands out the work; `resources` of a Chief say how large it is"
-IN_IT = "must have Weir's trainer in it (FROM weir-trainer); --image IMAGE takes another, --image '' the cluster's"
+IN_IT = (
+    "must have Weir's trainer in it (FROM weir-trainer); "
+    "--image IMAGE takes another, --image '' the cluster's"
+)
 
 
 def tfjob_remarks(raw: Raw, job: TFJob, said: Mapping[str, Any]) -> Iterator[Remark]:
-    """`said`: what was wished for beside the manifest, or in its annotations."""
+    """Yield all remarks on a manifest. `said`: the values of the options or annotations."""
     named = {name.lower(): replica for name, replica in job.spec.tf_replica_specs.items()}
     yield from _invalid_fields(job, named, said)
     yield from _changed_fields(named)
@@ -355,37 +363,23 @@ def _invalid_fields(
     job: TFJob, named: Mapping[str, Replica], said: Mapping[str, Any]
 ) -> Iterator[Remark]:
     if not job.metadata.name:
-        yield Remark(
-            "wrong", "", "metadata.name: a job needs a name of its own (generateName makes none)"
-        )
-    for what, meaning in NEEDED.items():
-        if said[what] is None:
-            yield Remark(
-                "wrong",
-                "",
-                f"{what}: no TFJob says {meaning}; give --{what} N, or annotate weir.dev/{what}",
-            )
+        yield Remark("wrong", "", "metadata.name: is missing (generateName is not supported)")
+    for name, meaning in NEEDED.items():
+        if said[name] is None:
+            text = f"{name}: no TFJob says {meaning}; give --{name} N, or annotate weir.dev/{name}"
+            yield Remark("wrong", "", text)
     for name in job.spec.tf_replica_specs:
         if name.lower() not in map(str.lower, TYPES):
             yield Remark("wrong", name, f"is no replica type; there are {', '.join(TYPES)}")
     if not named.keys() & {"chief", "master", "worker"}:
         yield Remark("wrong", "", "spec.tfReplicaSpecs: has no Worker and no Chief")
-    if {"chief", "master"} <= named.keys() or max(
-        _named_replicas(named, "chief"), _named_replicas(named, "master")
-    ) > 1:
+    chiefs = [_replica_count(named[role]) for role in ("chief", "master") if role in named]
+    if len(chiefs) > 1 or max(chiefs, default=0) > 1:
         yield Remark("wrong", "", "spec.tfReplicaSpecs: a job has one Chief (or Master)")
     for role in ("ps", "worker"):
-        if role in named and _named_replicas(named, role) < 1:
-            yield Remark(
-                "wrong",
-                "",
-                f"spec.tfReplicaSpecs: {role} has {format_count(_named_replicas(named, role), 'replica')}",
-            )
-
-
-def _named_replicas(named: Mapping[str, Replica], role: str) -> int:
-    found = named[role].replicas if role in named else 0
-    return 1 if found is None else found
+        if role in named and _replica_count(named[role]) < 1:
+            count = format_count(_replica_count(named[role]), "replica")
+            yield Remark("wrong", "", f"spec.tfReplicaSpecs: {role} has {count}")
 
 
 def _changed_fields(named: Mapping[str, Replica]) -> Iterator[Remark]:
@@ -406,12 +400,12 @@ def _changed_fields(named: Mapping[str, Replica]) -> Iterator[Remark]:
 
 
 def _image_remarks(job: TFJob) -> Iterator[Remark]:
-    """One image for all tasks; the first of a worker, chief or ps is taken."""
-    images = [
-        c.image
-        for r in job.spec.tf_replica_specs.values()
-        if (c := training_container(r)) and c.image
-    ]
+    """Yield a remark on each image. All tasks get one, the first of a worker, chief or ps."""
+    images = []
+    for replica in job.spec.tf_replica_specs.values():
+        found = training_container(replica)
+        if found and found.image:
+            images.append(found.image)
     for image in dict.fromkeys(images):
         yield Remark("moot", "", f"image {image}: {IN_IT}")
     if len(set(images)) > 1:

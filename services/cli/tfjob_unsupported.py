@@ -1,7 +1,7 @@
-"""What of a TFJob no job request has a field for: each such field, and what to do instead. Pure.
+"""The fields of a TFJob that a job request does not have, and the remedy for each. Pure.
 
-`lost`: the training may depend on it, and Weir has not got it. `moot`: Weir does it in its own way.
-What is in none of the tables is lost: Kubernetes knows more fields than anybody would list.
+`lost`: training may depend on the field, and Weir does not support it. `moot`: Weir handles it in
+its own way. A field that is in no table is lost: Kubernetes has too many fields for a full list.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Raw = Mapping[str, Any]
 
 
 class Remark(NamedTuple):
-    """`where`: the replica type, or empty for the job as a whole."""
+    """A remark on a field. `where`: the replica type, empty for the whole job."""
 
     kind: Kind
     where: str
@@ -24,26 +24,26 @@ class Remark(NamedTuple):
 
 
 NODES = "Weir chooses the nodes"
-RESTRICTED = "pods are restricted, and whom they run as is the cluster's setting"
+RESTRICTED = "pods are restricted, and their user is the cluster's setting"
 NONE = "a job's pods have no privileges"
 OWN = "Weir has its own"
 WATCHED = "Weir watches the program itself"
-OVER = "a job that is over leaves nothing behind"
+OVER = "a finished job leaves nothing behind"
 ANSWERS: dict[str, tuple[Kind, str]] = {
     # of the job
-    "successPolicy": ("moot", "a job succeeds once every example of every epoch is trained on"),
+    "successPolicy": ("moot", "a job succeeds after every example of every epoch"),
     "enableDynamicWorker": ("moot", "every job is dynamic"),
     "cleanPodPolicy": ("moot", OVER),
     "ttlSecondsAfterFinished": ("moot", OVER),
-    "backoffLimit": ("moot", "Weir replaces what is lost, and gives up by its own limits"),
+    "backoffLimit": ("moot", "Weir replaces lost tasks, and gives up by its own limits"),
     "activeDeadlineSeconds": ("lost", "no job has a deadline; `weir cancel` ends one"),
     "schedulingPolicy": (
         "moot",
-        "a job starts with all of its least size or not at all, from Weir's own queue",
+        "a job starts with all tasks of its minimum size or none, from Weir's own queue",
     ),
     "managedBy": ("moot", "this request goes to Weir"),
     # of a pod
-    "restartPolicy": ("moot", "a task that is lost is replaced, and training goes on"),
+    "restartPolicy": ("moot", "a lost task is replaced, and training continues"),
     **dict.fromkeys(
         ("nodeSelector", "nodeName", "affinity", "topologySpreadConstraints"), ("lost", NODES)
     ),
@@ -56,29 +56,29 @@ ANSWERS: dict[str, tuple[Kind, str]] = {
     **dict.fromkeys(
         ("hostname", "subdomain", "enableServiceLinks", "terminationMessagePath"), ("moot", OWN)
     ),
-    "initContainers": ("lost", "what they prepare belongs in the image or on a claim"),
+    "initContainers": ("lost", "put the files that they prepare into the image or on a claim"),
     "imagePullSecrets": ("lost", "name them in the namespace's default service account"),
     "dnsPolicy": ("moot", OWN),
     # of the container
     "command": ("moot", "is not run: Weir trains PROGRAM"),
-    "args": ("moot", "are not given to anybody: what they say belongs in PROGRAM"),
-    "workingDir": ("moot", "the program is the only file that is needed there"),
+    "args": ("moot", "are not used: put their values into PROGRAM"),
+    "workingDir": ("moot", "needs no other file than the program"),
     "ports": ("moot", OWN),
     "imagePullPolicy": ("moot", "Kubernetes' default"),
-    "envFrom": ("lost", "pods have no variables of the job's: set them in the image"),
+    "envFrom": ("lost", "pods get no variables from the job: set them in the image"),
     **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), ("moot", WATCHED)),
     **dict.fromkeys(("terminationMessagePolicy", "stdin", "tty", "resizePolicy"), ("moot", OWN)),
     # of a mount
     "readOnly": (
         "lost",
-        "volumes are mounted so that they can be written to, as far as the claim lets them",
+        "volumes are mounted for writing, if the claim allows it",
     ),
     **dict.fromkeys(
-        ("subPath", "subPathExpr"), ("lost", "volumes are mounted whole: mount above it")
+        ("subPath", "subPathExpr"), ("lost", "whole volumes are mounted: use the folder above it")
     ),
 }
-NOTHING = "Weir has nothing like it"
-ENV = "pods have no variables of the job's: set it in the image, or in PROGRAM with os.environ"
+NOTHING = "Weir does not support it"
+ENV = "pods get no variables from the job: set it in the image, or in PROGRAM with os.environ"
 SET_ANYWAY = {"TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL", "GRPC_FAIL_FAST", "PYTHONUNBUFFERED"}
 SAFE = {
     "runAsNonRoot",
@@ -91,7 +91,7 @@ VOLUMES = "a volume is a claim or, where the cluster allows it, a folder of the 
 
 
 def unread_fields(raw: Raw, read: set[str], where: str, at: str = "") -> Iterator[Remark]:
-    """Of each field that is not `read`; those that say what holds anyway are passed over."""
+    """Yield a remark on each field that is not `read`, except those without an effect."""
     for name, value in raw.items():
         if name not in read and not _has_no_effect(name, value):
             kind, text = _explain_field(name, value)
@@ -104,22 +104,25 @@ def variable_remarks(name: str, where: str) -> Iterator[Remark]:
 
 
 def volume_remarks(raw: Raw, mounted: set[str], where: str) -> Iterator[Remark]:
-    """One that is neither a claim nor a path. An emptyDir at /tmp is what every pod has."""
+    """Yield remarks on a volume that is neither a claim nor a path. Every pod has an emptyDir at
+    /tmp.
+    """
     name, sources = str(raw.get("name")), set(raw) - {"name", "persistentVolumeClaim", "hostPath"}
     if "emptyDir" in sources:
         kind: Kind = "moot" if mounted <= {"/tmp"} else "lost"
-        yield Remark(
-            kind, where, f"volume {name} (emptyDir): every pod may write in /tmp, and nowhere else"
-        )
+        text = f"volume {name} (emptyDir): every pod may write in /tmp, and nowhere else"
+        yield Remark(kind, where, text)
     for source in sorted(sources - {"emptyDir"}):
         yield Remark("lost", where, f"volume {name} ({source}): {VOLUMES}")
 
 
 def _has_no_effect(name: str, value: object) -> bool:
-    """Null, what is empty, and what asks for no more than there is."""
+    """Return True for null, an empty value, and a value that is the default anyway."""
     if value is None or value == {} or value == [] or value == "":
         return True
-    return (value is False and name != "automountServiceAccountToken") or (name, value) in DEFAULTS
+    if value is False and name != "automountServiceAccountToken":
+        return True
+    return (name, value) in DEFAULTS
 
 
 DEFAULTS = [
@@ -132,17 +135,14 @@ DEFAULTS = [
 
 def _explain_field(name: str, value: Any) -> tuple[Kind, str]:
     if name == "securityContext":
-        return ("moot" if isinstance(value, Mapping) and set(value) <= SAFE else "lost"), RESTRICTED
-    if (
-        name == "tolerations"
-        and isinstance(value, list)
-        and all(_tolerates_devices(each) for each in value)
-    ):
+        is_safe = isinstance(value, Mapping) and set(value) <= SAFE
+        return ("moot" if is_safe else "lost"), RESTRICTED
+    if name == "tolerations" and isinstance(value, list) and all(map(_tolerates_devices, value)):
         return "moot", "tasks with devices tolerate their nodes"
     if name == "schedulingPolicy" and isinstance(value, Mapping) and value.get("priorityClass"):
         return ANSWERS["priorityClassName"]
     if name == "suspend":
-        return "lost", "ask for the job when it is to run"
+        return "lost", "submit the job at the time of its start"
     return ANSWERS.get(name, ("lost", NOTHING))
 
 

@@ -1,14 +1,9 @@
-"""`weir up`: the whole system on this machine, until Ctrl-C.
+"""`weir up`: run the whole system on this machine until Ctrl-C.
 
-What `weir up` leaves behind when it goes down: which jobs were under way, and where they go on.
-Reads the bus.
-
-A job's pods are told to end as if their machine were shut down, and its chief saves within that
-grace; the next `weir up` of the same folder reads the same bus, finds the job wanted and without
-pods, and gives it new ones.
-
-Whether `weir up` has other nodes than the one before it in the same folder: each keeps its
-cluster's file. Edge.
+At the end, pods are stopped as in the shutdown of a machine, and each chief saves a checkpoint
+within that grace. The command then lists the open jobs and their checkpoints. The next `weir up` in
+the same folder reads the same bus and starts new pods for these jobs. The folder also stores the
+file of its cluster: a start with other nodes prints the difference.
 """
 
 from __future__ import annotations
@@ -117,9 +112,8 @@ async def _run_until_stopped(args: Arguments) -> int:
     with cluster_file(args.cluster) as cluster:
         spec = read_cluster_file(cluster)
         ports = {"nats_port": args.nats_port, "kube_port": args.kube_port}
-        check_ports_free(
-            **ports
-        )  # first: if `weir up` runs already, it has the page's port as well
+        # First, because a running `weir up` also has the page's port.
+        check_ports_free(**ports)
         page_port = _page_port(args.page_port)
         settings = service_settings(spec) | {"WEIR_PAGE_PORT": str(page_port)}
         stack = Stack(args.data, cluster, settings, **ports, services=(*SERVICES, "page"))
@@ -133,11 +127,9 @@ async def _run_until_stopped(args: Arguments) -> int:
                 "folder": args.data,
             }
             places["page"] = f"http://127.0.0.1:{page_port}/"
-            first = f"{describe_cluster_change(args.data, cluster)}{await _continued_jobs(stack)}"
-            print(
-                f"{first}{LOOK.format(nodes=nodes, example=example_path('digits.yaml'), **places)}",
-                flush=True,
-            )
+            news = f"{describe_cluster_change(args.data, cluster)}{await _continued_jobs(stack)}"
+            look = LOOK.format(nodes=nodes, example=example_path("digits.yaml"), **places)
+            print(f"{news}{look}", flush=True)
             await stop.wait()
             print(f"\n{GOING}", flush=True)
             await stack.wind_down()
@@ -147,7 +139,9 @@ async def _run_until_stopped(args: Arguments) -> int:
 
 
 async def _continued_jobs(stack: Stack) -> str:
-    """First of all, where the `weir up` before left something to do: a line, and an empty one."""
+    """Return a line about the open jobs of the previous `weir up`, and an empty line; else an empty
+    text.
+    """
     try:
         line = describe_continued(await _read_open_jobs(stack))
     except UNREADABLE:
@@ -159,10 +153,8 @@ async def _print_left_jobs(stack: Stack) -> None:
     try:
         under_way = await _read_open_jobs(stack)
     except UNREADABLE as error:
-        print(
-            f"weir is down. What is left could not be read ({error!r}); it lies in {stack.folder}.",
-            flush=True,
-        )
+        error_text = f"The open jobs could not be read ({error!r}); they are in {stack.folder}."
+        print(f"weir is down. {error_text}", flush=True)
         return
     print("\n".join(describe_left_behind(under_way, stack.folder, Path.cwd())), flush=True)
 
@@ -182,27 +174,27 @@ def _page_port(wanted: int) -> int:
 
 
 def service_settings(spec: ClusterSpec) -> dict[str, str]:
-    """The file's quotas, and the namespaces that this cluster has, as the services' settings."""
-    spaces = {"WEIR_JOB_NAMESPACES": ",".join(dict.fromkeys(("default", *spec.quotas)))}
-    return spaces | (
-        {"WEIR_ALLOCATOR_QUOTAS": msgspec.json.encode(spec.quotas).decode()} if spec.quotas else {}
-    )
+    """Return the quotas and the namespaces of the cluster as settings of the services."""
+    settings = {"WEIR_JOB_NAMESPACES": ",".join(dict.fromkeys(("default", *spec.quotas)))}
+    if spec.quotas:
+        settings["WEIR_ALLOCATOR_QUOTAS"] = msgspec.json.encode(spec.quotas).decode()
+    return settings
 
 
 def read_cluster_file(cluster: Path) -> ClusterSpec:
-    """Raises `Trouble` with every reason why the file describes no cluster."""
+    """Return the cluster in the file. Raise `Trouble` with every error in the file."""
     try:
         return parse_cluster(
             read_text(cluster, "without --cluster it is four nodes of half a core")
         )
     except InvalidClusterFile as bad:
-        reasons = (f"  {line}" for line in str(bad).splitlines())
+        reasons = [f"  {line}" for line in str(bad).splitlines()]
         raise Trouble("\n".join([f"{cluster} describes no cluster:", *reasons]), WRONG_USE) from bad
 
 
 @contextlib.contextmanager
 def cluster_file(given: Path | None, text: str = CLUSTER):  # type: ignore[no-untyped-def]
-    """The cluster file that was given, or one that holds `text`."""
+    """Yield the given cluster file, or a temporary one that holds `text`."""
     if given is not None:
         yield given
         return
@@ -212,25 +204,25 @@ def cluster_file(given: Path | None, text: str = CLUSTER):  # type: ignore[no-un
         yield Path(file.name)
 
 
-GOING = f"weir is going down: what runs saves first, for which it has {KubeletSettings().shutdown_s:g} s."
-NOTHING = "weir is down; no job was under way. All that happened stays in {folder}."
-GOES_ON = "weir goes on with what the `weir up` before it left: {jobs}."
-LEFT = "weir is down. {jobs} not over; the next `weir up` with {folder} goes on with what is below:"
+GOING = f"weir is going down: running jobs save first, within {KubeletSettings().shutdown_s:g} s."
+NOTHING = "weir is down; no job was open. The log stays in {folder}."
+GOES_ON = "weir continues the jobs of the previous `weir up`: {jobs}."
+LEFT = "weir is down. {jobs} not over; the next `weir up` with {folder} continues:"
 
 NAMES_MOST = 8
 
 Left = Mapping[str, tuple[JobView, CheckpointSaved | None]]
-"""By key: jobs that are not over, and the last checkpoint of each."""
+"""The open jobs by key, each with its last checkpoint."""
 
 
 async def read_left_behind(bus: Bus) -> Left:
     async with aclosing(follow_views(bus, None)) as changes:
         views = await anext(changes)
-    under_way = {key: view for key, view in views.items() if view.phase not in ENDED.values()}
-    return {
-        key: (view, await _last_checkpoint(bus, key, view.uid))
-        for key, view in sorted(under_way.items())
-    }
+    open_jobs = {}
+    for key, view in sorted(views.items()):
+        if view.phase not in ENDED.values():
+            open_jobs[key] = (view, await _last_checkpoint(bus, key, view.uid))
+    return open_jobs
 
 
 async def _last_checkpoint(bus: Bus, key: str, uid: int) -> CheckpointSaved | None:
@@ -240,7 +232,7 @@ async def _last_checkpoint(bus: Bus, key: str, uid: int) -> CheckpointSaved | No
 
 
 def describe_continued(under_way: Left) -> str:
-    """With which jobs, and where; nothing where there are none."""
+    """Return a line with the jobs that continue and their checkpoints; empty if there are none."""
     jobs = [
         f"{_short_path(key)} from {_starting_point(*found)}" for key, found in under_way.items()
     ]
@@ -248,24 +240,24 @@ def describe_continued(under_way: Left) -> str:
 
 
 def _starting_point(view: JobView, saved: CheckpointSaved | None) -> str:
-    return (
-        "its beginning"
-        if saved is None
-        else f"step {saved.step:,}{_format_share(view, saved, ' ({:.0f} %)')}"
-    )
+    if saved is None:
+        return "its beginning"
+    return f"step {saved.step:,}{_format_share(view, saved, ' ({:.0f} %)')}"
 
 
 def describe_left_behind(under_way: Left, folder: Path, here: Path) -> list[str]:
-    """Line by line. `folder`: where all of it lies; `here`: paths below it are told from there."""
+    """Return the lines about the open jobs. `folder`: the folder of the state; `here`: paths below
+    this folder are shown relative to it.
+    """
     if not under_way:
         return [NOTHING.format(folder=folder)]
     jobs = f"{format_count(len(under_way), 'job')} {'was' if len(under_way) == 1 else 'were'}"
     names = {key: _short_path(key) for key in under_way}
-    wide = max(map(len, names.values()))
-    lines = (
-        f"  {names[key]:<{wide}}  {_describe_job(*found, here)}" for key, found in under_way.items()
-    )
-    return [LEFT.format(jobs=jobs, folder=folder), *lines]
+    width = max(map(len, names.values()))
+    lines = [LEFT.format(jobs=jobs, folder=folder)]
+    for key, found in under_way.items():
+        lines.append(f"  {names[key]:<{width}}  {_describe_job(*found, here)}")
+    return lines
 
 
 def _short_path(key: str) -> str:
@@ -274,34 +266,34 @@ def _short_path(key: str) -> str:
 
 def _describe_job(view: JobView, saved: CheckpointSaved | None, here: Path) -> str:
     if saved is None:
-        return "has no checkpoint yet: it begins at its beginning"
+        return "has no checkpoint yet: it starts from the beginning"
     path = Path(saved.path)
     where = path.relative_to(here) if path.is_relative_to(here) else saved.path
     return f"saved at step {saved.step:,}{_format_share(view, saved, ', {:.0f} % done')}: {where}"
 
 
 def _format_share(view: JobView, saved: CheckpointSaved, words: str) -> str:
-    """Where it is known how much there is to do."""
+    """Return the share of examples done, in percent, formatted by `words`; empty if the total is
+    unknown.
+    """
     return words.format(100 * saved.samples / view.total_samples) if view.total_samples else ""
 
 
 KEPT = "cluster.yaml"
-OTHER = "The cluster is another than that of the `weir up` before: {now}; it was {before}."
+OTHER = "The cluster differs from that of the previous `weir up`: {now}; it was {before}."
 KINDS_MOST = 3
 
 
 def describe_cluster_change(folder: Path, cluster: Path) -> str:
-    """In one line, and empty where they are the same or nobody knows; from now on it is this
-    one.
+    """Return a line about the other nodes of the previous cluster in this folder; empty if they are
+    the same or unknown. Store the cluster file for the next start.
     """
     before, text = _previous_cluster(folder), cluster.read_text()
     now = parse_cluster(text)
     (folder / KEPT).write_text(text)
-    return (
-        f"{OTHER.format(now=_describe_nodes(now), before=_describe_nodes(before))}\n"
-        if before and _node_sizes(before) != _node_sizes(now)
-        else ""
-    )
+    if before is None or _node_sizes(before) == _node_sizes(now):
+        return ""
+    return f"{OTHER.format(now=_describe_nodes(now), before=_describe_nodes(before))}\n"
 
 
 def _previous_cluster(folder: Path) -> ClusterSpec | None:

@@ -74,9 +74,9 @@ def test_a_small_tfjob_loses_nothing() -> None:
         "no Chief: every job has a chief that hands out the work; `resources` of a Chief say how large it is",
         "image registry.example/vision/mnist:1.4: must have Weir's trainer in it (FROM weir-trainer); "
         "--image IMAGE takes another, --image '' the cluster's",
-        "PS, Worker: restartPolicy: a task that is lost is replaced, and training goes on",
+        "PS, Worker: restartPolicy: a lost task is replaced, and training continues",
         "Worker: command: is not run: Weir trains PROGRAM",
-        "Worker: args: are not given to anybody: what they say belongs in PROGRAM",
+        "Worker: args: are not used: put their values into PROGRAM",
     ]
 
 
@@ -159,11 +159,11 @@ def test_missing_required_fields_are_named(field: str) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "why"),
     [
-        ("metadata.name", None, "metadata.name: a job needs a name"),
+        ("metadata.name", None, "metadata.name: is missing"),
         (
             "metadata.annotations",
             {"weir.dev/epoch": "3"},
-            "annotation weir.dev/epoch: there is not known; there are epochs,",
+            "annotation weir.dev/epoch: is not known; there are epochs,",
         ),
         ("spec.tfReplicaSpecs", {}, "spec.tfReplicaSpecs: has no Worker and no Chief"),
         (
@@ -199,7 +199,7 @@ def test_unsupported_fields_are_named(path: str, value: object, why: str) -> Non
     ("path", "value", "why"),
     [
         (f"{WORKER}.hostNetwork", True, "Worker: hostNetwork: a job's pods have no privileges"),
-        (f"{WORKER}.somethingNew", {"a": 1}, "Worker: somethingNew: Weir has nothing like it"),
+        (f"{WORKER}.somethingNew", {"a": 1}, "Worker: somethingNew: Weir does not support it"),
         (f"{WORKER}.tolerations", [{"key": "spot"}], "Worker: tolerations: Weir chooses the nodes"),
         (f"{WORKER}.containers.0.image", "another", "images: all tasks of a job have one"),
         (
@@ -210,9 +210,9 @@ def test_unsupported_fields_are_named(path: str, value: object, why: str) -> Non
         (
             f"{WORKER}.containers.0.envFrom",
             [{"secretRef": {"name": "s"}}],
-            "Worker: envFrom: pods have no variables",
+            "Worker: envFrom: pods get no variables",
         ),
-        ("spec.runPolicy", {"suspend": True}, "suspend: ask for the job when it is to run"),
+        ("spec.runPolicy", {"suspend": True}, "suspend: submit the job at the time of its start"),
         (
             "spec.runPolicy",
             {"schedulingPolicy": {"priorityClass": "high"}},

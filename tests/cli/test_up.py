@@ -180,9 +180,9 @@ async def test_the_next_start_lists_the_jobs_it_continues(tmp_path: Path) -> Non
         await ended(again)
 
     assert said.pop(0).endswith("it was 1 node of 1 cpu, 6 GiB.\n")
-    assert left == "  mine  has no checkpoint yet: it begins at its beginning"
+    assert left == "  mine  has no checkpoint yet: it starts from the beginning"
     assert (
-        said[0] == "weir goes on with what the `weir up` before it left: mine from its beginning.\n"
+        said[0] == "weir continues the jobs of the previous `weir up`: mine from its beginning.\n"
     )
     assert said[1] == "\n" and said[2].startswith("weir is up: ")
 
@@ -236,7 +236,7 @@ def saved(path: str) -> CheckpointSaved:
 
 def test_a_stop_without_open_jobs_says_so() -> None:
     assert describe_left_behind({}, FOLDER, HERE) == [
-        "weir is down; no job was under way. All that happened stays in .weir."
+        "weir is down; no job was open. The log stays in .weir."
     ]
 
 
@@ -255,9 +255,9 @@ def test_a_stop_lists_each_job_with_its_checkpoint() -> None:
     )
 
     assert lines == [
-        "weir is down. 3 jobs were not over; the next `weir up` with .weir goes on with what is below:",
+        "weir is down. 3 jobs were not over; the next `weir up` with .weir continues:",
         "  digits         saved at step 1,234, 50 % done: .weir/checkpoints/x/ckpt-1234",
-        "  team-a/clicks  has no checkpoint yet: it begins at its beginning",
+        "  team-a/clicks  has no checkpoint yet: it starts from the beginning",
         "  elsewhere      saved at step 1,234: s3://bucket/x/ckpt-1234",
     ]
 
@@ -270,7 +270,7 @@ def test_the_next_start_names_some_of_many_jobs() -> None:
         "team-a.clicks": (view("clicks", namespace="team-a"), None),
     }
     assert describe_continued(under_way) == (
-        "weir goes on with what the `weir up` before it left: "
+        "weir continues the jobs of the previous `weir up`: "
         "digits from step 1,234 (50 %), early from step 1,234, team-a/clicks from its beginning."
     )
     many = describe_continued(
@@ -315,7 +315,7 @@ def test_a_changed_cluster_is_printed_once_beside_the_earlier_one(cluster: Path)
     now = "{name: a, cpu: 0.5, memory_gib: 4}, {name: b, count: 2, cpu: 2, memory_gib: 4, gpu: 1}"
 
     assert said(cluster, now) == (
-        "The cluster is another than that of the `weir up` before: "
+        "The cluster differs from that of the previous `weir up`: "
         "1 node of 0.5 cpu, 4 GiB, 2 nodes of 2 cpu, 4 GiB, 1 GPU; it was 3 nodes of 1 cpu, 6 GiB.\n"
     )
     assert said(cluster, now) == ""

@@ -110,41 +110,43 @@ def _draw_pause(stretch: GenerationSpan, x: Scale, y: float, rows: Rows) -> list
 
 def _pause_label(stretch: GenerationSpan, x: Scale, y: float, rows: Rows) -> list[str]:
     """Draw the generation and the length of its pause at both ends of the bar, or above it."""
-    name, long = f"generation {stretch.generation}", lasting(stretch.pause_s)
+    name, length = f"generation {stretch.generation}", lasting(stretch.pause_s)
     if rows.above:
-        return [drawing.words(rows.left + 4, y + 12, f"{name}: {long}", "key")]
-    beside = drawing.words(rows.left - 8, y + 13, name, "tick", "end")
-    return [beside, drawing.words(x.at(stretch.pause_s or 0.0) + 8, y + 13, long, "key")]
+        return [drawing.words(rows.left + 4, y + 12, f"{name}: {length}", "key")]
+    end = x.at(stretch.pause_s or 0.0)
+    before = drawing.words(rows.left - 8, y + 13, name, "tick", "end")
+    after = drawing.words(end + 8, y + 13, length, "key")
+    return [before, after]
 
 
 def _pause_axis(x: Scale, top: float, y: float, about: int) -> list[str]:
     drawn = [f'<path d="M{x.at(0.0):.1f} {top:.1f}V{y:.1f}" class="rule"/>']
     for value in drawing.ticks(x.high, about, x.low):
-        drawn.append(f'<path d="M{x.at(value):.1f} {y:.1f}v5" class="rule"/>')
-        drawn.append(drawing.words(x.at(value), y + 18, drawing.label(value), "tick", "middle"))
-    return [*drawn, drawing.words(x.to_px, y + 34, "seconds since the last update", "tick", "end")]
+        at = x.at(value)
+        drawn.append(f'<path d="M{at:.1f} {y:.1f}v5" class="rule"/>')
+        drawn.append(drawing.words(at, y + 18, drawing.label(value), "tick", "middle"))
+    drawn.append(drawing.words(x.to_px, y + 34, "seconds since the last update", "tick", "end"))
+    return drawn
 
 
 def draw_epochs(seconds: Sequence[float], width: float = drawing.WIDE) -> str:
     """Draw a bar for the seconds of each epoch."""
-    height = 110.0
-    left = 62.0
-    right = width - EDGE
+    top, floor = 12.0, 122.0
+    left, right = 62.0, width - EDGE
+    most = len(seconds)
     high = max(seconds)
-    panel = Panel(
-        Scale(0.5, len(seconds) + 0.5, left, right), Scale(0.0, high * 1.08, 12 + height, 12)
-    )
-    drawn = [drawing.grid(panel, drawing.ticks(high, 3))]
-    thick = min((right - left) / len(seconds) * 0.7, 40.0)
+    x = Scale(0.5, most + 0.5, left, right)
+    y = Scale(0.0, high * 1.08, floor, top)
+    drawn = [drawing.grid(Panel(x, y), drawing.ticks(high, 3))]
+    thick = min((right - left) / most * 0.7, 40.0)
     for epoch, epoch_s in enumerate(seconds, start=1):
-        y = panel.y.at(epoch_s)
-        box = (panel.x.at(epoch) - thick / 2, y, thick, panel.y.from_px - y)
-        drawn.append(drawing.rectangle(*box, "area blue", f"epoch {epoch}: {lasting(epoch_s)}"))
-    for epoch in _epoch_ticks(len(seconds), drawing.about(width, NUMBER)):
-        x = panel.x.at(epoch)
-        drawn.append(drawing.words(x, 12 + height + 16, str(epoch), "tick", "middle"))
-    drawn.append(drawing.words(right, 12 + height + 33, "epoch", "tick", "end"))
-    return drawing.svg(width, 12 + height + 40, "seconds of each epoch", drawn)
+        title = f"epoch {epoch}: {lasting(epoch_s)}"
+        start, end = x.at(epoch) - thick / 2, y.at(epoch_s)
+        drawn.append(drawing.rectangle(start, end, thick, floor - end, "area blue", title))
+    for epoch in _epoch_ticks(most, drawing.about(width, NUMBER)):
+        drawn.append(drawing.words(x.at(epoch), floor + 16, str(epoch), "tick", "middle"))
+    drawn.append(drawing.words(right, floor + 33, "epoch", "tick", "end"))
+    return drawing.svg(width, floor + 40, "seconds of each epoch", drawn)
 
 
 def _epoch_ticks(most: int, about: int) -> list[int]:
@@ -203,7 +205,8 @@ class Sheet:
         self, text: str, entries: Sequence[tuple[str, str]] = (), filled: bool = False
     ) -> None:
         """Draw a heading; its legend is on the last line if there is room, otherwise below."""
-        y, lines = self.top + HEAD, drawing.wrap_text(text, self.width, BOLD)
+        y = self.top + HEAD
+        lines = drawing.wrap_text(text, self.width, BOLD)
         for row, line in enumerate(lines):
             self.drawn.append(drawing.words(0, y + row * drawing.LINE, line, "name"))
         y += (len(lines) - 1) * drawing.LINE
@@ -368,11 +371,13 @@ def _draw_cluster(sheet: Sheet, board: Board) -> None:
     entries = [(style, label) for _, style, label in CLUSTER_PARTS]
     sheet.heading("Cores of the cluster", entries, filled=True)
     panel = sheet.panel(90, max(total.ours + total.others + total.free for total in shown))
-    floor = [0.0] * len(shown)
+    sums = [0.0] * len(shown)
+    floor = _steps(sheet, shown, sums)
     for part, style, _ in CLUSTER_PARTS:
-        ceiling = [low + getattr(total, part) for low, total in zip(floor, shown, strict=True)]
-        above, below = _steps(sheet, shown, ceiling), _steps(sheet, shown, floor)
-        sheet.drawn.append(drawing.area(panel, above, below, style))
+        for index, total in enumerate(shown):
+            sums[index] += getattr(total, part)
+        ceiling = _steps(sheet, shown, sums)
+        sheet.drawn.append(drawing.area(panel, ceiling, floor, style))
         floor = ceiling
 
 

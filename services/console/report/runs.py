@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
+from math import ceil
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -45,10 +46,13 @@ def utilisation(samples: Sequence[CpuSample], from_s: float, to_s: float) -> flo
     The kernel counts these seconds; requests do not matter.
     """
     inside = [sample for sample in samples if from_s <= sample.at_s <= to_s]
-    if len(inside) < 2 or inside[-1].at_s == inside[0].at_s:
+    if not inside:
         return 0.0
-    used = inside[-1].seconds - inside[0].seconds
-    return used / ((inside[-1].at_s - inside[0].at_s) * inside[-1].allocatable)
+    first, last = inside[0], inside[-1]
+    if last.at_s == first.at_s:
+        return 0.0
+    used = last.seconds - first.seconds
+    return used / ((last.at_s - first.at_s) * last.allocatable)
 
 
 def utilisation_over_time(
@@ -249,12 +253,15 @@ def _plot_jobs(axes: Any, run: SimulatedRun, unit_s: float, most: int) -> None:
             bars.append((from_s / unit_s, (to_s - from_s) / unit_s))
             shades.append(_shade(tasks / most))
         axes.broken_barh(bars, (row, 0.9), facecolors=shades)
-    axes.set_ylim(len(run.records), 0)
+    jobs = len(run.records)
+    axes.set_ylim(jobs, 0)
     axes.set_ylabel(run.policy)
-    every = -(-len(run.records) // NAMES_MOST) or 1
-    named = range(0, len(run.records), every)
-    names = [run.records[row].work.job for row in named]
-    axes.set_yticks([row + 0.45 for row in named], names, fontsize=SMALL)
+    every = ceil(jobs / NAMES_MOST) or 1
+    middles, names = [], []
+    for row in range(0, jobs, every):
+        middles.append(row + 0.45)
+        names.append(run.records[row].work.job)
+    axes.set_yticks(middles, names, fontsize=SMALL)
 
 
 def _shade_legend(most: int) -> list[Any]:

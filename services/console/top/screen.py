@@ -89,9 +89,11 @@ def draw_screen(
     if board.nodes or not look.reading:
         held = {job.key: job.held_resources for job in jobs if job.held}
         parts.append(sum_lines(board.totals, held, letters, width))
-    parts += _title("nodes", len(board.nodes), space.nodes, _empty_text(look, NO_NODES))
+    no_nodes = _empty_text(look, NO_NODES)
+    parts += _title("nodes", len(board.nodes), space.nodes, no_nodes)
     if board.nodes:
-        parts.append(node_table(shown_first(board.nodes.values(), space.nodes), letters, width))
+        nodes = shown_first(board.nodes.values(), space.nodes)
+        parts.append(node_table(nodes, letters, width))
     no_jobs = _empty_text(look, f"none; {HOW_TO_SUBMIT}")
     reason = _first_reason(jobs, letters, width)
     parts += _title("jobs", len(jobs), space.jobs, no_jobs, reason)
@@ -246,13 +248,15 @@ def _by_name(node: Node) -> tuple[str | int, ...]:
 def sum_lines(totals: Totals, load: Mapping[str, Resources], letters: Letters, width: int) -> Table:
     """Draw the sums of all nodes: a line for cores, a line for memory. `load`: held by each job."""
     t = totals
+    cpu = (t.ours, t.others, t.free, t.allocatable, t.used)
+    memory = (t.ours_gib, t.others_gib, t.free_gib, t.allocatable_gib, t.used_gib)
+    cores_text = _sum_text(cores, cpu, "cores")
+    gib_text = _sum_text(gib, memory, "GiB")
+    left = width - max(len(cores_text), len(gib_text)) - 12
+    room = max(min(left, WIDEST_BAR), 8)
     by_cores = {job: held.cpu for job, held in load.items()}
-    by_gib = {job: held.memory_gib for job, held in load.items()}
-    cores_text = _sum_text(cores, (t.ours, t.others, t.free, t.allocatable, t.used), "cores")
-    amounts = (t.ours_gib, t.others_gib, t.free_gib, t.allocatable_gib, t.used_gib)
-    gib_text = _sum_text(gib, amounts, "GiB")
-    room = max(min(width - max(len(cores_text), len(gib_text)) - 12, WIDEST_BAR), 8)
     cores_bar = load_bar(by_cores, t.others, t.free, letters, room)
+    by_gib = {job: held.memory_gib for job, held in load.items()}
     gib_bar = load_bar(by_gib, t.others_gib, t.free_gib, letters, room)
     table = plain_table(("", "", ""))
     table.add_row(Text("all nodes", "bold"), cores_bar, cores_text)

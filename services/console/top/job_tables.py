@@ -206,10 +206,11 @@ the usual one.
 """
 GAP, LEAST_WHY = 2, 24
 """Columns between two cells; the least columns of a cause that is folded."""
-UNDER_WAY = dict.fromkeys(("Starting", "Scaling", "Resuming"), "yellow")
 PHASES = {
     "Running": "green",
-    **UNDER_WAY,
+    "Starting": "yellow",
+    "Scaling": "yellow",
+    "Resuming": "yellow",
     "Failed": "bold red",
     SILENT: "bold red",
     "Cancelled": "dim",

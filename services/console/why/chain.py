@@ -267,9 +267,8 @@ def _merge_alike(steps: Sequence[Step]) -> list[tuple[Step, list[Step]]]:
 
 
 def _job_name(step: Step) -> str:
-    return (
-        f"{getattr(step.entry.message, 'namespace', '')}/{getattr(step.entry.message, 'job', '')}"
-    )
+    message = step.entry.message
+    return f"{getattr(message, 'namespace', '')}/{getattr(message, 'job', '')}"
 
 
 def _more(step: Step, more: Sequence[Step], zero_s: float) -> str:

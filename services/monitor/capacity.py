@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from services.monitor.facts import Amount, NodeFact, PodFact
+from shared.kube.objects import GIB
 from shared.messages import CapacityChanged, OwnPod, Resources
 from shared.runtime.metrics import Family, Labels, Measure
 
@@ -114,7 +115,9 @@ class ClusterPicture:
     def replace_nodes(self, nodes: Iterable[NodeFact], revision: str) -> set[str]:
         """Take the complete list of nodes; known ones that are not in it are gone."""
         names = set(self.nodes)
-        names.update(name for name, fact in self.published.items() if not fact.gone)
+        for name, fact in self.published.items():
+            if not fact.gone:
+                names.add(name)
         self.nodes = {node.name: node for node in nodes}
         return self._touch(names | set(self.nodes), revision)
 
@@ -169,7 +172,8 @@ class ClusterPicture:
         return changes
 
     def _changed_fact(self, name: str, now: float) -> CapacityChanged | None:
-        last, revision = self.published.get(name), self.revisions.get(name, "")
+        last = self.published.get(name)
+        revision = self.revisions.get(name, "")
         if name in self.nodes:
             pods = self.bound.get(name, {}).values()
             fact = node_capacity(self.nodes[name], pods, revision, now)
@@ -180,7 +184,6 @@ class ClusterPicture:
         return None if is_unchanged(last, fact) else fact
 
 
-GIB = 1 << 30  # bytes
 SHARES = (
     "by share: allocatable, free of every pod's requests, or requested by the pods of jobs (ours)."
 )
@@ -241,10 +244,13 @@ def _shares(facts: list[CapacityChanged], amount: AmountOf) -> dict[Labels, floa
 
 
 def _states(facts: list[CapacityChanged]) -> dict[Labels, float]:
-    cordoned = sum(fact.ready and not fact.schedulable for fact in facts)
-    unready = sum(not fact.ready for fact in facts)
-    return {
-        ("ready",): len(facts) - cordoned - unready,
-        ("cordoned",): cordoned,
-        ("unready",): unready,
-    }
+    nodes: dict[Labels, float] = {("ready",): 0, ("cordoned",): 0, ("unready",): 0}
+    for fact in facts:
+        if not fact.ready:
+            state = "unready"
+        elif fact.schedulable:
+            state = "ready"
+        else:
+            state = "cordoned"
+        nodes[state,] += 1
+    return nodes

@@ -8,12 +8,14 @@ exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
+from msgspec.structs import replace
 
 from shared.bounds import within_bounds
+from shared.kube.labels import JOB, MANAGED_BY, OURS
 from shared.kube.objects import GIB, GPU, ApiObject, MalformedObject, whole_units
 from shared.messages import Resources, Taint
 
@@ -61,12 +63,6 @@ def read_amount(named: Mapping[str, object] | None) -> Amount:
     return Amount(*counted)
 
 
-def sum_amounts(amounts: Iterable[Amount]) -> Amount:
-    return sum(amounts, Amount())
-
-
-MANAGED_BY, OURS = "app.kubernetes.io/managed-by", "weir"
-JOB_LABEL = "weir.dev/job"
 UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z", max_length=253)]
 """A DNS subdomain, as all names of nodes and pods are. A subject contains the name of a node."""
@@ -143,6 +139,7 @@ class PodObject(ApiObject, frozen=True):
 
     def fact(self) -> PodFact:
         labels = self.metadata.labels or {}
+        is_ours = labels.get(MANAGED_BY) == OURS
         spec = self.spec or PodSpec()
         status = self.status or PodStatus()
         return PodFact(
@@ -151,7 +148,7 @@ class PodObject(ApiObject, frozen=True):
             name=self.metadata.name,
             node=spec.node_name or "",
             requests=effective_request(spec, status),
-            job=labels.get(JOB_LABEL, "") if labels.get(MANAGED_BY) == OURS else "",
+            job=labels.get(JOB, "") if is_ours else "",
             terminating=self.metadata.deletion_timestamp is not None,
             ended=status.phase in ("Succeeded", "Failed"),
         )
@@ -177,6 +174,12 @@ class NodeStatus(ApiObject, frozen=True):
     allocatable: dict[str, str | int | float] | None = None
     conditions: list[Condition] | None = None
 
+    def is_ready(self) -> bool:
+        return any(
+            condition.type == "Ready" and condition.status == "True"
+            for condition in self.conditions or ()
+        )
+
 
 class NodeObject(ApiObject, frozen=True):
     metadata: ObjectMeta
@@ -184,16 +187,18 @@ class NodeObject(ApiObject, frozen=True):
     status: NodeStatus | None = None
 
     def fact(self) -> NodeFact:
-        spec, status = self.spec or NodeSpec(), self.status or NodeStatus()
+        spec = self.spec or NodeSpec()
+        status = self.status or NodeStatus()
+        taints = []
+        for taint in spec.taints or ():
+            taints.append(Taint(key=taint.key, value=taint.value or "", effect=taint.effect))
         return NodeFact(
             uid=self.metadata.uid or self.metadata.name,
             name=self.metadata.name,
             allocatable=read_amount(status.allocatable),
-            ready=any(c.type == "Ready" and c.status == "True" for c in status.conditions or ()),
+            ready=status.is_ready(),
             schedulable=not spec.unschedulable,
-            taints=tuple(
-                Taint(key=t.key, value=t.value or "", effect=t.effect) for t in spec.taints or ()
-            ),
+            taints=tuple(taints),
             labels=self.metadata.labels or {},
         )
 
@@ -225,14 +230,14 @@ def effective_request(spec: PodSpec, status: PodStatus) -> Amount:
     same resource. While a pod or a container is being resized, the larger of request and allocation
     counts.
     """
-    of_containers = container_requests(spec, status)
-    whole = (spec.resources.requests if spec.resources else None) or {}
+    request = container_requests(spec, status)
+    whole = spec.resources.requests if spec.resources else None
     wanted = read_amount(whole).at_least(read_amount(status.allocated_resources))
-    return Amount(
-        milli=wanted.milli if "cpu" in whole else of_containers.milli,
-        bytes=wanted.bytes if "memory" in whole else of_containers.bytes,
-        gpu=of_containers.gpu,
-    ) + read_amount(spec.overhead)
+    if whole and "cpu" in whole:
+        request = replace(request, milli=wanted.milli)
+    if whole and "memory" in whole:
+        request = replace(request, bytes=wanted.bytes)
+    return request + read_amount(spec.overhead)
 
 
 def container_requests(spec: PodSpec, status: PodStatus) -> Amount:
@@ -241,8 +246,12 @@ def container_requests(spec: PodSpec, status: PodStatus) -> Amount:
 
     A sidecar is an init container that restarts always.
     """
-    has = {s.name: read_amount(s.allocated_resources) for s in status.container_statuses or ()}
-    sidecars, peak = Amount(), Amount()
+    allocated = {}
+    for container_status in status.container_statuses or ():
+        allocated[container_status.name] = read_amount(container_status.allocated_resources)
+
+    sidecars = NOTHING
+    peak = NOTHING
     for container in spec.init_containers or ():
         wanted = _requested_amount(container)
         if container.restart_policy == "Always":
@@ -250,11 +259,15 @@ def container_requests(spec: PodSpec, status: PodStatus) -> Amount:
             peak = peak.at_least(sidecars)
         else:
             peak = peak.at_least(sidecars + wanted)
-    running = sum_amounts(
-        _requested_amount(c).at_least(has.get(c.name, Amount())) for c in spec.containers or ()
-    )
+
+    running = NOTHING
+    for container in spec.containers or ():
+        wanted = _requested_amount(container)
+        running = running + wanted.at_least(allocated.get(container.name, NOTHING))
     return (running + sidecars).at_least(peak)
 
 
 def _requested_amount(container: Container) -> Amount:
-    return read_amount(container.resources.requests if container.resources else None)
+    if container.resources is None:
+        return NOTHING
+    return read_amount(container.resources.requests)

@@ -173,10 +173,12 @@ class QuotaObject(ApiObject, frozen=True):
     status: QuotaStatus | None = None
 
     def bounds(self) -> tuple[QuotaBound, ...]:
-        spec, status = self.spec or QuotaSpec(), self.status or QuotaStatus()
+        spec = self.spec or QuotaSpec()
+        status = self.status or QuotaStatus()
         if not spec.holds_tasks():
             return ()
-        hard, used = status.hard or spec.hard or {}, status.used or {}
+        hard = status.hard or spec.hard or {}
+        used = status.used or {}
         bounds = []
         for resource in sorted(hard.keys() & COUNTED.keys()):
             bound = QuotaBound(
@@ -204,10 +206,15 @@ class LimitRangeObject(ApiObject, frozen=True):
     spec: LimitRangeSpec | None = None
 
     def task_bounds(self) -> TaskBounds:
-        limits = (self.spec and self.spec.limits) or ()
-        of_tasks = [limit for limit in limits if limit.type in OF_TASKS]
-        least = _combine(max, [limit.min for limit in of_tasks])
-        most = _combine(min, [limit.max for limit in of_tasks])
+        spec = self.spec or LimitRangeSpec()
+        minima = []
+        maxima = []
+        for limit in spec.limits or ():
+            if limit.type in OF_TASKS:
+                minima.append(limit.min)
+                maxima.append(limit.max)
+        least = _combine(max, minima)
+        most = _combine(min, maxima)
         return TaskBounds(
             limit_range=self.metadata.name,
             least=within_bounds(Resources(**least)),
@@ -243,8 +250,8 @@ def _namespace(namespace: str | None) -> str:
 
 
 def _to_unit(resource: str, quantity: object) -> float:
-    smallest = whole_units(resource.rpartition("cpu")[1] or resource, quantity)
-    return smallest / COUNTED[resource]
+    counted_as = "cpu" if "cpu" in resource else resource
+    return whole_units(counted_as, quantity) / COUNTED[resource]
 
 
 def _combine(choose: Callable[[list[Any]], Any], limits: list[Quantities | None]) -> dict[str, Any]:
@@ -259,9 +266,6 @@ def _combine(choose: Callable[[list[Any]], Any], limits: list[Quantities | None]
         if amounts:
             combined[name] = choose(amounts)
     return combined
-
-
-# ---------------------------------------------------------------- picture
 
 
 class QuotaPicture(NamespacePicture[QuotaChanged]):
@@ -283,8 +287,9 @@ class QuotaPicture(NamespacePicture[QuotaChanged]):
         )
 
     def differs(self, last: QuotaChanged | None, fact: QuotaChanged) -> bool:
-        before = (last.bounds, last.task_bounds) if last else ((), ())
-        return before != (fact.bounds, fact.task_bounds)
+        if last is None:
+            return bool(fact.bounds or fact.task_bounds)
+        return last.bounds != fact.bounds or last.task_bounds != fact.task_bounds
 
 
 # ---------------------------------------------------------------- claims
@@ -343,7 +348,10 @@ class VolumeObject(ApiObject, frozen=True):
             return tuple(terms)
         if required is None:
             terms = [NodeTerm()]
-        return tuple(msgspec.structs.replace(term, labels=(*term.labels, *zones)) for term in terms)
+        with_zones = []
+        for term in terms:
+            with_zones.append(msgspec.structs.replace(term, labels=(*term.labels, *zones)))
+        return tuple(with_zones)
 
 
 class ClaimSpec(ApiObject, frozen=True):
@@ -391,20 +399,23 @@ def _node_term(term: TermObject) -> NodeTerm:
 
 
 def _requirements(objects: Iterable[RequirementObject] | None) -> tuple[NodeRequirement, ...]:
-    return tuple(_requirement(each.key, each.operator, each.values or ()) for each in objects or ())
+    requirements = []
+    for each in objects or ():
+        requirements.append(_requirement(each.key, each.operator, each.values or ()))
+    return tuple(requirements)
 
 
 def _zone_requirements(labels: Mapping[str, str]) -> tuple[NodeRequirement, ...]:
-    found = [(key, labels[key].split("__")) for key in ZONES if key in labels]
-    return tuple(_requirement(key, "In", values) for key, values in found)
+    requirements = []
+    for key in ZONES:
+        if key in labels:
+            requirements.append(_requirement(key, "In", labels[key].split("__")))
+    return tuple(requirements)
 
 
 def _requirement(key: str, operator: str, values: Iterable[str]) -> NodeRequirement:
     requirement = NodeRequirement(key=key, operator=operator, values=tuple(values))
     return within_bounds(requirement)
-
-
-# ---------------------------------------------------------------- picture
 
 
 class ClaimPicture(NamespacePicture[ClaimsChanged]):

@@ -349,8 +349,10 @@ class VolumeObject(ApiObject, frozen=True):
         if required is None:
             terms = [NodeTerm()]
         with_zones = []
-        for term in terms:
-            with_zones.append(msgspec.structs.replace(term, labels=(*term.labels, *zones)))
+        for reachable in terms:
+            with_zones.append(
+                msgspec.structs.replace(reachable, labels=(*reachable.labels, *zones))
+            )
         return tuple(with_zones)
 
 

@@ -57,7 +57,7 @@ def _resumption_faults(resumed: Body, before: int, longest_s: float) -> list[str
         faults.append(f"{name} took over from {resumed.get('previous')}, and not from {before}")
     pause_s = resumed.get("pause_s")
     if pause_s is None:
-        faults.append(f"the pause of {name} does not exist")
+        faults.append(f"the pause of {name} is not known")
     elif pause_s > longest_s:
         faults.append(f"the pause of {name} was {pause_s:g} s, above {longest_s:g} s")
     return faults

@@ -376,7 +376,7 @@ def _reader_reasons(job: Job, request: JobRequested) -> Iterator[str]:
     if blocks and reader_blocks(request) > blocks:
         tasks = blocks * READERS_BLOCK // READERS_PER_TASK
         yield (
-            f"workers.max: more than {tasks} tasks (ps, workers and a chief), "
+            f"workers.max: more than {format_count(tasks, 'task')} (ps, workers and a chief), "
             "the most that the job's credentials allow"
         )
 

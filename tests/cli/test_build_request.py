@@ -121,7 +121,7 @@ async def test_submit_without_a_file_is_wrong_use(prompt: Prompt) -> None:
     for words in ([], ["--dry-run"], ["--print"]):
         said = await prompt("submit", *words, "--nats", "nats://127.0.0.1:1")
 
-        assert said.code == 2 and "which job?" in said.err
+        assert said.code == 2 and "no job is given: " in said.err
 
 
 async def test_a_missing_file_is_an_error(prompt: Prompt, folder: Path) -> None:

@@ -276,7 +276,9 @@ def test_errors_have_no_traceback() -> None:
     )
 
     assert ended.returncode == 1 and ended.stdout == ""
-    assert ended.stderr.splitlines()[-1].endswith("elsewhere give --nats URL or set WEIR_NATS_URL.")
+    assert ended.stderr.splitlines()[-1].endswith(
+        "elsewhere, give --nats URL or set WEIR_NATS_URL."
+    )
     assert "Traceback" not in ended.stderr
 
 

@@ -56,7 +56,7 @@ def load_settings(kind: type[C], service: str, environ: Mapping[str, str]) -> C:
     values, wrong = {}, []
     for name, text in environ.items():
         if name not in known:
-            wrong += _misspelt(name, own, known)
+            wrong += _misspelt_setting_errors(name, own, known)
             continue
         field = known[name]
         try:
@@ -73,17 +73,16 @@ def _name(field: str, own: str, common: set[str]) -> str:
     return f"WEIR_{field.upper()}" if field in common else own + field.upper()
 
 
-def _misspelt(name: str, own: str, known: Mapping[str, str]) -> list[str]:
-    """Return an error if an unknown name has the service's prefix or resembles a known name. Other
-    services' names are ignored.
+def _misspelt_setting_errors(name: str, own: str, known: Mapping[str, str]) -> list[str]:
+    """Return an error if an unknown name has the service's prefix or resembles a known name.
+
+    The settings of other services are ignored.
     """
     meant = get_close_matches(name, known, n=1, cutoff=ALIKE)
     if not name.startswith(own) and not meant:
         return []
-    return [
-        f"{name}: no such setting; "
-        + (f"did you mean {meant[0]}?" if meant else f"there are {', '.join(sorted(known))}")
-    ]
+    hint = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(sorted(known))}"
+    return [f"{name}: no such setting; {hint}"]
 
 
 def _missing(kind: type[C], known: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:

@@ -1,10 +1,11 @@
-"""The commands of `weir`: one module each, with `EXAMPLES` for its help and a click command `run`
-that returns an exit code (`services/console/trouble.py`).
+"""The commands of `weir`: a module for each, with `run`, decorated by `command_line.command`.
+`services/__main__.py` lists them in `COMMANDS`.
 
-Law: a command publishes and reads only with the permissions of its credentials, like any NATS
-client, and knows only the messages. Results go to standard output. Errors and hints go to standard
-error, in a line or two with the remedy, never as a traceback.
+Law: a command publishes and reads only what any NATS client with its credentials could, and knows
+only what the messages contain. Results go to standard output. Errors go to standard error: the
+cause and the remedy in a line or two, never a traceback. Each command has `EXAMPLES`, which its
+help shows; `services/console/trouble.py` has the exit codes.
 
-Read first: `submit.py`, then `events.py`. The pictures and tables of commands are in
-`services/console`.
+Read first: `suspend.py`, then `submit.py`. The text and tables of commands are in
+`services/console`; the tests of a program by `weir doctor` are in `services/trainer/doctor`.
 """

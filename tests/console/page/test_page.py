@@ -252,8 +252,8 @@ async def test_a_job_before_its_training_shows_no_unknown_number(
         watch.show(log.say(resumed(1)))
         await until(
             tab,
-            "document.getElementById('job-word').textContent.includes('its first report is to"
-            " come')",
+            "document.getElementById('job-word').textContent.includes('its first report has"
+            " not come yet')",
         )
         watch.show(log.say(progress(100)))
         await until(tab, "document.getElementById('job-word').hidden")

@@ -278,7 +278,7 @@ def test_a_job_file_without_a_program_is_wrong_use(
         ),
         (
             "def model(): ...\n",
-            "Weir's README.md, Write a training program, says what each function gives",
+            "Weir's README.md, Write a training program, explains each function",
         ),
     ],
 )

@@ -78,7 +78,7 @@ class CommandGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not ctx.resilient_parsing:
-            from services.cli.suggest import describe_unknown_command
+            from services.cli.command_line import describe_unknown_command
 
             raise UnknownCommand(describe_unknown_command(args, COMMANDS), ctx)
         return super().resolve_command(ctx, args)
@@ -93,7 +93,7 @@ class CommandGroup(click.Group):
 
     def known_names(self, kind: str, namespace: str | None, only_open: bool) -> list[str]:
         """Return the names on the bus that complete a word of a command."""
-        from services.cli.known_names import known_names
+        from services.cli.completion import known_names
 
         return known_names(kind, namespace, only_open)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from services.cli import connection, job_status
+from services.cli import connection
 from services.cli.command_line import (
     Arguments,
     command,
@@ -13,7 +13,7 @@ from services.cli.command_line import (
     nats_option,
     timeout_option,
 )
-from services.cli.job_status import Standing, job_standing
+from services.cli.connection import Standing, job_standing
 from services.console.trouble import DONE, Trouble
 from shared.bus.bus import Bus
 from shared.bus.consumer import StoredMessage
@@ -38,7 +38,7 @@ async def cancel_job(bus: Bus, args: Arguments) -> int:
     name = f"{request.namespace}/{request.job}"
     await require_open(bus, name, request.key())
     sequence = await bus.request(request)
-    end = await job_status.first_message(
+    end = await connection.first_message(
         bus, (JobFinished,), sequence, lambda _: True, args.timeout, request.key()
     )
     if end is None:

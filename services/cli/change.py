@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import uuid
 
-from services.cli import connection, job_status
+from services.cli import connection
 from services.cli.cancel import require_open
 from services.cli.command_line import (
     Arguments,
@@ -113,7 +113,7 @@ async def request_change(bus: Bus, change: Change, within_s: float) -> JobChange
     def is_answer(message: JobChanged | ChangeRejected) -> bool:
         return _answered_request(message) == sequence
 
-    answer = await job_status.first_message(
+    answer = await connection.first_message(
         bus, ANSWERS, sequence, is_answer, within_s, change.key()
     )
     if answer is None:

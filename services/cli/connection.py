@@ -4,6 +4,9 @@ The address of NATS is the first of these: `--nats`; WEIR_NATS_URL; the file of 
 in the current folder, or in the nearest one above it; the usual address of NATS. The credentials
 are those of WEIR_NATS_CREDENTIALS, else those that `weir up` wrote for the server at that address.
 If the address of NATS is from `weir up`, that of Kubernetes is, too; otherwise kubeconfig gives it.
+
+`first_message` waits for the answer to a request. `job_standing` returns if a job's name is in use,
+from the newest order of each kind on the name.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from pathlib import Path
+from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,12 +25,16 @@ from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
 from services.cli.command_line import NATS_URL, Arguments
+from services.console.bus_reader import read_entries
 from services.console.trouble import WRONG_USE, Trouble
 from shared.auth.keyring import credentials_file
 from shared.bus.bus import Bus
 from shared.bus.client import Refused, ResilientClient, connect_client
+from shared.bus.log_reader import StreamQuery
 from shared.bus.publisher import is_no_room
+from shared.bus.subjects import pattern, stream_holding
 from shared.bus.tail import NotAdmitted, TooManyReaders
+from shared.messages import Message
 from shared.runtime.process import cancel_tasks
 
 FILE = Path(".weir/connection.json")
@@ -259,3 +268,48 @@ def _explain_failure(error: Exception, connection: Connection) -> str:
     if isinstance(error, APIError):
         return f"{where} refuses: {error.description}"
     return f"{where} does not answer: {error or type(error).__name__}\n{ELSEWHERE}"
+
+
+Standing = Literal["unknown", "open", "over"]
+
+
+def job_standing(requested: int, accepted: int, rejected: int, finished: int) -> Standing:
+    """Return the standing of a job's name. Each argument is the uid in the newest message of its
+    kind, 0 if there is none. A rejected request for the name of a running job changes nothing.
+    """
+    if not requested and not accepted:
+        return "unknown"
+    if accepted and accepted != finished:
+        return "open"
+    answered = requested in (0, accepted, rejected)
+    return "over" if answered else "open"
+
+
+M = TypeVar("M", bound=Message)
+
+
+async def first_message(
+    bus: Bus,
+    kinds: tuple[type[M], ...],
+    after: int,
+    is_wanted: Callable[[M], bool],
+    within_s: float,
+    key: str = ">",
+) -> M | None:
+    """Return the first wanted order of these kinds that is stored after the sequence `after`. Return
+    None if none comes within `within_s` seconds.
+    """
+    wanted = StreamQuery(
+        stream_holding(pattern(kinds[0])), [pattern(kind, key) for kind in kinds], after=after
+    )
+    try:
+        async with (
+            asyncio.timeout(within_s),
+            aclosing(read_entries(bus, [wanted], follow=True)) as entries,
+        ):
+            async for entry in entries:
+                if isinstance(entry.message, kinds) and is_wanted(entry.message):
+                    return entry.message
+    except TimeoutError:
+        return None
+    return None

@@ -20,8 +20,8 @@ from services.cli.command_line import (
     option,
 )
 from services.cli.terminal import Terminal
+from services.console.bus_reader import read_entries
 from services.console.log_entry import Entry, entry_filters
-from services.console.log_reader import read_entries
 from services.console.text.event_lines import (
     encode_dead_letter,
     format_dead_letter,

@@ -22,9 +22,8 @@ from services.cli.command_line import (
     option,
 )
 from services.cli.terminal import Terminal
-from services.console.job_view_reader import follow_views
+from services.console.bus_reader import follow_views, read_entries
 from services.console.log_entry import Entry, entry_filters
-from services.console.log_reader import read_entries
 from services.console.text.event_lines import (
     date_and_time,
     event_json,

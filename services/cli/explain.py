@@ -23,8 +23,8 @@ from services.cli.command_line import (
     nats_option,
     option,
 )
+from services.console.bus_reader import follow_views
 from services.console.dry_run import rules_from_environment
-from services.console.job_view_reader import follow_views
 from services.console.log_history import read_past, with_event
 from services.console.trouble import DONE, WRONG_USE, Trouble
 from services.console.why.explanation import format_explanation, no_job_to_explain

@@ -22,7 +22,7 @@ from services.cli.command_line import (
     option,
     timeout_option,
 )
-from services.console.log_reader import read_entries
+from services.console.bus_reader import read_entries
 from services.console.trouble import DONE, Trouble
 from shared import checkpoints
 from shared.bus.bus import Bus

@@ -15,7 +15,7 @@ from services.allocator.job_views import JobView
 from services.cli import connection
 from services.cli.command_line import Arguments, command, flag, namespace_option, nats_option
 from services.cli.terminal import table_console
-from services.console.job_view_reader import Views, stored_views, views_with_starts
+from services.console.bus_reader import Views, stored_views, views_with_starts
 from services.console.top.job_tables import jobs_table
 from services.console.trouble import DONE
 from shared.bus.bus import Bus

@@ -30,7 +30,7 @@ from services.cli.command_line import (
     option,
 )
 from services.cli.terminal import Terminal
-from services.console.job_view_reader import follow_views
+from services.console.bus_reader import follow_views
 from services.console.text.log_lines import format_log_line, is_routine, without_repeated_failures
 from services.console.text.sentences import describe_missing_log
 from services.console.trouble import DONE, Trouble

@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from services.cli import connection, job_status, program_file
+from services.cli import connection, program_file
 from services.cli.command_line import FILE, Arguments, argument, command, flag, nats_option
-from services.console.log_reader import read_entries
+from services.console.bus_reader import read_entries
 from services.console.trouble import DONE, FAILED, WRONG_USE, Trouble
 from shared import checkpoints
 from shared.bus.bus import Bus
@@ -143,7 +143,7 @@ async def resume_job(bus: Bus, job: Remains) -> str:
         checkpoint=replace(request.checkpoint, continue_from=job.folder),
     )
     uid = await bus.request(again)
-    answer = await job_status.first_message(
+    answer = await connection.first_message(
         bus, ANSWERS, uid, lambda each: each.uid == uid, ANSWER_S
     )
     if isinstance(answer, JobAccepted):

@@ -21,9 +21,9 @@ from services.cli.command_line import (
     option,
 )
 from services.console.board.board import Board, apply, initial_board
+from services.console.bus_reader import read_entries
 from services.console.log_entry import entry_filters
 from services.console.log_history import beginning_notes
-from services.console.log_reader import read_entries
 from services.console.report.account import Passes, fold_epochs
 from services.console.report.page import contents, report_page
 from services.console.trouble import DONE, WRONG_USE, Trouble

@@ -24,7 +24,7 @@ from nats.errors import Error as NatsError
 
 from services.allocator.job_views import JobView
 from services.allocator.placement.trial import NEVER
-from services.cli import build_request, connection, job_status, program_file
+from services.cli import build_request, connection, program_file
 from services.cli.build_request import PreparedRequest, prepare_request
 from services.cli.command_line import (
     FILE,
@@ -39,11 +39,10 @@ from services.cli.command_line import (
 )
 from services.cli.events import event_printer
 from services.console import job_file
+from services.console.bus_reader import READER_CLOCK_S, follow_views, read_entries
 from services.console.dry_run import dry_run, rules_from_environment
 from services.console.job_file import Fields, example_path
-from services.console.job_view_reader import follow_views
 from services.console.log_entry import Entry, entry_filters
-from services.console.log_reader import READER_CLOCK_S, read_entries
 from services.console.trouble import DONE, FAILED, Trouble
 from shared.auth.permissions import API
 from shared.bus.bus import Bus
@@ -107,7 +106,7 @@ async def submit_job(request: PreparedRequest, bus: Bus, args: Arguments) -> int
         await program_file.store_program(bus, request.program, namespace)
     uid = await publish_request(bus, request.fields, request.file.name)
     where = _answer_key(bus, request.fields)
-    answer = await job_status.first_message(
+    answer = await connection.first_message(
         bus, ANSWERS, uid, lambda a: a.uid == uid, args.timeout, where
     )
     if answer is None:

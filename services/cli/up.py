@@ -23,8 +23,8 @@ from nats.errors import Error as NatsError
 from services.allocator.job_views import ENDED, JobView
 from services.cli.command_line import FILE, Arguments, command, option
 from services.cli.page import PORT as PAGE_PORT
+from services.console.bus_reader import follow_views
 from services.console.job_file import example_path, read_text
-from services.console.job_view_reader import follow_views
 from services.console.trouble import WRONG_USE, Trouble
 from services.local.cluster_spec import ClusterSpec, InvalidClusterFile, NodeSpec, parse_cluster
 from services.local.kubelet.container import KubeletSettings

@@ -20,8 +20,8 @@ from services.cli.command_line import (
     nats_option,
 )
 from services.cli.terminal import Terminal
+from services.console.bus_reader import CLUSTER_CLOCKS_S, read_entries
 from services.console.log_entry import Entry, entry_filters, event_name, parse_event_name
-from services.console.log_reader import CLUSTER_CLOCKS_S, read_entries
 from services.console.text.event_lines import event_fields
 from services.console.trouble import DONE, Trouble
 from services.console.why.chain import (

@@ -22,8 +22,8 @@ from services.allocator.placement.trial import describe_resources as amount
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, apply, with_last_fact
+from services.console.bus_reader import read_entries
 from services.console.log_entry import entry_filters
-from services.console.log_reader import read_entries
 from services.console.trouble import WRONG_USE, Trouble
 from services.whatif.proposal import Effect, Outlook, outlook
 from shared.bus.bus import Bus

@@ -16,8 +16,8 @@ from nats.js.errors import NotFoundError
 from services.allocator import snapshot
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, with_last_fact
+from services.console.bus_reader import CLUSTER_CLOCKS_S, read_entries
 from services.console.log_entry import entry_filters
-from services.console.log_reader import CLUSTER_CLOCKS_S, read_entries
 from services.whatif.event_log import History, LogEntry, Moment, is_cause
 from services.whatif.explain.explanation import DecisionRecord
 from shared.bus.bus import Bus

@@ -19,7 +19,7 @@ from services.allocator.policies.registry import POLICIES
 from services.allocator.service import Settings, start
 from services.cli.cancel import cancel_job
 from services.cli.command_line import Arguments
-from services.console.job_view_reader import follow_views
+from services.console.bus_reader import follow_views
 from shared.auth.permissions import ALLOCATOR, JOB, MONITOR, OPERATOR, SUBMITTER
 from shared.bus import bus as wire
 from shared.bus import programs, subjects

@@ -20,7 +20,7 @@ from click.shell_completion import ShellComplete
 
 from services.__main__ import COMMANDS, WEIR
 from services.allocator.policies.registry import POLICIES
-from services.cli import known_names
+from services.cli import completion
 from services.cli.command_line import JOB_NAME, NAMESPACE, Value
 from services.cli.completion import SHELLS, completion_script
 from shared.bus.bus import Bus
@@ -112,7 +112,7 @@ async def test_completed_names_are_of_the_commands_bus_and_namespace(
     typed: tuple[str, ...],
     fitting: list[str],
 ) -> None:
-    monkeypatch.setattr(known_names, "ANSWER_S", 60.0)
+    monkeypatch.setattr(completion, "ANSWER_S", 60.0)
     monkeypatch.setenv("WEIR_NATS_URL", nats_url)
     for job, where in (("digits", "default"), ("clicks", "default"), ("diabetes", "red")):
         await shown(bus, job, where)
@@ -123,7 +123,7 @@ async def test_completed_names_are_of_the_commands_bus_and_namespace(
 async def test_cancel_completes_only_unfinished_jobs(
     bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_names, "ANSWER_S", 60.0)
+    monkeypatch.setattr(completion, "ANSWER_S", 60.0)
     monkeypatch.setenv("WEIR_NATS_URL", nats_url)
     await shown(bus, "digits", phase="Running")
     await shown(bus, "ended", phase="Succeeded")

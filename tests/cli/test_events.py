@@ -14,8 +14,8 @@ import pytest
 from services.allocator.job_views import JobView
 from services.cli.events import print_by_day
 from services.cli.terminal import Terminal
+from services.console.bus_reader import read_entries
 from services.console.log_entry import Entry, entry_filters
-from services.console.log_reader import read_entries
 from shared.auth.permissions import bucket_subject
 from shared.bus import bus as wire
 from shared.bus.bus import Bus

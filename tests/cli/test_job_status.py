@@ -1,6 +1,6 @@
 """Whether there is something to cancel."""
 
-from services.cli.job_status import job_standing
+from services.cli.connection import job_standing
 
 
 def test_a_job_that_was_never_requested_is_unknown() -> None:

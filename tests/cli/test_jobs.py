@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from services.allocator.job_views import JobView
-from services.console.job_view_reader import Views, follow_views, views_with_starts
+from services.console.bus_reader import Views, follow_views, views_with_starts
 from services.console.top.job_tables import HEADINGS
 from shared.bus.bus import Bus
 from shared.bus.subjects import JOBS

@@ -12,8 +12,8 @@ import pytest
 
 from services.__main__ import WEIR
 from services.allocator.job_views import JobView
-from services.cli import connection, known_names
-from services.cli.known_names import typed_namespace
+from services.cli import completion, connection
+from services.cli.completion import typed_namespace
 from shared.bus.bus import Bus
 from shared.bus.subjects import JOBS
 from tests.cli.conftest import Prompt
@@ -22,7 +22,7 @@ from tests.cli.test_jobs import shown
 
 @pytest.fixture
 def patient(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_names, "ANSWER_S", 60.0)
+    monkeypatch.setattr(completion, "ANSWER_S", 60.0)
     monkeypatch.setenv("WEIR_NATS_URL", nats_url)
 
 
@@ -89,7 +89,7 @@ async def test_completion_does_not_wait_for_a_silent_bus(
     """One that only listens: without a limit of its own a command would wait for it as long as any
     other.
     """
-    monkeypatch.setattr(known_names, "ANSWER_S", 0.1)
+    monkeypatch.setattr(completion, "ANSWER_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         monkeypatch.setenv("WEIR_NATS_URL", f"nats://127.0.0.1:{deaf.getsockname()[1]}")
         began_s = time.monotonic()

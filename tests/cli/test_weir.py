@@ -17,8 +17,7 @@ import pytest
 
 import services.cli
 from services.__main__ import COMMANDS, WEIR, overview_text, weir
-from services.cli.command_line import Arguments, exit_code
-from services.cli.suggest import BY_WORD, MEANT
+from services.cli.command_line import BY_WORD, MEANT, Arguments, exit_code
 from services.console.trouble import (
     CODES,
     DONE,

@@ -19,10 +19,9 @@ from nats.errors import Error as NatsError
 from services.allocator import snapshot
 from services.allocator.state.state import State
 from services.console.board.board import apply, initial_board, with_last_fact, with_reason
-from services.console.job_view_reader import follow_views
+from services.console.bus_reader import follow_views, read_entries
 from services.console.log_entry import Entry, entry_filters
 from services.console.log_history import MANY_FACTS
-from services.console.log_reader import read_entries
 from shared.bus.bus import Bus
 from shared.bus.log_reader import LastNodeFacts, StreamQuery, read_last_node_facts
 from shared.bus.subjects import FACTS, ORDERS

@@ -1,5 +1,5 @@
-"""The command `weir`. Each sub-command is a module of `services/cli/`, imported only when it runs or
-its help is shown.
+"""The command `weir`. Each sub-command is a module of `services/cli/`, imported only when it runs
+or its help is shown.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ def _needs_package(name: str, error: ModuleNotFoundError) -> int:
     if package in ("", "services", "shared"):
         raise error
     print(
-        f"weir {name}: {package} is not installed; {INSTALL} installs everything that commands need",
+        f"weir {name}: {package} is not installed; {INSTALL} installs everything that commands"
+        " need",
         file=sys.stderr,
     )
     return FAILED

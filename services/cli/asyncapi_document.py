@@ -78,12 +78,16 @@ KEYS: dict[type[Message], str] = {
 }
 """The end of the subject of the messages that are about no job."""
 HEADERS = {
-    "Nats-Msg-Id": "the server ignores a repeated one: ce-id, then a secret of the publishing process",
+    "Nats-Msg-Id": (
+        "the server ignores a repeated one: ce-id, then a secret of the publishing process"
+    ),
     "ce-specversion": "CloudEvents 1.0",
     "ce-id": "the same for each repetition of a message",
     "ce-type": "dev.weir.<area>.<fact>.v1",
     "ce-source": "the publisher",
-    "ce-subject": "<namespace>.<job>; or the node, the namespace of quotas or claims, or the service",
+    "ce-subject": (
+        "<namespace>.<job>; or the node, the namespace of quotas or claims, or the service"
+    ),
     "ce-time": "the time of publication",
     "content-type": "application/json",
 }

@@ -91,7 +91,9 @@ def run(args: Arguments) -> int:
 
 
 def completion_script(shell: str, weir: click.Command) -> str:
-    """Return the completion script of a shell without running the shell, unlike click's `source()`."""
+    """Return the completion script of a shell without running the shell, unlike click's
+    `source()`.
+    """
     kind = get_completion_class(shell)
     assert kind is not None
     complete = kind(weir, {}, "weir", "_WEIR_COMPLETE")

@@ -296,8 +296,8 @@ async def first_message(
     within_s: float,
     key: str = ">",
 ) -> M | None:
-    """Return the first wanted order of these kinds that is stored after the sequence `after`. Return
-    None if none comes within `within_s` seconds.
+    """Return the first wanted order of these kinds that is stored after the sequence `after`.
+    Return None if none comes within `within_s` seconds.
     """
     wanted = StreamQuery(
         stream_holding(pattern(kinds[0])), [pattern(kind, key) for kind in kinds], after=after

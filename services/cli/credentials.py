@@ -1,5 +1,5 @@
-"""`weir credentials FOLDER`: write the users, keys and permissions of the bus as files, for a server
-of one's own or for Secrets.
+"""`weir credentials FOLDER`: write the users, keys and permissions of the bus as files, for a
+server of one's own or for Secrets.
 """
 
 from __future__ import annotations

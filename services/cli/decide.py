@@ -31,16 +31,20 @@ EXAMPLES = ("weir decide < worlds > decisions", "weir decide --policy dlrover < 
     type=Value(parameters.parse_policy, offers=sorted(POLICIES)),
     default=Rules().policy,
     metavar="NAME",
-    help=f"the policy of jobs that name none (default: {Rules().policy}): {', '.join(sorted(POLICIES))}, "
-    "or module:function",
+    help=(
+        f"the policy of jobs that name none (default: {Rules().policy}):"
+        f" {', '.join(sorted(POLICIES))}, or module:function"
+    ),
 )
 @option(
     "--reserve-after",
     type=AT_LEAST_ZERO,
     default=Rules().reserve_after_s,
     metavar="S",
-    help="reserve capacity for jobs that have waited for so many seconds "
-    f"(default: {Rules().reserve_after_s:g}; 0: never)",
+    help=(
+        "reserve capacity for jobs that have waited for so many seconds "
+        f"(default: {Rules().reserve_after_s:g}; 0: never)"
+    ),
 )
 @help_page(
     "lines",

@@ -1,8 +1,8 @@
 """`weir demo`: a real job grows when the pods of others leave. Nothing stays behind.
 
-A cluster of four small nodes; strangers' pods fill three of them. The digits job starts on the rest,
-the strangers leave in mid-run, and the job takes their place: two to five minutes, longer on a busy
-machine. The last line of standard output is one JSON object.
+A cluster of four small nodes; strangers' pods fill three of them. The digits job starts on the
+rest, the strangers leave in mid-run, and the job takes their place: two to five minutes, longer on
+a busy machine. The last line of standard output is one JSON object.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ BEGINS = (
     "a cluster of four small nodes starts; this takes two to five minutes, longer on a busy machine"
 )
 BASIS = (
-    "static (predicted): not run; every epoch as the mean of the {epochs:.1f} in the {seconds:.1f} s that it trained "
-    "before the decision to grow, with the strangers beside it"
+    "static (predicted): not run; every epoch as the mean of the {epochs:.1f} in the {seconds:.1f}"
+    " s that it trained before the decision to grow, with the strangers beside it"
 )
 ENDS = "the cluster ends, and the picture is drawn"
 
@@ -247,7 +247,8 @@ def _report_result(console: Console, watched: Trial, png: Path) -> int:
 
 
 def _predict_static_run(watched: Trial) -> runs.Run:
-    """Predict the run of a job that keeps its first size, from its speed before the decision to grow.
+    """Predict the run of a job that keeps its first size, from its speed before the decision to
+    grow.
 
     After that decision the speed is no basis: the preparation of the larger generation slows the
     job, which would not happen to a static one.
@@ -262,7 +263,9 @@ def _predict_static_run(watched: Trial) -> runs.Run:
 
 
 def _last_alone(watched: Trial) -> ProgressReported:
-    """Return the last report of the first generation before the decision to grow, else its first."""
+    """Return the last report of the first generation before the decision to grow, else its
+    first.
+    """
     later = [d.decided_s for d in watched.of(AllocationDecided) if d.generation > 1]
     grew_s = later[0] if later else math.inf
     reports: list[ProgressReported] = []

@@ -105,7 +105,9 @@ async def describe_missing_job(bus: Bus, args: Arguments) -> str:
 
 
 def stream_queries(args: Arguments, now: float) -> list[StreamQuery]:
-    """Return a query for each stream that can have the chosen events. Raise `Trouble` if none can."""
+    """Return a query for each stream that can have the chosen events. Raise `Trouble` if none
+    can.
+    """
     since_s = None if args.since is None else args.since(now)
     queries = []
     for stream in selected_streams(args):

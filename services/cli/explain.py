@@ -1,4 +1,5 @@
-"""`weir explain JOB`: the reasons for a job's size at any moment in the log, and the ways to get more.
+"""`weir explain JOB`: the reasons for a job's size at any moment in the log, and the ways to get
+more.
 
 The log is read up to that moment and folded as the allocator folds it. The rules are the
 allocator's own, read from the environment as it reads them.

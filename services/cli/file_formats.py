@@ -1,4 +1,6 @@
-"""The files and lines that `weir simulate` and `weir decide` read: a page of help each, with examples."""
+"""The files and lines that `weir simulate` and `weir decide` read: a page of help each, with
+examples.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`weir forget JOB`: remove a finished job's messages from the bus and, on request, its checkpoints."""
+"""`weir forget JOB`: remove a finished job's messages from the bus and, on request, its
+checkpoints.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,10 @@ from shared.text import format_count
 EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow")
 NO_RETRIES = urllib3.Retry(0)
 CHUNK = 4096
-LEFT_OUT = "weir logs: left out {lines} of Weir, of TensorFlow's start and of repetitions; --all shows them"
+LEFT_OUT = (
+    "weir logs: left out {lines} of Weir, of TensorFlow's start and of repetitions; --all shows"
+    " them"
+)
 ELSEWHERE = (
     "`weir up` is found from its own folder and those below, elsewhere give --kube URL "
     f"(usually {connection.KUBE})."
@@ -57,8 +60,10 @@ ELSEWHERE = (
     "task",
     required=False,
     metavar="[TASK]",
-    help="a role, or one task of it by its pod's number: worker, worker-2 (default: chief); "
-    f"with `weir up` also those of the last {format_count(PODS, 'deleted pod')}",
+    help=(
+        "a role, or one task of it by its pod's number: worker, worker-2 (default: chief); "
+        f"with `weir up` also those of the last {format_count(PODS, 'deleted pod')}"
+    ),
 )
 @flag("-f", "--follow", help="go on with new output")
 @flag("-a", "--all", help="also lines of Weir, TensorFlow's start, repetitions")

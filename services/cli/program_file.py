@@ -155,19 +155,20 @@ LEADER_S, AGAIN_S = 3.0, 0.2
 """Seconds that a bucket without an answer may take to elect a leader, and between two attempts."""
 NOTHING = digest(b"")
 UNPROVISIONED = (
-    "namespace {0} is not provisioned on this bus: it has no bucket for the programs of its jobs. Nothing was sent.\n"
-    "To provision it, list it in WEIR_JOB_NAMESPACES and apply the overlay again, or run "
-    "`weir streams create --namespace {0}` with the setup credentials; for `weir up`, name it under `quotas:` in the "
-    "cluster file."
+    "namespace {0} is not provisioned on this bus: it has no bucket for the programs of its jobs."
+    " Nothing was sent.\nTo provision it, list it in WEIR_JOB_NAMESPACES and apply the overlay"
+    " again, or run `weir streams create --namespace {0}` with the setup credentials; for `weir"
+    " up`, name it under `quotas:` in the cluster file."
 )
 FULL = (
-    "the programs of namespace {0} fill their bucket ({1}). Nothing was sent.\n"
-    "To make room, run `weir streams create --namespace {0} --programs-mib N` with the setup credentials."
+    "the programs of namespace {0} fill their bucket ({1}). Nothing was sent.\nTo make room, run"
+    " `weir streams create --namespace {0} --programs-mib N` with the setup credentials."
 )
 
 
 async def store_program(bus: Bus, body: bytes, namespace: str = DEFAULT_NAMESPACE) -> str:
-    """Store a program in the bucket of its namespace unless it is there complete; return its digest.
+    """Store a program in the bucket of its namespace unless it is there complete; return its
+    digest.
 
     Raises `Trouble` if the namespace has no bucket, or no room in it.
     """

@@ -128,10 +128,15 @@ async def known_folders(bus: Bus) -> set[str]:
 
 
 async def resume_job(bus: Bus, job: Remains) -> str:
-    """Submit the job again, from its newest checkpoint. Return the error, empty if it is accepted."""
+    """Submit the job again, from its newest checkpoint. Return the error, empty if it is
+    accepted.
+    """
     request = job.request
     if program_file.digest(job.program) != request.program.digest:
-        return f"{job.name}: its program was not kept whole; submit it with `checkpoint.continue_from: {job.folder}`"
+        return (
+            f"{job.name}: its program was not kept whole; submit it with `checkpoint.continue_from:"
+            f" {job.folder}`"
+        )
     try:
         digest = await program_file.store_program(bus, job.program, request.namespace)
     except Trouble as trouble:
@@ -156,8 +161,8 @@ async def resume_job(bus: Bus, job: Remains) -> str:
 
 
 class Remains(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of one job. `folder`: the value for `checkpoint.continue_from`. `step`: of the newest
-    complete checkpoint, -1 if there is none.
+    """The files of one job. `folder`: the value for `checkpoint.continue_from`. `step`: of the
+    newest complete checkpoint, -1 if there is none.
     """
 
     folder: str

@@ -1,8 +1,8 @@
 """`weir simulate`: run jobs on a simulated cluster, under one or more policies.
 
-The decisions are those of the real allocator (see `services/whatif/simulator/`). The same seed gives
-the same world to every policy. The command prints a table; options write the figures as JSON and
-draw a picture.
+The decisions are those of the real allocator (see `services/whatif/simulator/`). The same seed
+gives the same world to every policy. The command prints a table; options write the figures as JSON
+and draw a picture.
 """
 
 from __future__ import annotations

@@ -210,8 +210,8 @@ def _job_queries(accepted: JobAccepted, now: float) -> list[StreamQuery]:
 
 
 def _is_about_job(entry: Entry, uid: int) -> bool:
-    """Return False for a message about an earlier job of the same name. A message without a uid, such
-    as a request to cancel, counts as the job's.
+    """Return False for a message about an earlier job of the same name. A message without a uid,
+    such as a request to cancel, counts as the job's.
     """
     return not isinstance(entry.message, JobMessage) or entry.message.uid == uid
 
@@ -227,7 +227,9 @@ WORD_S = 2.0
 
 
 async def warn_if_too_large(bus: Bus, accepted: JobAccepted) -> str:
-    """Return a warning if the job is too large for every node; else, or if unknown, an empty text."""
+    """Return a warning if the job is too large for every node; else, or if unknown, an empty
+    text.
+    """
     try:
         async with asyncio.timeout(WORD_S):
             return size_warning(await _first_reason(bus, accepted))

@@ -1,5 +1,5 @@
-"""Translate a Kubeflow TFJob (kubeflow.org/v1) to a job request. Pure: from a manifest to the fields
-of the request and to remarks on the other fields.
+"""Translate a Kubeflow TFJob (kubeflow.org/v1) to a job request. Pure: from a manifest to the
+fields of the request and to remarks on the other fields.
 
     metadata.name, .namespace           job, namespace
     PS, Worker: replicas                ps, workers: start; min is 1, max an option (default: start)
@@ -9,8 +9,9 @@ of the request and to remarks on the other fields.
     terminationGracePeriodSeconds       grace_s
     annotations weir.dev/...            fields that TFJobs lack: program, epochs, batch, policy, ...
 
-A TFJob's command is not run: Weir needs a program with `model()`, `dataset()` and so on. Every other
-field has a remark (`tfjob_unsupported.py`), except labels and foreign annotations. Kinds of remarks:
+A TFJob's command is not run: Weir needs a program with `model()`, `dataset()` and so on. Every
+other field has a remark (`tfjob_unsupported.py`), except labels and foreign annotations. Kinds of
+remarks:
 
 `wrong`: the request is not possible. `lost`: training may depend on the field, and Weir does not
 support it. `moot`: Weir handles it in its own way. A remark names the remedy, if there is one.
@@ -164,8 +165,8 @@ def _replica_count(replica: Replica | None) -> int:
 
 
 def _common_fields(roles: Mapping[str, Replica], said: Fields) -> Fields:
-    """Return the fields common to all tasks, and the resources of each role. If replicas differ, the
-    worker's image counts, then the chief's.
+    """Return the fields common to all tasks, and the resources of each role. If replicas differ,
+    the worker's image counts, then the chief's.
     """
     replicas = [roles[role] for role in ("worker", "chief", "ps") if role in roles]
     images, graces, volumes = [], [], {}
@@ -189,8 +190,8 @@ def _common_fields(roles: Mapping[str, Replica], said: Fields) -> Fields:
 
 
 def _role_resources(roles: Mapping[str, Replica]) -> Fields:
-    """Return the resources of the chief, ps and worker. In a TFJob without workers the chief trains,
-    so the worker gets the chief's resources.
+    """Return the resources of the chief, ps and worker. In a TFJob without workers the chief
+    trains, so the worker gets the chief's resources.
     """
     given = {**roles, "worker": roles.get("worker", roles.get("chief", Replica()))}
     found = {}
@@ -202,8 +203,8 @@ def _role_resources(roles: Mapping[str, Replica]) -> Fields:
 
 
 def _resource_amounts(required: Requirements | None) -> Fields:
-    """Return the amounts: cpu of the requests, because more is not guaranteed; memory of the limits,
-    because a task may need all of it.
+    """Return the amounts: cpu of the requests, because more is not guaranteed; memory of the
+    limits, because a task may need all of it.
     """
     asked, most = (required and required.requests) or {}, (required and required.limits) or {}
     found = {

@@ -184,8 +184,8 @@ class Trial:
 
 @asynccontextmanager
 async def trial(stack: Stack, ca: str = "") -> AsyncIterator[Trial]:
-    """Watch a stack. A failure of the watch also ends every wait. `ca`: the certificate authority of
-    a bus with TLS.
+    """Watch a stack. A failure of the watch also ends every wait. `ca`: the certificate authority
+    of a bus with TLS.
     """
     connection = await bus.connect(stack.nats_url, "trial", stack.operator, ca)
     broken = asyncio.ensure_future(connection.raise_failure())

@@ -1,7 +1,7 @@
 """`weir why EVENT`: the causes and the effects of an event.
 
-An event is given by its name in `weir events` (`o12`, `f345`), or by its id in `weir events --json`.
-All orders are read; of the facts only those about jobs and nodes in the chain.
+An event is given by its name in `weir events` (`o12`, `f345`), or by its id in `weir events
+--json`. All orders are read; of the facts only those about jobs and nodes in the chain.
 """
 
 from __future__ import annotations

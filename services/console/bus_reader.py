@@ -1,8 +1,8 @@
 """Readers of the bus for commands and the page: stored messages as entries, and the views of jobs.
 
-Entries come from the log (`shared/bus/log_reader.py`). Views come from the bucket `weir-jobs`, which
-the allocator writes. The allocator does not fold the facts of a start; for a job that starts, these
-facts are read here, and its view has the step that the start waits for.
+Entries come from the log (`shared/bus/log_reader.py`). Views come from the bucket `weir-jobs`,
+which the allocator writes. The allocator does not fold the facts of a start; for a job that starts,
+these facts are read here, and its view has the step that the start waits for.
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ def parse_fields(text: str, name: str) -> Fields:
         ) from error
     if not isinstance(fields, dict):
         raise Trouble(
-            f"{name} is not a job request: it has no fields such as `job:` and `program:`; {FIELDS_HINT}",
+            f"{name} is not a job request: it has no fields such as `job:` and `program:`;"
+            f" {FIELDS_HINT}",
             WRONG_USE,
         )
     duplicates = list(_duplicate_fields(root, "", set()))

@@ -91,7 +91,10 @@ def dataset(start, stop):
     return tf.data.Dataset.from_tensor_slices((np.ones((stop - start, 2), "float32"), np.ones((stop - start, 1))))
 """
 DYING = "\nimport os\nprint('on the way')\nos._exit(7)\n"
-SMALL = "job: mine\nprogram: mine.py\nepochs: 1\nbatch: 16\nps: {start: 1, min: 1, max: 4}\nworkers: 1\n"
+SMALL = (
+    "job: mine\nprogram: mine.py\nepochs: 1\nbatch: 16\nps: {start: 1, min: 1, max:"
+    " 4}\nworkers: 1\n"
+)
 Said = tuple[int, str]
 
 
@@ -301,7 +304,10 @@ def test_a_missing_program_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_the_doctor_command_imports_no_tensorflow() -> None:
-    text = "import sys, services.cli.doctor; sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
+    text = (
+        "import sys, services.cli.doctor; sys.exit('tensorflow' in sys.modules or 'keras' in"
+        " sys.modules)"
+    )
 
     assert subprocess.run([sys.executable, "-c", text], timeout=120).returncode == 0
 

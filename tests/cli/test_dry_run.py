@@ -42,7 +42,10 @@ async def test_a_dry_run_shows_placement_and_reason(
         "job default/digits would start now with 1 ps, 1 worker, batch 32",
         "  why: the first size",
         "  where: big: chief, ps, worker",
-        "  policy: config-manager (the job names none; if the cluster uses another, set WEIR_ALLOCATOR_POLICY here)",
+        (
+            "  policy: config-manager (the job names none; if the cluster uses another, set"
+            " WEIR_ALLOCATOR_POLICY here)"
+        ),
     ]
     assert await bus.last_message(JobRequested, "default.digits") is None
     assert (await (await bus.program_store()).status()).size == 0
@@ -133,8 +136,11 @@ async def test_a_dry_run_names_the_substitute_for_an_unknown_policy(
 
     assert said.code == 0 and said.out.splitlines()[-2:] == [
         "  policy: static",
-        "  not sure: policy mine:fair (of default/other) is not known here, so config-manager is asked in its place "
-        f"and may answer otherwise; set {ENROL}, and start in the folder of its module",
+        (
+            "  not sure: policy mine:fair (of default/other) is not known here, so config-manager"
+            f" is asked in its place and may answer otherwise; set {ENROL}, and start in the folder"
+            " of its module"
+        ),
     ]
 
 

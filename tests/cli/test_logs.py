@@ -151,7 +151,8 @@ async def test_logs_shows_the_programs_lines_and_the_number_of_hidden_lines(
 
     assert (said.code, said.out) == (0, "mine\n"), "a job that is over has its logs still"
     assert said.err.endswith(
-        "weir logs: left out 2 lines of Weir, of TensorFlow's start and of repetitions; --all shows them\n"
+        "weir logs: left out 2 lines of Weir, of TensorFlow's start and of repetitions; --all shows"
+        " them\n"
     )
 
 

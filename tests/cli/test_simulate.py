@@ -25,7 +25,10 @@ SURFACES = "model,ps,workers,global_batch,samples_per_second\n" + "".join(
 JOBS = "job,submitted_s,model,samples,global_batch,ps,workers,max_workers\n" + "".join(
     f"job-{number},{30 * number},net,{20_000 + 5_000 * number},64,1,1,8\n" for number in range(6)
 )
-CLUSTER = "nodes:\n  - {count: 3, cpu: 6, memory_gib: 16}\ntenants:\n  - {node: node-2, cpu: 6, from_s: 0, to_s: 120}\n"
+CLUSTER = (
+    "nodes:\n  - {count: 3, cpu: 6, memory_gib: 16}\ntenants:\n  - {node: node-2, cpu: 6, from_s:"
+    " 0, to_s: 120}\n"
+)
 LOSS = "model,samples,loss\nnet,0,2.0\nnet,20000,0.5\n"
 FIGURES = {
     "jct_mean_s",

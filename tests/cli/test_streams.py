@@ -40,8 +40,8 @@ async def test_a_full_stream_has_a_remedy(bus: Bus, nats_url: str, prompt: Promp
 
     assert said.code == 1
     assert (
-        "has no room for it (maximum bytes exceeded); `weir streams create --orders-gib N` makes some"
-        in said.err
+        "has no room for it (maximum bytes exceeded); `weir streams create --orders-gib N` makes"
+        " some" in said.err
     )
 
 

@@ -32,7 +32,10 @@ from tests.cli.conftest import Prompt, closed, parsed
 from tests.conftest import connected
 
 PROGRAM = "".join(f"def {name}(*_): ...\n" for name in REQUIRED)
-GOOD = "job: digits\nprogram: train.py\nepochs: 2\nbatch: 32\nps: 1\nworkers: {start: 1, min: 1, max: 3}\n"
+GOOD = (
+    "job: digits\nprogram: train.py\nepochs: 2\nbatch: 32\nps: 1\nworkers: {start: 1, min: 1, max:"
+    " 3}\n"
+)
 NOWHERE = "nats://127.0.0.1:1"
 WAYS = pytest.mark.parametrize(
     "words", [[], ["--dry-run"], ["--print"]], ids=["asked", "rehearsed", "printed"]
@@ -95,7 +98,10 @@ async def test_submitting_runs_no_program_code(
 async def test_every_error_in_a_file_is_listed_before_connecting(
     prompt: Prompt, tmp_path: Path, words: list[str]
 ) -> None:
-    wrong = "job: My Job\nprogram: trian.py\nepochs: 0\nbatch: many\nps: {start: 3, min: 1, max: 2}\nworkrs: 2\n"
+    wrong = (
+        "job: My Job\nprogram: trian.py\nepochs: 0\nbatch: many\nps: {start: 3, min: 1, max:"
+        " 2}\nworkrs: 2\n"
+    )
     nested = "resources: {worker: {cpus: 1}}\npolicy: best\n"
     file = written(tmp_path, wrong + nested)
 
@@ -205,9 +211,11 @@ async def test_submit_prints_how_to_watch_the_job(nats_url: str, prompt: Prompt,
     said = await prompt("submit", job, "--nats", nats_url)
 
     assert said.out.splitlines()[-1] == "job default/digits is accepted (uid 1)"
-    assert said.err == (
-        f"watch it: `weir events --job digits --follow --nats {nats_url}`, or `weir top --nats {nats_url}`; "
-        f"the program was read, not tried: `weir doctor {job.parent / 'train.py'}`\n"
+    assert (
+        said.err
+        == f"watch it: `weir events --job digits --follow --nats {nats_url}`, or `weir top --nats"
+        f" {nats_url}`; the program was read, not tried: `weir doctor"
+        f" {job.parent / 'train.py'}`\n"
     )
     advised = re.findall("`weir ([a-z]+) ([^`]+)`", said.err)
     assert [parsed(name, *words.split()).params["nats"] for name, words in advised[:2]] == [
@@ -274,7 +282,10 @@ async def test_a_request_with_a_wrong_program_description_is_refused(
 
     said = await prompt("submit", written(tmp_path, by_digest(name)), "--nats", nats_url)
 
-    told = f"  - program.digest: the store has something else as {name}; `weir submit` stores it again\n"
+    told = (
+        f"  - program.digest: the store has something else as {name}; `weir submit` stores it"
+        " again\n"
+    )
     assert said.code == 1 and told in said.err
 
 

@@ -19,7 +19,10 @@ from tests.conftest import NatsServer
 from tests.shared.secured_server import credentials, guarded
 
 PROGRAM = "".join(f"def {name}(*_): ...\n" for name in REQUIRED)
-GOOD = "job: {job}\nnamespace: {namespace}\nprogram: train.py\nepochs: 2\nbatch: 32\nps: 1\nworkers: 1\n"
+GOOD = (
+    "job: {job}\nnamespace: {namespace}\nprogram: train.py\nepochs: 2\nbatch: 32\nps:"
+    " 1\nworkers: 1\n"
+)
 
 
 @pytest.fixture

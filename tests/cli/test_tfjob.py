@@ -71,9 +71,14 @@ def test_a_small_tfjob_loses_nothing() -> None:
     found = asked()
     assert found.describe_remarks("wrong") == found.describe_remarks("lost") == []
     assert found.describe_remarks("moot") == [
-        "no Chief: every job has a chief that hands out the work; `resources` of a Chief say how large it is",
-        "image registry.example/vision/mnist:1.4: must have Weir's trainer in it (FROM weir-trainer); "
-        "--image IMAGE takes another, --image '' the cluster's",
+        (
+            "no Chief: every job has a chief that hands out the work; `resources` of a Chief say"
+            " how large it is"
+        ),
+        (
+            "image registry.example/vision/mnist:1.4: must have Weir's trainer in it (FROM"
+            " weir-trainer); --image IMAGE takes another, --image '' the cluster's"
+        ),
         "PS, Worker: restartPolicy: a lost task is replaced, and training continues",
         "Worker: command: is not run: Weir trains PROGRAM",
         "Worker: args: are not used: put their values into PROGRAM",

@@ -106,8 +106,10 @@ def test_a_second_weir_up_is_refused_with_the_right_reason(
 
     assert codes == [1, 1] and not (tmp_path / "data").exists()
     assert capsys.readouterr().err.splitlines() == [
-        f"weir up: port {nats} is in use: is `weir up` running already? "
-        "If not, choose another one with --nats-port",
+        (
+            f"weir up: port {nats} is in use: is `weir up` running already? "
+            "If not, choose another one with --nats-port"
+        ),
         f"weir up: port {taken} is taken; choose another with --page-port",
     ]
 
@@ -269,8 +271,8 @@ def test_the_next_start_names_some_of_many_jobs() -> None:
         "default.early": (view("early"), saved("/x/ckpt-1234")),
         "team-a.clicks": (view("clicks", namespace="team-a"), None),
     }
-    assert describe_continued(under_way) == (
-        "weir continues the jobs of the previous `weir up`: "
+    assert (
+        describe_continued(under_way) == "weir continues the jobs of the previous `weir up`: "
         "digits from step 1,234 (50 %), early from step 1,234, team-a/clicks from its beginning."
     )
     many = describe_continued(
@@ -314,9 +316,10 @@ def test_a_changed_cluster_is_printed_once_beside_the_earlier_one(cluster: Path)
     said(cluster, "{count: 3, cpu: 1, memory_gib: 6}")
     now = "{name: a, cpu: 0.5, memory_gib: 4}, {name: b, count: 2, cpu: 2, memory_gib: 4, gpu: 1}"
 
-    assert said(cluster, now) == (
-        "The cluster differs from that of the previous `weir up`: "
-        "1 node of 0.5 cpu, 4 GiB, 2 nodes of 2 cpu, 4 GiB, 1 GPU; it was 3 nodes of 1 cpu, 6 GiB.\n"
+    assert (
+        said(cluster, now)
+        == "The cluster differs from that of the previous `weir up`: 1 node of 0.5 cpu, 4 GiB, 2"
+        " nodes of 2 cpu, 4 GiB, 1 GPU; it was 3 nodes of 1 cpu, 6 GiB.\n"
     )
     assert said(cluster, now) == ""
 

@@ -78,8 +78,8 @@ async def test_why_prints_a_table(bus: Bus, nats_url: str, prompt: Prompt) -> No
 
     assert said.code == 0 and "\ncauses\n" in said.out and "\neffects\n" in said.out
     assert (
-        "is to have 1 chief + 1 ps + 2 workers on 1 node, batch 32: grow; learning rate 1 -> 0.5 of the"
-        in said.out
+        "is to have 1 chief + 1 ps + 2 workers on 1 node, batch 32: grow; learning rate 1 -> 0.5"
+        " of the" in said.out
     )
 
 

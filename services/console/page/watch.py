@@ -40,8 +40,8 @@ AT_ONCE = 100
 
 
 class Watch:
-    """Follows the bus; `run` never returns. After each change `changed` is set and replaced by a new
-    event.
+    """Follows the bus; `run` never returns. After each change `changed` is set and replaced by a
+    new event.
     """
 
     def __init__(self, bus: Bus, clock: Callable[[], float] = time.time) -> None:

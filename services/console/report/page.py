@@ -201,12 +201,12 @@ def _pause_section(report: Contents) -> str:
         lead = f"None: a pause is a hand-over, or follows a crash.{_save_cost(story)}"
         return _section("Pauses", lead)
     lead = (
-        f"{lasting(account.paused_s)} in {format_count(account.pauses, 'pause')}, each from the last update"
-        " of one generation (0 on the axis) to the first of the next, by the clocks of the ps: the"
-        " number in its row. Phases are measured by the chiefs, from the order to drain on, and"
-        " drawn so that they end with the pause: the part left of 0 was before the last update and"
-        " does not belong to the pause. Time without a phase is waiting: for a decision, for the"
-        " tasks, and until they have connected, built and traced."
+        f"{lasting(account.paused_s)} in {format_count(account.pauses, 'pause')}, each from the"
+        " last update of one generation (0 on the axis) to the first of the next, by the clocks of"
+        " the ps: the number in its row. Phases are measured by the chiefs, from the order to"
+        " drain on, and drawn so that they end with the pause: the part left of 0 was before the"
+        " last update and does not belong to the pause. Time without a phase is waiting: for a"
+        " decision, for the tasks, and until they have connected, built and traced."
     )
     if account.off_s:
         lead += f" The {lasting(account.off_s)} with the whole cluster off are not included."

@@ -23,7 +23,7 @@ WITHOUT_EXTRAS = ("click", "msgspec", "nats", "nkeys", "psutil", "structlog")
 SHOW_EXAMPLES = """
 from services.cli import doctor, submit
 from services.console import job_file
-print(job_file.BEGIN, *submit.EXAMPLES, *doctor.EXAMPLES, sep="\\n")
+print(job_file.FIELDS_HINT, *submit.EXAMPLES, *doctor.EXAMPLES, sep="\\n")
 print(job_file.examples_folder())
 """
 

@@ -119,5 +119,5 @@ async def test_a_command_that_does_not_trust_the_certificate_prints_only_that(
     out, err = await asyncio.wait_for(process.communicate(), 120)
 
     said, advice = err.decode().splitlines()
-    assert process.returncode and out == b"" and advice.startswith("Is it running?")
+    assert process.returncode and out == b"" and advice.startswith("Start it with `weir up`")
     assert said.startswith("weir jobs: cannot reach NATS") and "certificate verify failed" in said

@@ -50,7 +50,7 @@ def test_a_prospect_knows_if_the_larger_size_is_allowed(most, beyond) -> None:
     story.hear(resumed(1), progress(1, done=100, total=10**7, speed=100.0))
     found = speed_prospect(story.state, KEY, story.rules)
     assert found and found.beyond == beyond
-    assert (", more than was asked for at most: " in lines(why(story))[-1]) == beyond
+    assert (", more than the requested maximum: " in lines(why(story))[-1]) == beyond
 
 
 def test_an_unscalable_job_would_not_be_faster() -> None:

@@ -40,6 +40,10 @@ Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
+LEAST_SHARE = 1e-12
+"""A smaller share of the cores counts as no use of the CPU: a division by it could overflow."""
+
+
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float = 0.03
     """The growth efficiency of a flat container is below this, 1/s."""
@@ -109,7 +113,7 @@ def growth_efficiency(
 def growth_efficiencies(samples: Samples, now: float, interval_s: float, largest: Floats) -> Floats:
     """Return G of each container at `now`, 1/s [containers].
 
-    It is 0 where an interval has no loss, or no CPU was used. `largest` [containers]: loss seen
+    It is 0 if an interval has no loss, or if no CPU was used (at most LEAST_SHARE). `largest` [containers]: loss seen
     before the samples.
     """
     container, at_s, loss, cpu_share = samples
@@ -129,7 +133,7 @@ def growth_efficiencies(samples: Samples, now: float, interval_s: float, largest
     past = (at_s <= now) & has_loss
     scale = _largest_losses(container[past], loss[past], largest)
     has_losses = np.isfinite(new) & np.isfinite(old)
-    known = has_losses & (cpu > 0) & (scale > 0)
+    known = has_losses & (cpu > LEAST_SHARE) & (scale > 0)
     largest_loss = scale[known]
     change = new[known] / largest_loss - old[known] / largest_loss
     progress = np.abs(change) / interval_s

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.allocator.policies.flowcon.growth import (
@@ -64,6 +64,7 @@ def test_without_cpu_there_is_no_growth(share):
 
 
 @given(st.lists(st.one_of(st.none(), st.floats()), max_size=12), st.floats(), st.floats(0, 100))
+@example([None] * 5 + [0.0, 1.0], 5e-324, 40.0)
 def test_growth_is_finite_for_any_readings(losses, share, now):
     assert 0 <= growth_efficiency(samples(*losses, share=share), now, 10.0) < math.inf
 

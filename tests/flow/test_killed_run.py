@@ -34,8 +34,8 @@ ONE_OF_EACH = (
 ONE_OF_EACH += ("services.local.tenant", "orphan")
 NEED_SIGINT = (
     "tests/architecture/test_makefile.py::test_stopping_the_command_stops_the_progress_wrapper",
-    "tests/cli/test_top.py::test_at_a_terminal_it_stays_says_when_it_is_cut_off_and_heals",
-    "tests/cli/test_page.py::test_it_says_where_it_is_answers_there_and_ends_on_ctrl_c",
+    "tests/cli/test_top.py::test_top_on_a_terminal_shows_an_outage_and_recovers",
+    "tests/cli/test_page.py::test_page_prints_its_address_answers_there_and_ends_on_ctrl_c",
 )
 
 

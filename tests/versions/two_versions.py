@@ -95,7 +95,7 @@ class TwoVersions(Stack):
             str(self.folder / "nats"),
         ]
         await self._start("nats", [str(server), *where, "-c", str(file)], {})
-        await self._answers("nats", self.nats_port)
+        await self._wait_for_port("nats", self.nats_port)
 
     async def _run_old(self, code: str, *words: str) -> None:
         environment = {"PYTHONPATH": self.packages[OLD]}

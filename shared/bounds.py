@@ -1,19 +1,16 @@
-"""The bounds of a message's numbers, texts and lists, kept by whoever says it.
+"""Limits on what a message may contain, on facts that wait for their order, and on unknown fields.
 
-A measured value may be beyond the bounds of its field: a speed over a very short time, a pause of a
-job that was stopped for years. The text of a program's error may be longer than its field. A
-message with such a value would become a dead letter, and all else that it says would be lost.
+`within_bounds` clamps the measured values of a message, and shortens its texts and lists. A value
+may be beyond the bounds of its field: a speed over a very short time, a pause of a job that was
+stopped for years, the text of a program's error. Without this the whole message would become a dead
+letter.
 
-Facts that wait for the order which they follow on: facts and orders come in two streams, each
-read on its own. Pure.
+Facts and orders come in two streams, which are read independently. A fact that is read before its
+order waits. Law: a job with many waiting facts displaces only its own, and a namespace only its own.
 
-Law: a job that says much pushes out its own facts and nobody else's, and one namespace none of
-another.
-
-Fields of a JSON document that a message type does not have. Pure.
-
-The decoders pass over unknown fields, so that an older version reads what a newer one writes. A
-request is the exception: a person wrote it, and a field that nobody reads is a typing error.
+`unknown_fields` finds the fields of a JSON document that a message type does not have. The decoders
+ignore unknown fields, so that an older version reads messages of a newer one. A request is the
+exception: a person wrote it, and an unknown field is a typing error.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ module's own folder run first, then all of `make test-fast`. The last line is a 
 from __future__ import annotations
 
 import ast
-import json
 import os
 import random
 import shutil
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests import pure
+from tests.bench.report import finish
 
 ROOT = Path(__file__).parents[1]
 MUTATED = ("services/allocator", "services/launcher", "shared")
@@ -185,7 +185,7 @@ def main(seed: int, count: int) -> None:
             print(
                 f"{place}: {change.old.strip()!r} -> {change.text.strip()!r}: {outcome}", flush=True
             )
-    print(json.dumps({"seed": seed, "mutations": count, "killed": killed}))
+    finish({"seed": seed, "mutations": count, "killed": killed})
 
 
 if __name__ == "__main__":

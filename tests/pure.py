@@ -12,7 +12,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tests.architecture.source import ROOT, Module
+
 REACHING_OUT = {
     "aiohttp",
     "asyncio",
@@ -56,14 +57,7 @@ def _modules_used(path: Path) -> set[Path]:
 @cache
 def _imported_names(path: Path) -> frozenset[str]:
     """Return the full names of all imports, those inside functions included."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return frozenset(names)
+    return frozenset(Module(path, str(path), ast.parse(path.read_bytes())).imports)
 
 
 def imported_libraries(path: Path) -> set[str]:

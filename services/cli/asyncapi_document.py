@@ -1,4 +1,4 @@
-"""The contract on the bus, as an AsyncAPI 3 document and as a Markdown page. Pure.
+"""The contract on the bus, as an AsyncAPI 3 document and as a Markdown page.
 
 The document has one channel a subject, one operation for all publishers of a message and one for
 all its receivers. AsyncAPI describes one application; this describes all of them, so the tags of an

@@ -8,10 +8,7 @@ from services.cli import connection
 from services.cli.command_line import (
     Arguments,
     command,
-    job_argument,
-    namespace_option,
-    nats_option,
-    timeout_option,
+    job_request_options,
 )
 from services.cli.connection import Standing, job_standing
 from services.console.trouble import DONE, Trouble
@@ -25,10 +22,7 @@ STOPPED_S = 60.0
 
 
 @command(EXAMPLES)
-@nats_option
-@namespace_option()
-@job_argument
-@timeout_option(STOPPED_S, "how long to wait until it has stopped")
+@job_request_options(STOPPED_S, "how long to wait until it has stopped")
 def run(args: Arguments) -> int:
     return connection.on_bus(args, cancel_job)
 

@@ -1,6 +1,6 @@
 """`weir change JOB`: give an open job another priority, or other bounds.
 
-Requests a change and waits for the answer to this very request. Edge.
+It waits for the answer to its own request.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ from services.cli.command_line import (
     Arguments,
     Value,
     command,
-    job_argument,
-    namespace_option,
-    nats_option,
+    job_request_options,
     option,
-    timeout_option,
 )
 from services.console.trouble import DONE, WRONG_USE, Trouble
 from shared.bus.bus import Bus
@@ -59,10 +56,7 @@ def read_bounds(text: str) -> Bounds:
 
 
 @command(EXAMPLES)
-@nats_option
-@namespace_option()
-@job_argument
-@timeout_option(ANSWER_S, "how long to wait for the answer")
+@job_request_options(ANSWER_S, "how long to wait for the answer")
 @option(
     "--priority",
     type=Value(read_priority),

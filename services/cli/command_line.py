@@ -287,6 +287,14 @@ nats_option = option(
 job_argument = argument("job", type=JOB_NAME, metavar="JOB", help="the job's name")
 json_option = flag("--json", help="one JSON object")
 
+
+def job_request_options(default_s: float, timeout_help: str) -> Decorator[Any]:
+    """Return the options of a command that sends a request about one job and waits for an answer."""
+    return combine_options(
+        nats_option, namespace_option(), job_argument, timeout_option(default_s, timeout_help)
+    )
+
+
 MEANT: dict[tuple[str, ...], tuple[str, ...]] = {
     ("start", "run"): ("up", "submit"),
     ("init", "setup", "install", "serve", "server", "local", "cluster"): ("up",),

@@ -4,7 +4,6 @@
 read its examples in another   4 compare it with its job's resources. Each finding has a remedy.
 
 The program runs in processes of its own, each in a folder of its own; this one has no TensorFlow.
-Edge.
 """
 
 from __future__ import annotations

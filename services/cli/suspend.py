@@ -1,4 +1,4 @@
-"""`weir suspend JOB`: let a job save and give back what it has, until `weir resume`."""
+"""`weir suspend JOB`: let a job save and release its capacity, until `weir resume`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from services.cli.change import ANSWER_S, request_change
 from services.cli.command_line import (
     Arguments,
     command,
-    job_argument,
-    namespace_option,
-    nats_option,
-    timeout_option,
+    job_request_options,
 )
 from services.console.trouble import DONE
 from shared.bus.bus import Bus
@@ -22,10 +19,7 @@ EXAMPLES = ("weir suspend digits", "weir suspend digits -n team-a")
 
 
 @command(EXAMPLES)
-@nats_option
-@namespace_option()
-@job_argument
-@timeout_option(ANSWER_S, "how long to wait for the answer")
+@job_request_options(ANSWER_S, "how long to wait for the answer")
 def run(args: Arguments) -> int:
     return connection.on_bus(args, suspend_job)
 

@@ -1,4 +1,4 @@
-"""The fields of a TFJob that a job request does not have, and the remedy for each. Pure.
+"""The fields of a TFJob that a job request does not have, and the remedy for each.
 
 `lost`: training may depend on the field, and Weir does not support it. `moot`: Weir handles it in
 its own way. A field that is in no table is lost: Kubernetes has too many fields for a full list.

@@ -1,5 +1,5 @@
 """`weir submit --dry-run`: the decision for a job as of now, with its reason. Nothing is published
-or stored. Edge.
+or stored.
 
 The state is the allocator's stored state plus the log since then. Its rules are read from the
 environment, as the allocator reads them; the limits of `weir up` from the file of its connection.

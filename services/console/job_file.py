@@ -1,4 +1,4 @@
-"""A job's YAML file as the body of a request. Edge.
+"""A job's YAML file as the body of a request.
 
 The file has the fields of `JobRequested`, with two short forms: `ps: 2` stands for `{start: 2, min:
 2, max: 2}` (also of `workers` and `batch`), and `program` is a path relative to the file. The

@@ -1,4 +1,4 @@
-"""The log up to a moment, read for one job. Edge.
+"""The log up to a moment, read for one job.
 
 It is read from its beginning, so that every desired size and every cause is known. If the beginning
 is no longer stored, or the log is very long, the allocator's own stored state replaces it, unless

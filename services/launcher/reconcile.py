@@ -1,4 +1,4 @@
-"""The launcher's one decision: the actions to take now, from all that is known. Pure.
+"""The launcher's one decision: the actions to take now, from all that is known.
 
 It looks at the present state, not at the last event. So a repeated event, a late one, or a restart
 at any moment makes no difference. The steps for one job:

@@ -1,4 +1,4 @@
-"""The scheduler: choose a node for a pod, or give the reasons that there is none. Pure.
+"""The scheduler: choose a node for a pod, or give the reasons that there is none.
 
 A node is feasible if it passes these checks. The first failed check of a node is its reason:
 

@@ -1,4 +1,4 @@
-"""Whether a series of measurements is flat. Pure.
+"""A test for a slope in a series of measurements.
 
 Theil and Sen: the slope is the median of the slopes between all pairs of points, so that a few odd
 ones do not move it (Sen, JASA 63, 1968). A first part is left out, in which caches fill. A series

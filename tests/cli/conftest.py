@@ -53,7 +53,7 @@ def command(name: str) -> Command:
     return found
 
 
-def parsed(name: str, *words: str) -> click.Context:
+def parse_words(name: str, *words: str) -> click.Context:
     """The context of a command after it has read these words; raises for a wrong use."""
     weir_context = click.Context(WEIR, info_name="weir")
     return command(name).make_context(name, [*words], parent=weir_context)

@@ -31,7 +31,7 @@ from tests.cli.test_jobs import shown
 NOWHERE = {"WEIR_NATS_URL": "nats://127.0.0.1:1"}
 
 
-def offered(*typed: str) -> list[str]:
+def complete_words(*typed: str) -> list[str]:
     """The words that are offered in place of the last one, which is unfinished; no paths."""
     *before, incomplete = typed
     items = ShellComplete(WEIR, {}, "weir", "_WEIR_COMPLETE").get_completions(before, incomplete)
@@ -53,14 +53,16 @@ CASES = [
 
 @pytest.mark.parametrize(("typed", "fitting"), CASES)
 def test_matching_words_are_completed(typed: tuple[str, ...], fitting: list[str]) -> None:
-    assert offered(*typed) == fitting
+    assert complete_words(*typed) == fitting
 
 
 def test_every_command_and_option_is_completed() -> None:
-    assert offered("") == list(COMMANDS) and {"--help", "--version"} <= {*offered("-")}
+    assert complete_words("") == list(COMMANDS) and {"--help", "--version"} <= {
+        *complete_words("-")
+    }
     for name in COMMANDS:
         options = {option for each in command(name).params for option in each.opts if "-" in option}
-        assert options <= {*offered(name, "-")} | {o for o in options if o[0] != "-"}
+        assert options <= {*complete_words(name, "-")} | {o for o in options if o[0] != "-"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -117,7 +119,7 @@ async def test_completed_names_are_of_the_commands_bus_and_namespace(
     for job, where in (("digits", "default"), ("clicks", "default"), ("diabetes", "red")):
         await shown(bus, job, where)
 
-    assert await asyncio.to_thread(offered, *typed) == fitting
+    assert await asyncio.to_thread(complete_words, *typed) == fitting
 
 
 async def test_cancel_completes_only_unfinished_jobs(
@@ -128,8 +130,8 @@ async def test_cancel_completes_only_unfinished_jobs(
     await shown(bus, "digits", phase="Running")
     await shown(bus, "ended", phase="Succeeded")
 
-    assert await asyncio.to_thread(offered, "cancel", "") == ["digits"]
-    assert await asyncio.to_thread(offered, "logs", "") == ["digits", "ended"]
+    assert await asyncio.to_thread(complete_words, "cancel", "") == ["digits"]
+    assert await asyncio.to_thread(complete_words, "logs", "") == ["digits", "ended"]
 
 
 # ---------------------------------------------------------------- the shells themselves

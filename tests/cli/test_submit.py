@@ -28,7 +28,7 @@ from shared.messages import (
     JobRequested,
     ProgressReported,
 )
-from tests.cli.conftest import Prompt, closed, parsed
+from tests.cli.conftest import Prompt, closed, parse_words
 from tests.conftest import connected
 
 PROGRAM = "".join(f"def {name}(*_): ...\n" for name in REQUIRED)
@@ -218,7 +218,7 @@ async def test_submit_prints_how_to_watch_the_job(nats_url: str, prompt: Prompt,
         f" {job.parent / 'train.py'}`\n"
     )
     advised = re.findall("`weir ([a-z]+) ([^`]+)`", said.err)
-    assert [parsed(name, *words.split()).params["nats"] for name, words in advised[:2]] == [
+    assert [parse_words(name, *words.split()).params["nats"] for name, words in advised[:2]] == [
         nats_url,
         nats_url,
     ]

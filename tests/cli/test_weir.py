@@ -30,7 +30,7 @@ from services.console.trouble import (
 from shared.bus.bus import Bus
 from shared.version import VERSION
 from tests.architecture.source import ROOT
-from tests.cli.conftest import Api, command, parsed
+from tests.cli.conftest import Api, command, parse_words
 from tests.cli.test_jobs import shown
 from tests.shared.sample_messages import abandoned
 
@@ -210,7 +210,7 @@ def test_help_has_examples_that_can_be_typed(name: str) -> None:
     assert examples and all(f"  {example}\n" in shown_by(name) for example in examples)
 
     for example in examples:
-        assert parsed(name, *typed(example, name)).command is command(name)
+        assert parse_words(name, *typed(example, name)).command is command(name)
 
 
 def typed(example: str, name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Somebody else's pods: they idle, and hold the cores that they request. Pure.
+"""Pods that are not Weir's: they idle, and hold the cores that they request.
 
 Their command is `sleep`, so that the image of the control plane will do, and so will a node that
 runs no images.

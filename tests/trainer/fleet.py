@@ -344,9 +344,8 @@ class Fleet:
             "trainer_checkpoint_dir": str(self.folder / "checkpoints"),
             "trainer_progress_s": "0.1",
             "trainer_peer_grace_s": "30",
-            "trainer_grace_s": (
-                "5"
-            ),  # with a task dead, who is told to end waits as long for another generation
+            # After the loss of a task, a stopping pod waits so long for another generation.
+            "trainer_grace_s": "5",
             **{f"trainer_{name}": str(value) for name, value in self.settings.items()},
         }
         settings = {f"WEIR_{k.upper()}": v for k, v in mine.items()}

@@ -1,4 +1,4 @@
-"""What the warm process of `warm_pods` imports before it forks pods."""
+"""The imports of the warm process of `warm_pods`, before it forks pods."""
 
 import keras
 import tensorflow as tf

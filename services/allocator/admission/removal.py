@@ -12,7 +12,7 @@ has, except those from before that job was requested.
 A program is removed in two passes, with a pause between them. The first pass removes the
 description of a program that no job uses, and that was not stored again recently. The second one
 removes contents without a description. Storing a program again writes its description again
-(`programs.keep`), so complete contents stay.
+(`programs.store_program`), so complete contents stay.
 """
 
 from __future__ import annotations

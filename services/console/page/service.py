@@ -1,4 +1,4 @@
-"""The HTTP server of the page: follow the bus, answer browsers. Edge.
+"""The HTTP server of the page: follow the bus, answer browsers.
 
 GET  /              the page and its files
 GET  /api/follow    the board, then its changes, as server-sent events; ?job=<namespace>.<job> adds

@@ -1,16 +1,15 @@
-"""The words from outside: one JSON document a line.
+"""The input of `weir decide`: one JSON document on each line.
 
     {"now": s, "nodes": [Node, ...], "jobs": [JobSaid, ...], "quotas": {namespace: Quota, ...}}
     Quota: {"cpu", "memory_gib", "gpu"}
 
-A value that may be unknown may be absent or null. Numbers that JSON does not know (NaN, Infinity)
-are read as Python writes them, and are taken for unknown. Every reason against a document is told
-at once.
+A value that may be unknown may be absent or null. NaN and Infinity, which JSON does not have, are
+read as Python writes them, and count as unknown. Every error in a document is listed.
 
-A job's request has the fields of `JobRequested`, and some kindness: a plain number stands for a
-span of one; `program`, `epochs`, `batch`, `ps` and `workers` may be absent (then unknown, 1, 1, 0
-and 1); numbers may be whole floats. `ps` may be 0: devices side by side, whose batch is the global
-one. A job without a chief in its resources has one that costs nothing.
+The request of a job has the fields of `JobRequested`, with these additions: a plain number stands
+for a span with one size; `program`, `epochs`, `batch`, `ps` and `workers` may be absent (unknown, 1,
+1, 0 and 1); integral floats are integers. `ps` may be 0, for all-reduce jobs, whose batch is the
+global one. A job without a chief in its resources has one without requests.
 """
 
 from __future__ import annotations

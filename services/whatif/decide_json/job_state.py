@@ -1,17 +1,17 @@
-"""The decision of a job that runs, by the newest word about the job.
+"""The state of a job after a document: the decision that runs, and the observations.
 
-    word                                    then
-    the tasks of the decision in flight     it runs
-    those of the one that ran before        that still runs; later decisions are void: decide anew
-    other tasks                             somebody else changed it: a generation of its own
-    nothing runs                            it waits, or waits again
-    no news                                 a decision in flight runs once the job has progressed
+    tasks in the document                   result
+    those of the decision in flight         that decision runs
+    those of the decision before            it still runs; later decisions are void: decide again
+    other tasks                             an external change: a new generation
+    none                                    the job waits
+    not mentioned                           the decision in flight runs once the job has progressed
 
-Each step is one of the fold's own, as if the launcher and the trainers had said it.
+Each result is made by the allocator's own fold, from the messages that the launcher and the trainers
+would have published.
 
-`with_observations` adds speed, loss and progress as the reports of the job's trainers would leave
-them. Impossible values (a speed that is not above 0, a loss or an amount that is no number) are
-passed over.
+`with_observations` adds speed, loss and progress as reports would. Impossible values (a speed that
+is not above 0, a loss or an amount that is not a number) are ignored.
 """
 
 from __future__ import annotations

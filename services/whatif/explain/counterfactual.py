@@ -1,10 +1,10 @@
-"""Changes of facts, and the state after them.
+"""Counterfactuals: changes of facts, and the state after them.
 
-`Waits`, `Settles`, `Trains` and `Reports` come by themselves (`waiting.py` tries them); somebody
-has to do the others.
+`Waits`, `Settles`, `Trains` and `Reports` happen without a person (`waiting.py` tries them); the
+other changes need one.
 
-`find_outcome` gives the future of a state if nothing else happens: it decides, takes the decision
-for true, and decides again.
+`find_outcome` returns the future of a state if nothing else happens: it decides, assumes that the
+decision is carried out, and decides again.
 
     with_generations_landed   each generation in flight has taken over, and the nodes list just the
                               pods that are wanted

@@ -2,9 +2,9 @@
 
 1  its tasks, and the decision in flight                     from the state
 2  the last decision, and the event that led to it           from the log
-3  the obstacle to more                                      `decide`, then, with its wishes
+3  the obstacle to more                                      `decide` on that state
 4  the remedies: time and facts that come by themselves,     `waiting.py`
-   else changes that somebody could make;                    `remedies.py`
+   else changes that a person could make;                    `remedies.py`
    and the speed that more tasks would have                  `explanation.py`
 """
 

@@ -1,13 +1,13 @@
-"""Changes that somebody could make so that the job gets more: room, priority, other bounds.
+"""Remedies: changes by a person that give the job more. Capacity, priority, or other bounds.
 
-Of each the smallest that helps is searched for. All are tried where everything in flight has landed
-and nobody waits for time (`waiting.settled_states`), by the decision itself, so that room which
-others would take first does not count. If none helps by itself, other bounds together with one of
-the others are tried.
+For each kind of change the search finds the smallest one that helps. Every change is tried by the
+decision itself, on a state in which all hand-overs are complete and no timer runs
+(`waiting.settled_states`). So capacity that other jobs would take first does not count. If no single
+change helps, other bounds are combined with one of the others.
 
-The room that the job would need is on a node that is there, or on further nodes. Cores, GiB and
-devices are made as small as they can be, one after the other, while the decision still gives the
-job more; so less of one of them, with the others as they are told, does not help.
+The missing capacity is on an existing node, or on additional nodes. Cores, GiB and devices are
+reduced one after the other, as long as the decision still gives the job more. So less of one of
+them, with the others unchanged, does not help.
 """
 
 from __future__ import annotations

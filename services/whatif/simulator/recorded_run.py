@@ -1,18 +1,18 @@
-"""Yesterday as a scenario: the jobs, machines and speeds of a recorded log, for another policy.
+"""A recorded log as a scenario: its jobs, machines and speeds, to be run under another policy.
 
-The log is folded as the allocator folds it, and the parts of the scenario are read off:
+The log is folded as the allocator folds it. The parts of the scenario:
 
-    jobs      accepted requests, without their policy; how much there is to do, from their reports
+    jobs      accepted requests, without their policy; the amount of work is from their reports
     speeds    of each program, at the sizes at which it ran (geometric mean of its reports)
     loss      of each program, from the reports of its jobs
     restarts  the mean of the measured pauses of hand-overs
     machines  see `fake_cluster.py`
 
-Sizes that never ran have no speed of their own: between those that ran it is interpolated, and
-beyond them nothing gains (`scenario.py`). So a policy that would have gone where nobody went gets
-no credit for it. Jobs that never reported how much there is to do are left out, and named. The
-recorded run itself is told beside the simulated ones; its pauses are the measured ones, and where a
-task was lost, the time until the next generation trained.
+The speed of a size that never ran is interpolated between those that ran; beyond them it does not
+rise (`scenario.py`). So a policy gains nothing from sizes that were never measured. Jobs that never
+reported their amount of work are left out, and named. The recorded run is shown beside the simulated
+ones. Its pauses are the measured ones; after a lost task, the time until the next generation
+trained.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The input: the work, the machines, and the true speeds and losses.
+"""The scenario: the input of a simulation. Jobs, machines, and the true speeds and losses.
 
 Units: seconds, cores, GiB, devices, samples; a batch is the global one (of all workers together),
-as in the surfaces. The CSV of jobs says nothing of memory, so its tasks want none; nor of a chief,
-so it costs nothing. A job from a recorded log is asked for with its own request.
+as in the surfaces. The CSV of jobs has no columns for memory and the chief, so tasks request no
+memory and a chief requests nothing. A job from a recorded log has its own request.
 
 `Surface` is the true speed of a model, between the points at which it was measured:
 
@@ -28,7 +28,7 @@ needed.
       - {name: small, count: 2, cpu: 2, memory_gib: 4}         # small-1, small-2
       - {name: big, cpu: 4, memory_gib: 8, gpu: 1}             # big
     tenants:
-      - {node: small-1, cpu: 1.5, from_s: 30, to_s: 90}        # somebody else's work
+      - {node: small-1, cpu: 1.5, from_s: 30, to_s: 90}        # pods of others
     quotas:                                            # of a namespace in all; absent: no limit
       team-a: {cpu: 4, memory_gib: 8, gpu: 1}
 

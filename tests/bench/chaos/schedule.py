@@ -1,4 +1,4 @@
-"""What is to happen, and when: from a seed. Pure.
+"""The schedule of faults, as a function of a seed.
 
 Each pass goes once through every kind, in an order of its own; so with four passes there are four
 of each. By turns the passes strike at rest and inside a hand-over, which the run then provokes;

@@ -1,4 +1,4 @@
-"""Where one job stands, from what was heard of it. Pure.
+"""The state of one job, from the messages about it.
 
 `heard` are the messages of one job in the order of their storing.
 """

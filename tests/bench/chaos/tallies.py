@@ -1,4 +1,5 @@
-"""What a run came to: from what was heard, what the ps counted and when batches were read. Pure.
+"""The result of a run, from its messages, the counts of the ps and the times at which batches were
+read.
 
 applied_twice   of all examples, how often one was applied beyond its epochs; the bound: one batch for each worker lost
 redone          updates applied after the checkpoint that training went on from, in seconds of training, over the

@@ -156,7 +156,7 @@ async def test_streams_are_merged_by_storage_time() -> None:
     assert all(record.value == "message" for record in merged)
 
 
-async def copied(bus: Bus, sequence: int) -> list[StoredMessage]:
+async def wait_for_copied_facts(bus: Bus, sequence: int) -> list[StoredMessage]:
     """The kept facts, once the server has copied the one with this sequence."""
     async with asyncio.timeout(60):
         while True:
@@ -168,7 +168,7 @@ async def copied(bus: Bus, sequence: int) -> list[StoredMessage]:
 
 async def lost_history(bus: Bus, sequence: int) -> None:
     """Remove all facts, once the server has copied the one with this sequence."""
-    await copied(bus, sequence)
+    await wait_for_copied_facts(bus, sequence)
     await bus.js.purge_stream(subjects.FACTS)
 
 
@@ -177,7 +177,7 @@ async def test_the_last_fact_of_each_node_is_kept_with_its_stream_sequence(bus: 
     second = await bus.publish(replace(node("n1", cpu=2), seen="1"))
     third = await bus.publish(node("n2", cpu=3))
 
-    found = await copied(bus, third)
+    found = await wait_for_copied_facts(bus, third)
 
     assert [(heard.sequence, heard.stream) for heard in found] == [
         (second, subjects.FACTS),
@@ -215,13 +215,14 @@ async def test_quotas_and_claims_survive_a_purge_beside_a_node_of_the_same_name(
 async def test_node_facts_follow_deleted_and_new_facts(
     bus: Bus,
 ) -> None:
-    await copied(bus, await bus.publish(node("n1", cpu=1)))
+    await wait_for_copied_facts(bus, await bus.publish(node("n1", cpu=1)))
     await bus.js.delete_stream(subjects.FACTS)
 
     await bus.create()
 
     assert [
-        heard.message.key() for heard in await copied(bus, await bus.publish(node("n2", cpu=1)))
+        heard.message.key()
+        for heard in await wait_for_copied_facts(bus, await bus.publish(node("n2", cpu=1)))
     ] == ["n2"]
 
 

@@ -1,4 +1,4 @@
-"""What is measured is told as Prometheus reads it; and the lint finds what it should.
+"""Metrics are formatted as Prometheus reads them, and the lint finds violations.
 
 The conditions that a service does not meet, and its measurements.
 """

@@ -222,7 +222,7 @@ async def test_a_restored_ledger_does_not_hide_newer_checkpoints(start: Start, b
         ledger = await bus.bucket(LEDGER)
         old = (await ledger.get("default.tiny")).value
         await marked(fleet, lambda step: step > first.step)
-        await deleted(Path(first.path + ".index"))
+        await wait_until_deleted(Path(first.path + ".index"))
         await fleet.kill("chief-0")
         for name in ("ps-0", "worker-0"):
             fleet.expected.add(name)
@@ -274,7 +274,7 @@ async def marked(fleet: Fleet, fits: Callable[[int], bool]) -> list[int]:
             await asyncio.sleep(0.05)
 
 
-async def deleted(path: Path) -> None:
+async def wait_until_deleted(path: Path) -> None:
     """Return once the file is gone: the chief deletes old checkpoints after the mark of a new
     one.
     """

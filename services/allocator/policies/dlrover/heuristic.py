@@ -1,23 +1,23 @@
 """Thresholds on the use of cores, as in the open-source DLRover; its paper has another algorithm
 (`policy.py`).
 
-The tool's rules are functions below; its loop is `dlrover_heuristic`: a first plan some 180 s after
-the start, then one each 300 s, and the ps changed each 3600 s at most. In a plan the ps come first,
-their number once and then the hot ones; where they are well, the workers. The tool sizes tasks of
-those jobs only that left their sizes open (`left_open`).
+The tool's rules are functions below; `dlrover_heuristic` is its loop: a first plan about 180 s after
+the start, then one every 300 s. The ps are changed at most once in 3600 s. A plan considers the ps
+first: once their number, then hot ps; if neither changes, the workers. The tool sizes the tasks only
+of jobs that left their resources open (`left_open`).
 
-Our reconstruction: a hot ps of a given size is relieved by more of its kind; a job's limit is its
-present amount and the free one, jobs served in turn, those that wait first; use is the mean of the
-last five reports with the tasks that it has now, and how much busier the busiest ps is, the last
-one tells; no number shrinks, nor memory; nobody gets a task larger than the largest node, nor a
-first one below Weir's default; when the ps changed last is known as far back as reports are kept.
-More memory after running out of it is the allocator's rule; shards and migration are the trainer's
-and the launcher's. A job without ps stays at its first size: the tool has no rule for it. In `weir
-simulate` each task uses all the cores that were asked for, so every ps is hot there: thresholds on
-use can only be tried on real training.
+Our reconstruction: a hot ps with given resources is relieved by additional ps. The limit of a job is
+its present amount plus the free capacity; jobs are served in turn, waiting ones first. Usage is the
+mean of the last five reports with the present tasks; the last report gives the ratio of the busiest
+ps to the mean. Numbers and memory never shrink. No task is larger than the largest node, and no
+first task is below Weir's default. The time of the last ps change is known as far back as reports
+are stored. The allocator raises memory after an out-of-memory exit; the trainer and the launcher
+have shards and migration. A job without ps stays at its first size: the tool has no rule for it. In
+`weir simulate` each task uses all its requested cores, so every ps is hot: thresholds on usage can
+be tried on real training only.
 
-Each rule of the tool's single-job mode is a function; use is the mean of the last reports, `limit`
-the limit of the job in all:
+Each rule of the tool's single-job mode is a function. Usage is the mean of the last reports; `limit`
+is the total limit of the job:
 
     create     one ps and one worker of min(ceil(limit / 5), 16) cores       `created_plan`
                and min(ceil(limit / 5), 8) GiB

@@ -1,16 +1,14 @@
 """The cores of a cluster, divided among jobs by their limits.
 
-Jobs that change ("movers") give up all cores above their tasks' floors; the jobs that wait take
-their first share of them; the rest is filled in proportion to the limits (`progressive_filling`). A
-job's cores are spread over its tasks in the ratio that was asked for, on top of the floors.
+Jobs that change ("movers") give up all cores above the floors of their tasks. Waiting jobs take
+their first share of these cores; the rest is filled in proportion to the limits
+(`progressive_filling`). The cores of a job are divided among its tasks in the ratio of the request,
+above the floors.
 
-Cores divided among jobs that stand on several nodes each: weighted max-min, by progressive
-filling.
-
-All jobs grow together, each in proportion to its weight; a job stops where a node that it stands on
-is full; the others grow on. The result gives no node more than it has, and nobody more could be had
-without taking it from a job that has less for its weight (Bertsekas & Gallager, Data Networks,
-section 6.5.2).
+Progressive filling gives the weighted max-min shares of jobs that use several nodes each. All jobs
+grow together, each in proportion to its weight. A job stops when a node that it uses is full; the
+others continue. No node is overcommitted, and no job can get more unless one with less for its
+weight loses cores (Bertsekas & Gallager, Data Networks, section 6.5.2).
 """
 
 from __future__ import annotations

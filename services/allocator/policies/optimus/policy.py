@@ -1,36 +1,35 @@
-"""Optimus, for comparison (Peng, Bao, Chen, Wu, Guo, EuroSys 2018), as its authors publish
-it.
+"""Optimus, for comparison (Peng, Bao, Chen, Wu, Guo, EuroSys 2018), as its authors publish it.
 
     gain of a task = (remaining time now - remaining time with it) / amount of its dominant resource
 
-Every interval: one ps and one worker for each job, in the order of arrival, so that nobody starves;
-then again and again the task of the largest gain of all {+ps, +worker}, until no gain is positive
-or that task does not fit into the cluster any more. A task's dominant resource is the one of whose
-total in the cluster it takes the largest share. Speeds and convergence:
-and the probes before them: `fits.py`.
+In each interval every job gets one ps and one worker, in the order of arrival, so that no job
+starves. Then the task with the largest gain of all {+ps, +worker} is added, again and again, until
+no gain is positive or that task does not fit into the cluster. The dominant resource of a task is
+the one of which it takes the largest share of the cluster's total. `fits.py` has the speeds, the
+convergence and the probes before them.
 
 From the authors' published scheduler: all of the above; ties (ps before worker, then the earlier
-job); epochs that were asked for go before such as are fitted; 20 epochs more where convergence
-cannot be told. Not repeated are four slips of that code: remaining epochs are divided by batches/s
-(here examples by examples/s); a job without a floor keeps the counts of the interval before; a set
-of nodes that holds a job's workers but not its ps keeps the workers' room; and after the first job
-that fits nowhere no other is placed.
+job); requested epochs have precedence over fitted ones; 20 more epochs if convergence is unknown.
+Four slips of that code are not repeated: remaining epochs are divided by batches/s (here examples by
+examples/s); a job without a floor keeps the counts of the interval before; a set of nodes that holds
+the workers of a job but not its ps keeps the workers' capacity; after the first job that fits
+nowhere no other job is placed.
 
-A test checks the agreement: `tests/allocator/policies/optimus/test_optimus.py` writes the authors'
-scheduling pass and their placement down again, slowly and step by step, and compares counts and
-nodes on random clusters, jobs and speeds.
+`tests/allocator/policies/optimus/test_optimus.py` checks the agreement: it repeats the authors'
+scheduling pass and placement step by step, and compares counts and nodes on random clusters, jobs
+and speeds.
 
-The contract asks for more: bounds of ps and workers; the gang floor in place of 1 + 1; room
-for the chief; running jobs have a floor before waiting ones, and no job shrinks to nothing; a job
-starts at once and then changes at most once an interval; probes, within what the floors leave, go
-on beside the others. Jobs without ps have workers only. The allocator chooses nodes by its own
-rule: of Optimus' nodes the counts that fit remain.
+The contract requires more: bounds of ps and workers; the gang floor in place of 1 + 1; capacity for
+the chief; a floor for running jobs before waiting ones, and no job shrinks to nothing; a job starts
+at once and then changes at most once per interval; probes run beside other jobs, within the capacity
+that the floors leave. Jobs without ps have workers only. The allocator chooses nodes by its own
+rule; of Optimus' nodes only the counts that fit remain.
 
-Choice of nodes (EuroSys 2018, and its authors' code): smallest job first. Nodes by the cores left
-on them, most first; the fewest from the front that hold the whole job, its ps and its workers each
-spread evenly over them. A job that no number of nodes holds so gets as many tasks as fit, a ps and
-a worker by turns, each on the first node with room. The chief (Optimus has none) goes
-first of all.
+Choice of nodes (EuroSys 2018, and its authors' code): the smallest job first. Nodes are sorted by
+their free cores, most first; the job gets the shortest prefix that holds all of it, with its ps and
+its workers each spread evenly. If no number of nodes holds the job in this way, it gets as many
+tasks as fit, a ps and a worker in turn, each on the first node with room. The chief (Optimus has
+none) is placed first.
 """
 
 from __future__ import annotations

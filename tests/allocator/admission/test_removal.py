@@ -31,7 +31,7 @@ from shared.messages import (
 )
 from tests.allocator.builders import node, request, resumed
 from tests.shared import secured_server
-from tests.shared.bus.test_log_reader import copied
+from tests.shared.bus.test_log_reader import wait_for_copied_facts
 
 KEPT_S = 7 * 86_400.0
 BODY, OTHER = b"def model(): ...", b"def model(): pass"
@@ -178,7 +178,7 @@ async def test_only_the_fact_of_a_deleted_node_is_purged(
 ) -> None:
     gone, there = node("gone", cpu=1, gone=True), node("there", cpu=1)
     sequences = await scene.say(there, gone)
-    await copied(scene.bus, sequences[-1])
+    await wait_for_copied_facts(scene.bus, sequences[-1])
 
     await scene.remove()
 
@@ -324,7 +324,7 @@ async def test_the_allocators_credentials_permit_the_removal(tmp_path: Path) -> 
         scene = Scene(root)
         await store_program(root, HOME, digest_of(BODY), BODY)
         await scene.end("over", await scene.job("over"))
-        await copied(root, (await scene.say(node("gone", cpu=1, gone=True)))[0])
+        await wait_for_copied_facts(root, (await scene.say(node("gone", cpu=1, gone=True)))[0])
 
         removal = Removal(allocator, KEPT_S, lambda: scene.state, scene.removed.append)
         for _ in range(2):

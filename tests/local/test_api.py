@@ -319,8 +319,14 @@ async def test_orphans_stay_and_lose_their_owner_reference(kube):
 
 async def test_a_foreground_deletion_deletes_the_owner_last(kube):
     await owned_service(kube)
+    # The owner stays for as long as this dependent has a finalizer.
+    held = {"metadata": {"finalizers": ["x.example/y"]}}
+    await kube.v1.patch_namespaced_pod("a", "default", held)
     await kube.v1.delete_namespaced_service("job", "default", propagation_policy="Foreground")
+    await kube.until_gone("b")
     assert (await kube.v1.read_namespaced_service("job", "default")).metadata.deletion_timestamp
+
+    await kube.v1.patch_namespaced_pod("a", "default", {"metadata": {"finalizers": None}})
     await kube.until_gone("a")
     async with asyncio.timeout(60):
         while (await kube.v1.list_namespaced_service("default")).items:

@@ -1,7 +1,8 @@
 """A job as its policy sees it, the sizes of its tasks, its wait for capacity, and its downtime.
 
-A job waits if it has no tasks, or if it stands still because it lost tasks that are not replaced
-yet. It keeps its other tasks; their capacity does not become free before the job continues.
+A job waits if it has no tasks, or if it lost tasks that are not replaced yet, and stands still or
+trains below its smallest size without them. It keeps its other tasks; their capacity does not
+become free before the job continues.
 
     downtime = the decision that gives it new tasks
                - the end of the last task that was shut down with the cluster   [s]
@@ -164,18 +165,19 @@ def is_waiting(job: Job) -> bool:
 
 
 def has_lost_tasks(job: Job) -> bool:
-    """Return True if a job stands still because it lost tasks, and no decision replaces them
-    yet.
+    """Return True if a job lost tasks that no decision replaces yet, and stands still or trains
+    below its smallest size without them.
     """
-    if (
-        not job.exits
-        or job.active_decision is None
-        or job.pending_generation is not None
-        or not job.stands_still
-    ):
+    current = job.active_decision
+    if not job.exits or current is None or job.pending_generation is not None:
         return False
-    chiefs = [task for task in job.active_decision.tasks if task.role == "chief"]
-    return not any(exits.is_completed(job.exit_of(chief)) for chief in chiefs)
+    chiefs = [task for task in current.tasks if task.role == "chief"]
+    if any(exits.is_completed(job.exit_of(chief)) for chief in chiefs):
+        return False
+    if job.stands_still:
+        return True
+    training = [task for task in current.tasks if not exits.is_lost(job.exit_of(task))]
+    return counted_size(training).workers < shrink_floor(job, size_of(current)).workers
 
 
 def waits_since_s(job: Job) -> float:

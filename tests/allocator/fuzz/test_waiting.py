@@ -173,6 +173,16 @@ def test_no_job_waits_longer_than_the_bound(
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(MACHINES, st.lists(JOB, min_size=1, max_size=6), GUESTS)
 @example([8.0], [((1, 2, 2.0), False, 0, 0, 20_000)], (0, 50, 10))
+@example(
+    [4.0, 4.0, 4.0],
+    [((1, 1, 1.0), False, 0, 0, 1_000), ((1, 2, 4.0), False, 0, 155, 1_000)],
+    (0, 204, 1),
+)
+@example(
+    [4.0, 4.0, 6.0],
+    [((1, 1, 1.0), False, 0, 0, 1_000)] * 5 + [((1, 2, 4.0), False, 3, 122, 18_885)],
+    (0, 190, 1),
+)
 def test_no_job_that_lost_tasks_waits_longer_than_the_bound(
     policy: str, machines: list[float], shapes: list[Any], drawn: Any
 ) -> None:

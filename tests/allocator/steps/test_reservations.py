@@ -254,6 +254,36 @@ def test_a_job_that_lost_tasks_gets_a_reservation(kept: int) -> None:
     assert (again.job, len(again.tasks)) == ("mnist", 8 + kept) and set(stay) < set(again.tasks)
 
 
+def test_a_job_that_trains_on_below_its_smallest_size_gets_a_reservation() -> None:
+    """It lost six of eight workers. Two later jobs take their capacity, which comes back in two
+    parts; a third one waits.
+    """
+    story = Story(RULES)
+    first = story.hear(node(cpu=10), accepted(fixed("mnist", 8), uid=1)).decided()
+    story.hear(node(cpu=10, free=0, own=own("mnist", *first.tasks)), resumed(1))
+    lost = tasks(first, "worker")[:6]
+    pods = own("mnist", *(task for task in first.tasks if task not in lost))
+    story.hear(*(exited(task, reason="Evicted") for task in lost), after_s=0.0)
+    for uid in (10, 11):
+        job = f"small-{uid}"
+        story.hear(node(cpu=10, free=3, own=pods), accepted(fixed(job, 1), uid=uid))
+        (small,) = story.decide()
+        assert small.job == job and not story.state.jobs["default.mnist"].stands_still
+        pods += own(job, *small.tasks)
+        story.hear(node(cpu=10, free=0, own=pods), resumed(1, job, uid=uid))
+    story.hear(accepted(fixed("next", 1), uid=12))
+    assert story.decide(after_s=AFTER_S) == ()
+
+    pods = tuple(pod for pod in pods if pod.job != "small-10")
+    story.hear(ended("small-10", 10, story.now), node(cpu=10, free=3, own=pods))
+    assert story.decide() == (), "the next one would fit"
+    assert "reserved for it, because it has waited for more than 900 s" in story.why()
+    pods = tuple(pod for pod in pods if pod.job != "small-11")
+    story.hear(ended("small-11", 11, story.now), node(cpu=10, free=6, own=pods))
+    (again,) = story.decide()
+    assert (again.job, len(again.tasks)) == ("mnist", 10)
+
+
 def test_a_job_that_lost_tasks_first_waits_for_their_capacity() -> None:
     story = Story(replace(RULES, settle_s=3.0))
     high = request(ps=span(1), workers=span(5, least=5), priority=7)

@@ -31,8 +31,8 @@ images: ## both images with docker, podman or buildah, named REGISTRY/weir:TAG (
 	@deploy/build_images.sh $(or $(TAG),$(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' shared/version.py)) $(REGISTRY)
 
 # Tests wait for half of the time: more of them run than there are cores.
-test: $(READY) browser ## the tests but those of test-long, on real parts, four at a time
-	$(BIN)/pytest -n 4 --maxschedchunk 1
+test: $(READY) browser ## the tests but those of test-long, on real parts, five at a time
+	$(BIN)/pytest -n 5
 
 test-fast: $(READY) ## the pure tests: no server, no process, no TensorFlow (below a minute)
 	$(BIN)/pytest -n 2 --maxschedchunk 8 --pure

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from nats.errors import Error as NatsError
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling, Scheduling
 
 from services.allocator import failures
 from shared.bus import bus as wire
@@ -41,7 +43,13 @@ LONGEST = (
     "tests/trainer/",
     "tests/local/",
 )
-
+ONE_PROCESS = (
+    "tests/deploy/test_image.py",
+    "tests/trainer/worker/test_checkpoint.py",
+    "tests/trainer/worker/test_checkpoint_files.py",
+    "tests/trainer/worker/test_tensorboard_events.py",
+)
+"""Modules whose tests share a fixture that takes long to make, so one process runs them all."""
 
 GUARD = pytest.StashKey[subprocess.Popen[bytes]]()
 
@@ -79,6 +87,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 (n for n, part in enumerate(LONGEST) if part in item.nodeid), len(LONGEST)
             )
         )
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """Give each process one test at a time, and the modules of `ONE_PROCESS` as a whole. Pure tests
+    are so short that they are given in larger parts.
+    """
+    if config.getoption("pure"):
+        return None
+    config.option.loadscopereorder = False
+    return _ByFixture(config, log)
+
+
+class _ByFixture(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.split("::")[0]
+        return module if module in ONE_PROCESS else nodeid
 
 
 def _awaits(item: pytest.Item) -> bool:

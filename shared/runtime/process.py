@@ -40,6 +40,7 @@ def exit_on_signal(code: int = 0) -> None:
 
 
 FREE = range(20_000, 32_000)
+CONNECT_S = 5.0
 
 _in_turn = itertools.islice(itertools.cycle(FREE), random.randrange(len(FREE)), None)
 """Ports in turn, from a random one on: a client may still look for the last server on a port.
@@ -50,20 +51,35 @@ port before the server does, or answer its own readiness probe.
 
 
 def free_port() -> int:
-    """Return a port that no process uses. Raises `OSError` if there is none."""
+    """Return a port that no process uses, and that `free_port` gives to no other process for a
+    minute. A server binds it with SO_REUSEADDR, as nearly all do. Raises `OSError` if there is
+    none.
+    """
     for number in itertools.islice(_in_turn, len(FREE)):
-        if is_port_free(number):
+        if _reserve_port(number):
             return number
     raise OSError(f"no free port in {FREE}")
 
 
-def is_port_free(number: int) -> bool:
-    """Return True if no process is bound to the port."""
-    with socket.socket() as probe:
+def _reserve_port(number: int) -> bool:
+    """Return False if the port is in use. Otherwise leave a closed connection behind.
+
+    The kernel keeps its end in TIME_WAIT for 60 s. So long it refuses the port to a socket without
+    SO_REUSEADDR, which is what other processes try here. Without this, two processes that ask at
+    the same moment get the same port.
+    """
+    with socket.socket() as listener:
+        listener.settimeout(CONNECT_S)
         try:
-            probe.bind(("", number))
+            listener.bind(("", number))
         except OSError:
             return False
+        # From here on the port may be shared with sockets that have the option, too.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.listen(1)
+        with socket.create_connection(("127.0.0.1", number), CONNECT_S):
+            accepted, _ = listener.accept()
+            accepted.close()  # the end that closes first is the one that stays in TIME_WAIT
     return True
 
 

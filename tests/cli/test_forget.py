@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from services.allocator.service import Settings, start
 from services.cli.forget import _confirm_removal
@@ -24,14 +25,17 @@ IN_TEAM_A = ("-n", "team-a")
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NatsServer]:
-    """A bus with an allocator, at which a submitter of team-a is signed in."""
+    """A bus with an allocator, at which a submitter of team-a is signed in. The allocator runs in
+    this process; its log is not to be among what the commands print.
+    """
     async with guarded(tmp_path) as running:
         service = await wire.connect(running.url, "allocator", credentials("allocator"))
         await start(service, Settings(view_s=0.05))
         (tmp_path / "own.creds").write_text(credentials("submitter", "team-a.any"))
         monkeypatch.setenv("WEIR_NATS_URL", running.url)
         monkeypatch.setenv("WEIR_NATS_CREDENTIALS", str(tmp_path / "own.creds"))
-        yield running
+        with capture_logs():
+            yield running
         await closed(service)
 
 

@@ -259,6 +259,12 @@ def test_any_bytes_are_read_or_unusable_and_nothing_else(subject: str, body: byt
     _read(subject, body)
 
 
+def test_a_request_with_a_field_name_that_is_no_text_is_unusable() -> None:
+    at = SUBJECTS.index("weir.job.requested.default.digits")
+    with pytest.raises(UnreadableMessage, match="utf-8"):
+        subjects.decode_message(SUBJECTS[at], BODIES[at].replace(b"{", b'{"\x80":1,', 1))
+
+
 @given(st.sampled_from(SUBJECTS), st.sampled_from(BODIES), st.data())
 def test_a_damaged_body_is_read_or_unusable_and_nothing_else(
     subject: str, body: bytes, data: st.DataObject

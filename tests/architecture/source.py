@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -18,9 +19,16 @@ class Module:
 
     path: Path
     name: str
-    tree: ast.Module
 
-    @property
+    @cached_property
+    def text(self) -> str:
+        return self.path.read_text()
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @cached_property
     def imports(self) -> set[str]:
         """The dotted names of all that is imported, anywhere in the file."""
         return {name for node in ast.walk(self.tree) for name in _imported(node)}
@@ -72,7 +80,13 @@ def _imported(node: ast.AST) -> Iterable[str]:
 
 def modules(*folders: str) -> list[Module]:
     paths = sorted(path for folder in folders or OURS for path in (ROOT / folder).rglob("*.py"))
-    return [Module(path, dotted(path), ast.parse(path.read_text())) for path in paths]
+    return [_module(path) for path in paths]
+
+
+@cache
+def _module(path: Path) -> Module:
+    """Return the module of a file, so that each is parsed once."""
+    return Module(path, dotted(path))
 
 
 def dotted(path: Path) -> str:

@@ -25,7 +25,8 @@ def families() -> dict[str, Family]:
     declaring = [
         module.name
         for module in modules("services", "shared")
-        if DECLARED in module.imports or f"{module.name}.Family" == DECLARED
+        if "Family" in module.text
+        and (DECLARED in module.imports or f"{module.name}.Family" == DECLARED)
     ]
     values = [value for name in declaring for value in vars(importlib.import_module(name)).values()]
     found = list({id(value): value for value in values if isinstance(value, Family)}.values())

@@ -8,7 +8,6 @@ Searches through random worlds (`SEARCHES`) are left out, too: they take half of
 
 from __future__ import annotations
 
-import ast
 from functools import cache
 from pathlib import Path
 
@@ -57,7 +56,7 @@ def _modules_used(path: Path) -> set[Path]:
 @cache
 def _imported_names(path: Path) -> frozenset[str]:
     """Return the full names of all imports, those inside functions included."""
-    return frozenset(Module(path, str(path), ast.parse(path.read_bytes())).imports)
+    return frozenset(Module(path, str(path)).imports)
 
 
 def imported_libraries(path: Path) -> set[str]:

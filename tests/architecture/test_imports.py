@@ -66,6 +66,7 @@ EDGES = {
         "worker.fork_server",
         "worker.lanes",
         "worker.optimizers",
+        "worker.evaluation",
         "worker.program_data",
         "worker.saving",
         "worker.tensorboard_events",

@@ -224,9 +224,9 @@ class Examiner:
 
     def _try_evaluation(self, module: ModuleType) -> None:
         from services.trainer.program import has_function
-        from services.trainer.worker import program_data
+        from services.trainer.worker import evaluation
 
-        program_data.try_evaluation(module, self.dog)
+        evaluation.try_evaluation(module, self.dog)
         self.report(evaluated=has_function(module, "evaluation"))
 
 

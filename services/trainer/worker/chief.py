@@ -44,9 +44,9 @@ from services.trainer.protocol import (
     Unsaved,
 )
 from services.trainer.worker import (
+    evaluation,
     failure_cause,
     optimizers,
-    program_data,
     saving,
     scaling,
     shard_ledger,
@@ -170,7 +170,7 @@ class Chief:
         if self.assignment.warms_up:
             self._warm_up()
         if self.assignment.first:
-            program_data.try_evaluation(self.program, self.watchdog)
+            evaluation.try_evaluation(self.program, self.watchdog)
         self.send(Prepared(seconds=time.monotonic() - began))
 
     def _trace_step(self, strategy: Any) -> Any:
@@ -411,7 +411,7 @@ class Chief:
         self._finalize_weights()
         self._save_final()
         self.summaries.close()
-        metrics = program_data.evaluation_metrics(self.program, self.built.model, self.watchdog)
+        metrics = evaluation.evaluation_metrics(self.program, self.built.model, self.watchdog)
         self._remove_old_checkpoints()
         self.send(
             Finished(

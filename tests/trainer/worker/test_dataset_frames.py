@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from services.trainer import program
-from services.trainer.worker import failure_cause, program_data
+from services.trainer.worker import evaluation, failure_cause, program_data
 from services.trainer.worker.watchdog import Watchdog
 
 HEAD = """import tensorflow as tf
@@ -132,7 +132,7 @@ def test_a_failed_evaluation_operation_has_its_line(load: Load) -> None:
     module = load(f"{MAPPED}\n\ndef evaluation():\n    return dataset(0, 4)\n")
 
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        program_data.try_evaluation(module, Watchdog(str(module.__file__), 60.0, 60.0))
+        evaluation.try_evaluation(module, Watchdog(str(module.__file__), 60.0, 60.0))
 
     assert failure_cause.describe_failure(caught.value, str(module.__file__)).startswith(
         f"net.py:{line_of(module, '# here')}: Invalid"

@@ -17,7 +17,7 @@ the services keep them in memory and a program may write anything.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -64,6 +64,7 @@ Text = Annotated[str, Meta(max_length=4_096)]
 Cause = Annotated[str, Meta(max_length=32_768)]  # with tracebacks
 MetricName = Annotated[str, Meta(max_length=200)]
 Metrics = Annotated[dict[MetricName, float], Meta(max_length=256)]
+ParamName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z", max_length=64)]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -100,10 +101,16 @@ class Span(Part, frozen=True, kw_only=True):
 
 
 class Program(Part, frozen=True, kw_only=True):
-    """A training program: the file's name, and the digest under which the object store keeps it."""
+    """A training program: the name of its file or folder, and the digest under which the object
+    store keeps it.
+
+    `entry`: the stored object is an archive (`services/trainer/program_archive.py`), and this is
+    the path of the file in it that has the functions; empty: the object is that file.
+    """
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     digest: Digest
+    entry: Annotated[str, Meta(max_length=500)] = ""
 
 
 class CheckpointRule(Part, frozen=True, kw_only=True):
@@ -170,7 +177,8 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     `sqrt` (its root). `rate_with_workers`: with more workers than at the start the rate falls so
     far that stale gradients stay `stable` (see `services/trainer/worker/scaling.py`), or not at all
     (`keep`). `cpu_limits`: `hard`: a task never uses more cores than it has; `soft`: its cores are
-    its share where others want theirs, and it may use what nobody else on its node does.
+    its share where others want theirs, and it may use what nobody else on its node does. `params`:
+    values for keyword arguments of the program's functions.
     """
 
     program: Program
@@ -190,6 +198,7 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     rate_with_workers: Literal["stable", "keep"] = "stable"
     cpu_limits: CpuLimits = "hard"
     volumes: tuple[Volume, ...] = ()
+    params: dict[ParamName, Any] = {}
     request_id: str = "-"
 
     def id(self) -> str:

@@ -15,6 +15,7 @@ import msgspec
 
 from services.trainer import checkpoint_policy
 from services.trainer.checkpoint_policy import SaveHistory
+from services.trainer.program import files_prefix
 from shared.messages import JobRequested, ModelProfile, Resources, Role
 
 EXIT_FINISHED = 0
@@ -243,8 +244,8 @@ def crash_failure(text: str, program: str) -> Failed:
     """
     happened, _, rest = text.strip().partition("\n")
     stacks = rest.strip().split("\n\n")
-    program_file = program.encode("ascii", "backslashreplace").decode()
-    guilty = [stack for stack in stacks if program_file in stack or GENERATED_FILE in stack]
+    program_files = files_prefix(program).encode("ascii", "backslashreplace").decode()
+    guilty = [stack for stack in stacks if program_files in stack or GENERATED_FILE in stack]
     stuck = "let no other thread run for too long" if happened.startswith("Timeout") else "crashed"
     told = "\n\n".join([f"the process {stuck} and reported only: {happened}", *(guilty or stacks)])
     return Failed(cause=told[:CAUSE_LENGTH], peer=not guilty)

@@ -33,9 +33,11 @@ from services.trainer.doctor.observations import (
     sample_starts,
     sampled_examples,
 )
+from services.trainer.program import example_count, program_digest, stored_file
 from services.trainer.protocol import Failed
 from services.trainer.worker import failure_cause
 from services.trainer.worker.watchdog import Watchdog
+from shared.messages import Program
 from shared.runtime import process
 
 GIB = 1 << 30
@@ -87,7 +89,7 @@ class Examiner:
     def _load_program(self) -> ModuleType:
         import tensorflow as tf
 
-        from services.trainer import program
+        from services.trainer.worker.child import load_program
 
         _ = (
             tf.keras,
@@ -95,15 +97,17 @@ class Examiner:
         )  # TensorFlow loads these late; not part of the program's import
         before = resident_bytes()
         began = time.monotonic()
-        path = Path(self.asked.program)
+        path, entry = Path(self.asked.program), self.asked.entry
+        digest = program_digest(stored_file(path, entry).read_bytes())
         with self.dog.limit("its import"):
-            module = program.load(path, program.program_digest(path.read_bytes()))
+            asked = Program(name=path.name, digest=digest, entry=entry)
+            module = load_program(path, asked, self.asked.params)
         self.report(
             loaded_s=time.monotonic() - began,
             loaded_gib=max(resident_bytes() - before, 0) / GIB,
         )
         with self.dog.limit("examples()"):
-            self.report(examples=program.example_count(module))
+            self.report(examples=example_count(module))
         return module
 
     def _sample_examples(self, module: ModuleType) -> None:

@@ -21,6 +21,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
@@ -37,10 +38,13 @@ class ExamineRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `device_batch_max`: the most examples that a worker may hold at once, if limited. `ps`: number
     of parameter servers for the trial update; 0: only read examples, to compare them with another
-    process.
+    process. `entry`: the program's path in its folder; empty: it is a single file. `params`: those
+    of the job.
     """
 
     program: str
+    entry: str = ""
+    params: dict[str, Any] = {}
     batch: int
     device_batch_max: int | None = None
     ps: int = 0

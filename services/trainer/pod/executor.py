@@ -5,17 +5,16 @@ It does not judge exits. Events of a child, and its own exit, go into the queue 
 The program is fetched once, by digest, and used only if its bytes have that digest and are not too
 large. The store does not check that the bytes under a name have that digest: a handwritten request
 may name something else. The size in the store is the sender's claim, so no more than the limit is
-read. The file has the name from the request, without folders. Each try reads the program's
-description again, so that a program that is stored again meanwhile is found.
+read. The file has the name from the request, without folders; an archive is checked and unpacked.
+Each try reads the program's description again, so that a program that is stored again meanwhile is
+found.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import resource
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -46,7 +45,14 @@ from services.trainer.pod.supervise import (
     StartChild,
 )
 from services.trainer.pod.usage import memory_limit_gib, memory_shortage
-from services.trainer.program import BadProgram, program_digest, safe_file_name
+from services.trainer.program import (
+    ARCHIVE,
+    BadProgram,
+    program_digest,
+    safe_file_name,
+    write_program,
+)
+from services.trainer.program_archive import remove_folder
 from services.trainer.protocol import (
     Assignment,
     Begin,
@@ -237,7 +243,7 @@ class Executor:
             self.end_child(generation)
         if self.fork_server is not None:
             self.fork_server.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_folder(self.folder)
 
 
 def may_raise_priority() -> bool:
@@ -296,21 +302,26 @@ def child_assignment(
 
 
 async def fetch_program(bus: Bus, namespace: str, program: Program, folder: Path) -> Path:
-    """Return the path of the program's file. Raise `BadProgram` if the store has none of this
-    digest after several tries.
+    """Return the path of the program's file, of its entry if it has several. Raise `BadProgram` if
+    the store has none of this digest after several tries, or if its archive cannot be used.
     """
-    path = folder / program.digest / safe_file_name(program.name)
-    if not (path.is_file() and program_digest(path.read_bytes()) == program.digest):
-        _write_atomically(path, await _fetch_with_retries(bus, namespace, program))
-    return path
+    stored = folder / program.digest / safe_file_name(program.name)
+    if program.entry:
+        stored = folder / f"{program.digest}{ARCHIVE}"
+    body = await asyncio.to_thread(_read_unchanged, stored, program.digest)
+    if body is None:
+        body = await _fetch_with_retries(bus, namespace, program)
+    return await asyncio.to_thread(
+        write_program, body, program.name, program.digest, program.entry, folder
+    )
 
 
-def _write_atomically(path: Path, body: bytes) -> None:
-    """Write a file completely or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(".part")  # no program has this name
-    part.write_bytes(body)
-    os.replace(part, path)
+def _read_unchanged(path: Path, digest: str) -> bytes | None:
+    """Return the content of a file if it has this digest."""
+    if not path.is_file():
+        return None
+    body = path.read_bytes()
+    return body if program_digest(body) == digest else None
 
 
 async def _fetch_with_retries(bus: Bus, namespace: str, program: Program) -> bytes:

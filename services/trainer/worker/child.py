@@ -24,6 +24,7 @@ import queue
 import socket
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,6 +47,7 @@ from services.trainer.protocol import (
 )
 from services.trainer.worker import failure_cause
 from services.trainer.worker.watchdog import Watchdog
+from shared.messages import Program
 from shared.runtime import process
 
 PEER_WORDS = ("Could not start gRPC server", "some remote workers have been restarted")
@@ -81,16 +83,28 @@ def _run_role(assignment: Assignment, send: LineWriter, lines: Any) -> int:
     if assignment.role == "ps":
         return _serve_tensorflow(assignment, send, lines)
     _configure_threads(assignment)
-    from services.trainer import program
     from services.trainer.worker import program_data
 
-    path, dog = Path(assignment.program), _start_watchdog(assignment, send)
+    dog = _start_watchdog(assignment, send)
     with dog.limit("its import"):
-        module = program.load(path, assignment.request.program.digest)
+        asked = assignment.request
+        module = load_program(Path(assignment.program), asked.program, asked.params)
     if assignment.role == "chief":
         return _run_chief(assignment, module, send, lines, dog)
     program_data.serve_batches(module, dog)
     return _serve_tensorflow(assignment, send, lines)
+
+
+def load_program(path: Path, asked: Program, params: Mapping[str, Any]) -> ModuleType:
+    """Import a program into this process. It finds its parameters in the environment, too, and one
+    of several files has its folder as the current one.
+    """
+    from services.trainer import program, program_params
+
+    os.environ[program_params.VARIABLE] = msgspec.json.encode(params).decode()
+    if asked.entry:
+        os.chdir(program.program_folder(path, asked.entry))
+    return program.load(path, asked.digest, asked.entry, params)
 
 
 def _start_watchdog(assignment: Assignment, send: LineWriter) -> Watchdog:

@@ -28,11 +28,10 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import PurePath
 from traceback import FrameSummary
 from typing import Any, NamedTuple
 
-from services.trainer.program import BadProgram
+from services.trainer.program import BadProgram, is_program_file, own_name
 from services.trainer.protocol import CAUSE_LENGTH, GENERATED_FILE
 from shared.text import cut_middle
 
@@ -113,10 +112,10 @@ def describe_failure(error: BaseException, program: str, longest: int = CAUSE_LE
     if marked:
         return marked[1]
     if isinstance(error, BadProgram):
-        location = _location(program, error.line) if error.line else ""
+        location = _location(error.file or program, error.line) if error.line else ""
         return cut_middle(f"{location}{error}", longest)
-    if isinstance(error, SyntaxError) and error.filename == program:
-        return cut_middle(_syntax_error_cause(error, program), longest)
+    if isinstance(error, SyntaxError) and is_program_file(error.filename or "", program):
+        return cut_middle(_syntax_error_cause(error), longest)
     found = []
     for each in _exception_chain(error, program):
         part = _program_part(each, program)
@@ -141,13 +140,13 @@ def plain_failure(text: str) -> RemoteFailure:
 
 def _format_cause(found: list[ProgramError], program: str) -> str:
     frames, says = found[0]
-    place = next(f for f in reversed(frames) if _is_program(f.filename, program))
+    place = next(f for f in reversed(frames) if is_program_file(f.filename, program))
     tracebacks = LED_TO.join(_traceback(seen, program) for seen in reversed(found))
-    return f"{_location(program, place.lineno)}{_headline(says)}\n{tracebacks}"
+    return f"{_location(place.filename, place.lineno)}{_headline(says)}\n{tracebacks}"
 
 
-def _location(program: str, line: int | None) -> str:
-    return f"{PurePath(program).name}:{line}: " if line else f"{PurePath(program).name}: "
+def _location(path: str, line: int | None) -> str:
+    return f"{own_name(path)}:{line}: " if line else f"{own_name(path)}: "
 
 
 def _headline(says: str) -> str:
@@ -163,17 +162,18 @@ def _traceback(seen: ProgramError, program: str) -> str:
     shown = []
     for frame in seen.frames:
         file_name = frame.filename
-        if _is_program(file_name, program):
-            file_name = PurePath(program).name
+        if is_program_file(file_name, program):
+            file_name = own_name(file_name)
         shown.append(FrameSummary(file_name, frame.lineno, frame.name, line=frame.line))
     stack = "".join(traceback.StackSummary.from_list(shown).format())
     return f"Traceback (most recent call last):\n{stack}{seen.says}"
 
 
-def _syntax_error_cause(error: SyntaxError, program: str) -> str:
+def _syntax_error_cause(error: SyntaxError) -> str:
+    path = error.filename or ""
     shown = "".join(traceback.format_exception_only(error)).rstrip()
-    what = f"{_location(program, error.lineno)}{type(error).__name__}: {error.msg}"
-    return f"{what}\n{shown.replace(program, PurePath(program).name)}"
+    what = f"{_location(path, error.lineno)}{type(error).__name__}: {error.msg}"
+    return f"{what}\n{shown.replace(path, own_name(path))}"
 
 
 def _cause_outside_program(error: BaseException) -> str:
@@ -210,8 +210,9 @@ def _program_part(error: BaseException, program: str) -> ProgramError:
     own: list[FrameSummary] = []
     entered = False
     for frame in frames:
-        entered = entered or _is_program(frame.filename, program)
-        if entered and not HIDDEN.search(frame.filename):
+        is_own = is_program_file(frame.filename, program)
+        entered = entered or is_own
+        if entered and (is_own or not HIDDEN.search(frame.filename)):
             own.append(frame)
     if not inner:
         return ProgramError(own, _message(error))
@@ -231,7 +232,7 @@ def _without_noise(error: BaseException) -> str:
 def _program_frames_in(text: str, program: str) -> list[FrameSummary]:
     """Return the frames in a text that has any of the program's; TensorFlow writes some twice."""
     lines, found = text.splitlines(), _frames_in_text(text).items()
-    if not any(_is_program(frame["path"], program) for _, frame in found):
+    if not any(is_program_file(frame["path"], program) for _, frame in found):
         return []
     frames = {}
     for at, frame in found:
@@ -252,7 +253,7 @@ def _frames_in_text(text: str) -> dict[int, re.Match[str]]:
 
 def _last_program_frame(text: str, program: str) -> int:
     frames = _frames_in_text(text).items()
-    return max(at for at, frame in frames if _is_program(frame["path"], program))
+    return max(at for at, frame in frames if is_program_file(frame["path"], program))
 
 
 def _function_name(name: str) -> str:
@@ -293,13 +294,6 @@ def _with_type(error: BaseException, says: str) -> str:
 
 def _indentation(line: str) -> int:
     return len(line) - len(line.lstrip())
-
-
-def _is_program(path: str, program: str) -> bool:
-    """Return whether this is the program's file, here or in another pod: there the folder differs,
-    but not its last part, the digest.
-    """
-    return PurePath(path).parts[-2:] == PurePath(program).parts[-2:]
 
 
 def original_frames(frames: Iterable[FrameSummary]) -> list[FrameSummary]:

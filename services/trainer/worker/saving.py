@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ import tensorflow as tf
 
 from services.trainer import checkpoint_policy
 from services.trainer.checkpoint_policy import SaveHistory
+from services.trainer.program import stored_file
 from services.trainer.protocol import (
     Assignment,
     CommittedCheckpoints,
@@ -258,7 +260,8 @@ def mark_named(assignment: Assignment, named: CommittedCheckpoints, total_sample
     """
     try:
         request = msgspec.json.encode(assignment.request)
-        checkpoint.write_job_files(assignment.checkpoint_dir, request, assignment.program)
+        stored = stored_file(Path(assignment.program), assignment.request.program.entry)
+        checkpoint.write_job_files(assignment.checkpoint_dir, request, str(stored))
         for path in named.paths:
             if digest := named.digests.get(path):
                 samples = named.samples if path == named.paths[0] else None

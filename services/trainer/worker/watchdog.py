@@ -20,8 +20,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+from services.trainer.program import is_program_file, own_name
 from services.trainer.protocol import CAUSE_LENGTH, GENERATED_FILE, Failed
 from services.trainer.worker.failure_cause import original_frames
 
@@ -111,7 +111,7 @@ class Watchdog:
         worst = min(late, key=lambda i: i.since_s)
         stack = thread_stack(worst.thread, self._program)[-CAUSE_LENGTH:]
         return self.failure(
-            f"{Path(self._program).name} is stuck: {worst.what} has not returned for"
+            f"{own_name(self._program)} is stuck: {worst.what} has not returned for"
             f" {self.limit_s:g} s. Stack (most recent call last):\n{stack}"
         )
 
@@ -149,11 +149,11 @@ def thread_stack(thread: int, program: str) -> str:
 def _from_program(
     stack: list[traceback.FrameSummary], program: str
 ) -> list[traceback.FrameSummary]:
-    """Return the part of a stack that begins with the program's file, or with code that TensorFlow
-    generated from it.
+    """Return the part of a stack that begins with a file of the program, or with code that
+    TensorFlow generated from it.
     """
     for at, frame in enumerate(stack):
-        if frame.filename == program or GENERATED_FILE in frame.filename:
+        if is_program_file(frame.filename, program) or GENERATED_FILE in frame.filename:
             return stack[at:]
     return []
 

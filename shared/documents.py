@@ -4,12 +4,15 @@ An alias repeats a part of the document, and aliases of aliases multiply: 400 by
 values than any memory holds. So the size is computed on the parsed tree, where an alias costs
 nothing, and only then is it built.
 
+Numbers such as `1e-3` are numbers, as in YAML 1.2 and JSON; PyYAML reads 1.1, where they are texts.
+
 `InvalidFile` names the faults of a file that a person wrote, by line: scenarios, CSV files and
 exported logs.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -20,6 +23,17 @@ LONGEST = 4 << 20
 """Characters of a text."""
 MOST_EXPANDED = 4
 """Times as many characters and values it may have with its aliases expanded."""
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's loader of plain values, with all numbers of JSON."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+\Z"),
+    list("-+.0123456789"),
+)
 
 
 class TooLarge(yaml.YAMLError):
@@ -50,7 +64,7 @@ def _compose_all(text: str, longest: int) -> Iterator[yaml.Node]:
     if len(text) > longest:
         raise TooLarge(f"it has {len(text):,} characters, more than {longest:,}")
     try:
-        for document in yaml.compose_all(text, yaml.SafeLoader):
+        for document in yaml.compose_all(text, _Loader):
             if expanded_size(document) > MOST_EXPANDED * longest:
                 raise TooLarge(
                     f"with its aliases expanded it is larger than {MOST_EXPANDED * longest:,}"
@@ -90,7 +104,7 @@ def _size(node: yaml.Node, known: dict[int, int | None]) -> int:
 
 def _construct(documents: list[yaml.Node | None]) -> list[Any]:
     """Build the values of trees that were counted."""
-    loader = yaml.SafeLoader("")
+    loader = _Loader("")
     try:
         return [
             None if document is None else loader.construct_document(document)

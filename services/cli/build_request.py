@@ -12,11 +12,13 @@ from __future__ import annotations
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from services.cli import program_file
 from services.cli.command_line import FILE, Arguments, combine_options, flag, help_page, option
+from services.cli.program_source import ProgramSource, read_program
 from services.cli.tfjob import WISHES, read_manifest, translate_tfjob
 from services.cli.tfjob import Asked as TfjobRequest
 from services.console import job_file
@@ -33,15 +35,15 @@ INVALID = "{file} is not a valid job:"
 class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that is ready to be sent.
 
-    `file`: the job's file; `body`: the request with these `fields`, as JSON; `path` and `program`:
-    the program's file and its content, None if the request names the program by its digest.
+    `file`: the job's file; `body`: the request with these `fields`, as JSON; `path`: the program's
+    as it was given, and `program`; None if the request names the program by its digest.
     """
 
     file: Path
     fields: Fields
     body: bytes
     path: Path | None
-    program: bytes | None
+    program: ProgramSource | None
 
 
 def prepare_request(args: Arguments) -> PreparedRequest:
@@ -51,7 +53,9 @@ def prepare_request(args: Arguments) -> PreparedRequest:
     file = _source_file(args)
     fields, path = request_from_tfjob(args) if args.tfjob else _read_job_file(file, args)
     fields = _in_namespace(fields, args.namespace, file)
-    program, reference, trouble = _read_program(path)
+    fields = job_file.with_params(fields, args.params)
+    program, trouble = _read_program(path, fields.get("params"))
+    reference = NO_PROGRAM if trouble else program and program.reference
     fields = job_file.complete_fields(fields, reference, uuid.uuid4().hex)
     body = job_file.encode_fields(fields, file.name)
     reasons = list(job_file.reasons_against(fields))
@@ -98,16 +102,16 @@ def _in_namespace(fields: Fields, namespace: str | None, file: Path) -> Fields:
     return {**fields, "namespace": namespace}
 
 
-def _read_program(path: Path | None) -> tuple[bytes | None, Fields | None, Trouble | None]:
-    """Return the program's content, its reference in the request, and the error in it, if any."""
+def _read_program(path: Path | None, params: Any) -> tuple[ProgramSource | None, Trouble | None]:
+    """Return the program, if the request has one, and the error in it or its parameters, if any."""
     if path is None:
-        return None, None, None
+        return None, None
     try:
-        body = program_file.read_program(path)
-        program_file.check_program(body, path)
+        program = read_program(path)
+        program_file.check_source(program, params if isinstance(params, dict) else {})
     except Trouble as trouble:
-        return None, NO_PROGRAM, trouble
-    return body, {"name": path.name, "digest": program_file.digest(body)}, None
+        return None, trouble
+    return program, None
 
 
 ABOUT = """\

@@ -237,6 +237,7 @@ DURATION = Value(parameters.parse_duration, "duration")
 MOMENT = Value(parameters.parse_moment, "time")
 AT_LEAST_ZERO = Value(parameters.at_least_zero, "number")
 ABOVE_ZERO = Value(parameters.above_zero, "number")
+PARAM = Value(parameters.parse_param, "parameter")
 FILE = click.Path(path_type=Path, readable=False)
 
 
@@ -283,6 +284,14 @@ nats_option = option(
     "--nats",
     metavar="URL",
     help=f"the address of NATS (default: WEIR_NATS_URL, `weir up` here, else {NATS_URL})",
+)
+param_option = option(
+    "--param",
+    "params",
+    type=PARAM,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="a value of `params:` in the job's file, or instead of it; may be repeated",
 )
 job_argument = argument("job", type=JOB_NAME, metavar="JOB", help="the job's name")
 json_option = flag("--json", help="one JSON object")

@@ -14,8 +14,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.text import Text
@@ -29,8 +30,10 @@ from services.cli.command_line import (
     command,
     json_option,
     option,
+    param_option,
     timeout_option,
 )
+from services.cli.program_source import ProgramSource, read_program
 from services.cli.terminal import Terminal
 from services.console import job_file
 from services.console.dry_run import rules_from_environment
@@ -38,9 +41,11 @@ from services.console.job_file import example_path, read_text
 from services.console.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.trainer.doctor.findings import (
     IMAGE_MODULES,
+    MAX_NAMES,
     Finding,
     Weight,
     fine_finding,
+    format_bytes,
     imported_modules,
     probability_findings,
     program_findings,
@@ -49,16 +54,17 @@ from services.trainer.doctor.findings import (
 )
 from services.trainer.doctor.job_fit import job_findings
 from services.trainer.doctor.observations import ExamineRequest, Observations
+from services.trainer.program import write_program
 from services.trainer.protocol import crash_failure
 from shared.messages import JobRequested
 from shared.runtime import process
-from shared.text import single_line
+from shared.text import format_count, format_names, single_line
 
 BATCH = 32  # if no job gives another
 MOST_PS = 2  # in a trial
 LIMIT_S = 75.0
 ROWS_EXAMPLE = "plays.py"  # looks up rows of a table as the findings advise
-NO_PYTHON = "correct it, or give another: a program is one file of Python"
+NO_PYTHON = "correct it, or give another: a program is a file of Python, or a folder of them"
 LACKING = "Weir's README.md, Write a training program, explains each function"
 YAML = {".yaml", ".yml"}
 STYLES: dict[Weight, str] = {"fine": "green", "advice": "yellow", "wrong": "bold red"}
@@ -73,7 +79,7 @@ EXAMPLES = (
     "program",
     type=FILE,
     metavar="PROGRAM",
-    help="the training program, or its job's YAML",
+    help="the training program (a file, folder or zip), or its job's YAML",
 )
 @option(
     "--job",
@@ -81,12 +87,13 @@ EXAMPLES = (
     metavar="YAML",
     help="the job's file (default: the YAML of the same name beside the program, if there is one)",
 )
+@param_option
 @timeout_option(LIMIT_S, "the longest time for one call of its code")
 @json_option
 def run(args: Arguments) -> int:
     program, job_path = _named_files(args.program, args.job)
-    body = program_file.read_program(program)
-    findings = list(_examine_program(program, body, job_path, args.timeout))
+    source = read_program(program)
+    findings = list(_examine_program(source, job_path, args.params, args.timeout))
     if args.json:
         print(msgspec.json.encode({"program": str(program), "findings": findings}).decode())
     else:
@@ -99,8 +106,8 @@ def _named_files(path: Path, job_path: Path | None) -> tuple[Path, Path | None]:
 
     `path`: the program, or a job's file that names it.
     """
-    if path.suffix not in YAML:
-        beside = path.with_suffix(".yaml")
+    if path.suffix not in YAML or path.is_dir():
+        beside = _job_beside(path)
         if job_path is None and beside.is_file():
             return path, beside
         return path, job_path
@@ -115,49 +122,91 @@ def _named_files(path: Path, job_path: Path | None) -> tuple[Path, Path | None]:
     return path.parent / program, path
 
 
+def _job_beside(path: Path) -> Path:
+    """Return the path that the job's file of a program has, if there is one."""
+    whole = path.resolve() if path.is_dir() else path
+    return path.parent / f"{whole.stem}.yaml" if path.is_dir() else path.with_suffix(".yaml")
+
+
 def _examine_program(
-    path: Path, body: bytes, job_path: Path | None, limit_s: float
+    source: ProgramSource, job_path: Path | None, given: Sequence[tuple[str, Any]], limit_s: float
 ) -> Iterator[Finding]:
+    fields = _job_fields(job_path) if job_path else {}
+    fields = job_file.with_params(fields, given)
+    params = fields.get("params")
+    params = params if isinstance(params, dict) else {}
     # 1. Read its text.
     try:
-        program_file.check_program(body, path)
+        program_file.check_source(source, params)
     except Trouble as trouble:
         remedy = NO_PYTHON if isinstance(trouble, program_file.NoPython) else LACKING
         yield wrong_finding(str(trouble), remedy)
         return
-    tree = ast.parse(body)
-    local_modules = _modules_beside(path)
+    trees = {file: ast.parse(source.files[file]) for file in _python_files(source)}
+    own = _own_modules(source)
+    beside = set() if source.packed else _modules_beside(source.path)
     left_behind: list[str] = []
     installed: list[str] = []
-    for name in imported_modules(tree):
-        (left_behind if name in local_modules else installed).append(name)
+    for name in imported_modules(trees.values()):
+        if name not in own:
+            (left_behind if name in beside else installed).append(name)
     imports = f", and imports {', '.join(installed)}" if installed else ""
     yield fine_finding(f"it has all functions{imports}")
+    if source.packed:
+        yield fine_finding(_describe_files(source))
     # 2. Check its job.
-    job = _checked_request(job_path, path, body) if job_path else None
+    job = _checked_request(fields, job_path, source) if job_path else None
     if isinstance(job, InvalidRequest):
         reasons = "\n".join(job.reasons)
         yield wrong_finding(f"{job_path} would be refused", job_file.FIELDS_HINT, reasons)
     request = job if isinstance(job, JobRequested) else None
     image = request.image if request else None
-    yield from source_findings(tree, path.name, local_modules, image)
+    for file, tree in trees.items():
+        yield from source_findings(tree, file, beside, own, image, set(source.files))
     # 3. Try it.
-    trial_request = _trial_request(request, limit_s)
-    tried, reread = try_program(path.name, body, trial_request)
+    trial_request = _trial_request(request, params, limit_s)
+    tried, reread = try_program(source, trial_request)
     rows_example = example_path(ROWS_EXAMPLE)
     yield from program_findings(tried, reread, rows_example, left_behind)
-    yield from probability_findings(tree, path.name, tried)
+    yield from probability_findings(trees[source.entry], source.entry, tried)
     # 4. Compare it with the job's resources.
     if request:
         yield from job_findings(tried, request, rows_example)
 
 
-def _trial_request(job: JobRequested | None, limit_s: float) -> ExamineRequest:
-    """Return the parameters of a trial; `limit_s`: the longest time for one call of its code."""
+def _python_files(source: ProgramSource) -> list[str]:
+    """Return the Python files of a program, the one with the functions first."""
+    others = [file for file in source.files if file.endswith(".py") and file != source.entry]
+    return [source.entry, *sorted(others)]
+
+
+def _own_modules(source: ProgramSource) -> set[str]:
+    """Return the modules that a program imports from its own files."""
+    if not source.packed:
+        return set()
+    files = _python_files(source)
+    folder = source.entry.rpartition("/")[0]
+    below = [file.removeprefix(f"{folder}/") for file in files if file.startswith(f"{folder}/")]
+    return {file.partition("/")[0].removesuffix(".py") for file in (*files, *below)}
+
+
+def _describe_files(source: ProgramSource) -> str:
+    total = format_bytes(sum(map(len, source.files.values())))
+    what = f"{source.entry} and its folder: {format_count(len(source.files), 'file')}, {total}"
+    if source.left_out:
+        what += f"; .gitignore leaves out {format_names(source.left_out, MAX_NAMES)}"
+    return what
+
+
+def _trial_request(
+    job: JobRequested | None, params: dict[str, Any], limit_s: float
+) -> ExamineRequest:
+    """Return the request of a trial; `limit_s`: the longest time for one call of its code."""
     if job is None:
-        return ExamineRequest(program="", batch=BATCH, device_batch_max=None, ps=1, limit_s=limit_s)
+        return ExamineRequest(program="", params=params, batch=BATCH, ps=1, limit_s=limit_s)
     return ExamineRequest(
         program="",
+        params=params,
         batch=job.batch.start,
         device_batch_max=job.device_batch_max,
         ps=min(job.ps.max, MOST_PS),
@@ -165,10 +214,14 @@ def _trial_request(job: JobRequested | None, limit_s: float) -> ExamineRequest:
     )
 
 
-def _checked_request(path: Path, program: Path, body: bytes) -> JobRequested | InvalidRequest:
+def _checked_request(
+    fields: job_file.Fields, path: Path, source: ProgramSource
+) -> JobRequested | InvalidRequest:
     """Return the job's request, checked as the allocator would by the rules of this environment."""
-    reference = {"name": program.name, "digest": program_file.digest(body)}
-    fields = job_file.complete_fields(_job_fields(path), reference, "-")
+    unsendable = tuple(job_file.unsendable_params(fields.get("params")))
+    if unsendable:
+        return InvalidRequest("-", "-", unsendable)
+    fields = job_file.complete_fields(fields, source.reference, "-")
     encoded = job_file.encode_fields(fields, path.name)
     return check_request(encoded, rules_from_environment())
 
@@ -217,7 +270,7 @@ OBSERVATIONS = msgspec.json.Decoder(Observations)
 
 
 def try_program(
-    name: str, body: bytes, request: ExamineRequest
+    source: ProgramSource, request: ExamineRequest
 ) -> tuple[Observations, Observations]:
     """Run two processes, with different seeds of `hash`, and return their observations.
 
@@ -225,10 +278,9 @@ def try_program(
     """
     print("trying it in two processes; TensorFlow takes some seconds to start", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="weir-doctor-") as folder:
-        path = Path(folder) / "program" / name
-        path.parent.mkdir()
-        path.write_bytes(body)
-        full = msgspec.structs.replace(request, program=str(path))
+        entry = source.entry if source.packed else ""
+        path = write_program(source.body, source.name, source.digest, entry, Path(folder))
+        full = msgspec.structs.replace(request, program=str(path), entry=entry)
         reading = msgspec.structs.replace(full, ps=0)
         first = _Trial(Path(folder), full, seed=0)
         second = _Trial(Path(folder), reading, seed=1)

@@ -1,5 +1,5 @@
-"""Parse the values on the command line: names, durations, numbers, policies, times and kinds of
-events. Each function raises `ValueError` with the reason. `shared/text.py` formats values.
+"""Parse the values on the command line: names, durations, numbers, policies, times, parameters and
+kinds of events. Each function raises `ValueError` with the reason. `shared/text.py` formats values.
 
 A policy `module:function` is a custom one, and is imported. A time is a function of now:
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, tzinfo
+from typing import Any
 
 from shared.bus.subjects import BY_TAG, LONGEST_NAME, is_name
 from shared.runtime.config import BadSettings
@@ -116,6 +117,30 @@ def _parse_date(words: str, zone: tzinfo | None) -> Moment:
         raise ValueError(f"{words!r} is not {MOMENT_FORMATS}") from None
     at_s = (at if at.tzinfo else at.replace(tzinfo=zone)).timestamp()
     return lambda now: at_s
+
+
+def parse_param(text: str) -> tuple[str, Any]:
+    """Parse `NAME=VALUE` of a job's parameter. The value is read as in a job's file: a number, true
+    or false, null, a text; a list in brackets and an object in braces.
+    """
+    name, equals, written = text.partition("=")
+    if not equals or not name.isidentifier() or not name.isascii():
+        raise ValueError(f"{text!r} is not NAME=VALUE, where NAME is that of a Python argument")
+    return name, _yaml_value(written)
+
+
+def _yaml_value(written: str) -> Any:
+    """Return a value as YAML reads it; a text if it is none, or many lines or fields of YAML."""
+    import yaml
+
+    from shared.documents import load_yaml
+
+    try:
+        value = load_yaml(written) if written.strip() else written
+    except yaml.YAMLError:
+        return written
+    is_part = isinstance(value, dict | list)
+    return written if is_part and not written.lstrip().startswith(("{", "[")) else value
 
 
 AREAS, LAST_WORDS = ([tag.split(".")[word] for tag in BY_TAG] for word in (0, 1))

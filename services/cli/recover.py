@@ -26,7 +26,7 @@ from shared.bus.bus import Bus
 from shared.bus.log_reader import StreamQuery
 from shared.bus.subjects import ORDERS, pattern
 from shared.checkpoints import COMMITTED, INDEX, PROGRAM, REQUEST, CommitMark
-from shared.messages import LARGEST_PROGRAM, JobAccepted, JobRejected, JobRequested, Program
+from shared.messages import LARGEST_PROGRAM, JobAccepted, JobRejected, JobRequested
 from shared.text import format_count, single_line
 
 EXAMPLES = (
@@ -144,7 +144,7 @@ async def resume_job(bus: Bus, job: Remains) -> str:
     again = replace(
         request,
         request_id=uuid.uuid4().hex,
-        program=Program(name=request.program.name, digest=digest),
+        program=replace(request.program, digest=digest),
         checkpoint=replace(request.checkpoint, continue_from=job.folder),
     )
     uid = await bus.request(again)

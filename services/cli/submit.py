@@ -35,6 +35,7 @@ from services.cli.command_line import (
     flag,
     nats_option,
     option,
+    param_option,
     timeout_option,
 )
 from services.cli.events import event_printer
@@ -54,6 +55,7 @@ from shared.text import single_line
 EXAMPLES = (
     f"weir submit {example_path('digits.yaml')} --follow",
     f"weir submit {example_path('digits.yaml')} --dry-run",
+    "weir submit mine.yaml --param learning_rate=0.01 --param augment=true",
     "weir submit train.py --tfjob tfjob.yaml --epochs 10 --batch 128",
 )
 ANSWERS: tuple[type[JobAccepted | JobRejected], ...] = (JobAccepted, JobRejected)
@@ -68,7 +70,7 @@ HEADERS_BYTES = 2048  # the server's limit counts them too
     type=FILE,
     required=False,
     metavar="[FILE]",
-    help="the job's YAML file; with --tfjob: the program",
+    help="the job's YAML file; with --tfjob: the program, a file, folder or zip",
 )
 @build_request.tfjob_options
 @option(
@@ -78,6 +80,7 @@ HEADERS_BYTES = 2048  # the server's limit counts them too
     metavar="NS",
     help="the job's namespace, if the file names none",
 )
+@param_option
 @flag("-f", "--follow", help="watch the job to its end; 0 only if it succeeded")
 @flag("--dry-run", help="only show the decision for it as of now, and the reason")
 @flag("--print", help="only print the request as JSON; nothing is sent or stored")
@@ -103,7 +106,7 @@ async def submit_job(request: PreparedRequest, bus: Bus, args: Arguments) -> int
     if request.program is None:
         await program_file.require_bucket(bus, namespace)
     else:
-        await program_file.store_program(bus, request.program, namespace)
+        await program_file.store_program(bus, request.program.body, namespace)
     uid = await publish_request(bus, request.fields, request.file.name)
     where = _answer_key(bus, request.fields)
     answer = await connection.first_message(

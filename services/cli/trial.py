@@ -17,6 +17,7 @@ import msgspec
 from nats.js.api import DeliverPolicy
 
 from services.cli import program_file
+from services.cli.program_source import read_program
 from services.console.report import runs
 from services.console.report.runs import CpuSample, Run
 from services.local.cluster_spec import TenantSpec
@@ -96,17 +97,12 @@ class Trial:
 
     async def submit(self, request: dict[str, Any], program: Path) -> tuple[int, JobRequested]:
         """Store the program and submit the job; return its uid and the published request."""
-        kept = {"name": program.name, "digest": await self._store_program(request, program)}
+        source = read_program(program)
+        namespace = request.get("namespace", DEFAULT_NAMESPACE)
+        await program_file.store_program(self.bus, source.body, namespace)
         self.submitted_s = time.time()
-        asked = msgspec.convert({**request, "program": kept}, JobRequested)
+        asked = msgspec.convert({**request, "program": source.reference}, JobRequested)
         return await self.bus.request(asked), asked
-
-    async def _store_program(self, request: dict[str, Any], program: Path) -> str:
-        return await program_file.store_program(
-            self.bus,
-            program_file.read_program(program),
-            request.get("namespace", DEFAULT_NAMESPACE),
-        )
 
     def of(self, kind: type[Any]) -> list[Any]:
         """Return every message of a kind, in the order of arrival."""

@@ -12,6 +12,7 @@ installed package.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,37 @@ def _span(value: Any) -> Any:
     return {"start": value, "min": value, "max": value} if plain_number else value
 
 
+def with_params(fields: Fields, given: Iterable[tuple[str, Any]]) -> Fields:
+    """Return the fields with these parameters instead of those of the same names."""
+    params = dict(given)
+    if not params:
+        return fields
+    written = fields.get("params") or {}
+    return {**fields, "params": {**written, **params} if isinstance(written, dict) else written}
+
+
+def unsendable_params(params: Any) -> Iterator[str]:
+    """Yield the reasons against values in a file that JSON does not have, or would change."""
+    if isinstance(params, dict):
+        for name, value in params.items():
+            yield from _unsendable_values(value, f"params.{name}")
+
+
+def _unsendable_values(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if not isinstance(name, str):
+                yield f"{path}: the name {name!r} is no text; write it in quotes"
+            yield from _unsendable_values(each, f"{path}.{name}")
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _unsendable_values(each, f"{path}[{number}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{path}: {value} is no number that can be sent; write it as a text, in quotes"
+    elif not isinstance(value, str | int | float | None):
+        yield f"{path}: `{value}` is read as a {type(value).__name__}; write it in quotes"
+
+
 LENIENT_RULES = Rules(host_paths=("/",), images=())
 """The rules of a cluster that allows everything a cluster may allow."""
 PATH_EXPECTED = "program: is a path, relative to this file, not "
@@ -147,11 +179,11 @@ def reasons_against(fields: Fields) -> list[str]:
     checked_fields = fields
     if isinstance(policy, str) and ":" in policy:
         checked_fields = fields | {"policy": None}
+    reasons = list(unsendable_params(fields.get("params")))
     checked = check_request(encode_fields(checked_fields, "the request"), LENIENT_RULES)
     if not isinstance(checked, InvalidRequest):
-        return []
+        return reasons
     no_program = "program" in fields and not isinstance(fields["program"], dict)
-    reasons = []
     for reason in _without_repetition(checked.reasons, fields):
         if no_program and reason.startswith("program: "):
             reason = PATH_EXPECTED + written_value(fields["program"])

@@ -69,7 +69,7 @@ class BadArchive(ValueError):
 def pack_files(files: Files) -> bytes:
     """Return the archive of these files. Raise `BadArchive` with every reason against them."""
     sizes = [(path, len(body)) for path, body in files.items()]
-    if reasons := list(_file_reasons(sizes)):
+    if reasons := list(file_reasons(sizes)):
         raise BadArchive(reasons)
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
@@ -80,7 +80,7 @@ def pack_files(files: Files) -> bytes:
             archive.writestr(entry, files[path])
     body = packed.getvalue()
     if len(body) > LARGEST_PROGRAM:
-        raise BadArchive([_size_reason(len(body))])
+        raise BadArchive([size_reason(len(body))])
     return body
 
 
@@ -92,7 +92,7 @@ def read_archive(body: bytes) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(body)) as archive:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]
             reasons = list(_entry_reasons(entries))
-            reasons += _file_reasons([(entry.filename, entry.file_size) for entry in entries])
+            reasons += file_reasons([(entry.filename, entry.file_size) for entry in entries])
             if not reasons:
                 return {entry.filename: _read_entry(archive, entry) for entry in entries}
     except UNREADABLE as error:
@@ -119,7 +119,7 @@ def _entry_reasons(entries: Iterable[zipfile.ZipInfo]) -> Iterator[str]:
             yield f"{_shown(entry.filename)} is {kind}: put the file itself there"
 
 
-def _file_reasons(sizes: Iterable[tuple[str, int]]) -> Iterator[str]:
+def file_reasons(sizes: Iterable[tuple[str, int]]) -> Iterator[str]:
     """Yield the reasons against the paths, the number and the sizes of files."""
     known = set[str]()
     folders = set[str]()
@@ -137,10 +137,10 @@ def _file_reasons(sizes: Iterable[tuple[str, int]]) -> Iterator[str]:
     if len(known) > MOST_FILES:
         yield f"it has {len(known):,} files; at most {format_count(MOST_FILES, 'file')} are allowed"
     if total > LARGEST_PROGRAM:
-        yield _size_reason(total)
+        yield size_reason(total)
 
 
-def _size_reason(size: int) -> str:
+def size_reason(size: int) -> str:
     return (
         f"its files have {size / MIB:.1f} MiB; at most {LARGEST_PROGRAM // MIB} MiB are possible."
         " Data belongs on a volume, not in the program."

@@ -84,9 +84,7 @@ def argument_count(name: str, signature: Signature) -> int:
     """
     if name != "dataset":
         return len(ARGUMENTS[name])
-    first = signature.positional[:1]
-    required = [each for each in signature.positional if each in signature.required]
-    return 1 if first == (NUMBERS,) or len(required) == 1 else 2
+    return 1 if signature.positional[:1] == (NUMBERS,) else 2
 
 
 def parameter_names(name: str, signature: Signature) -> frozenset[str]:

@@ -19,6 +19,7 @@ import aiohttp
 import psutil
 
 from services.cli import demo, program_file
+from services.cli.program_source import read_program
 from services.cli.trial import Trial, trial
 from services.cli.up import cluster_file
 from services.local.stack import Stack
@@ -73,11 +74,9 @@ async def main() -> dict[str, Any]:
 async def _ask(watched: Trial) -> None:
     """As many jobs as there will be deletions, each of one pod's size."""
     say(f"asking for {DELETIONS} jobs")
-    program = demo.JOBS / "digits.py"
-    kept = Program(
-        name=program.name,
-        digest=await program_file.store_program(watched.bus, program_file.read_program(program)),
-    )
+    program = read_program(demo.JOBS / "digits.py")
+    digest = await program_file.store_program(watched.bus, program.body)
+    kept = Program(name=program.name, digest=digest)
     one, sizes = (
         Span(start=1, min=1, max=1),
         {r: Resources(cpu=c, memory_gib=c) for r, c in TASK.items()},

@@ -12,6 +12,7 @@ import pytest
 
 from services.allocator.admission.validation import check_request
 from services.cli import program_file
+from services.cli.program_source import read_program
 from services.console.job_file import complete_fields, encode_fields, parse_fields
 from services.trainer.doctor.job_fit import PS_GIB
 from shared.bus import programs
@@ -23,10 +24,9 @@ JOBS = Path(__file__).parents[2] / "deploy" / "jobs"
 @pytest.mark.parametrize("file", sorted(JOBS.glob("*.yaml")), ids=lambda f: f.name)
 def test_a_job_file_is_a_valid_request_for_a_program_beside_it(file: Path) -> None:
     fields = parse_fields(file.read_text(), file.name)
-    program = program_file.read_program(file.parent / fields["program"])
-    sent = complete_fields(
-        fields, {"name": fields["program"], "digest": program_file.digest(program)}, "r1"
-    )
+    program = read_program(file.parent / fields["program"])
+    program_file.check_source(program, fields.get("params", {}))
+    sent = complete_fields(fields, program.reference, "r1")
 
     asked = check_request(encode_fields(sent, file.name))
 

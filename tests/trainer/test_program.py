@@ -6,6 +6,7 @@ import py_compile
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -15,8 +16,19 @@ from hypothesis import strategies as st
 
 from services.trainer import program
 from services.trainer.program import BadProgram
+from services.trainer.program_archive import pack_files, remove_folder
 
 WHOLE = "\n".join(f"def {name}(*_): return 5" for name in program.REQUIRED)
+
+
+@pytest.fixture(autouse=True)
+def _clean_process(tmp_path: Path) -> Iterator[None]:
+    path, writes_bytecode = list(sys.path), sys.dont_write_bytecode
+    yield
+    program._forget_helpers()
+    sys.dont_write_bytecode = writes_bytecode
+    assert sys.path == path
+    remove_folder(tmp_path)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -130,3 +142,140 @@ def test_any_program_name_gives_a_file_name(asked: str) -> None:
         path.write_bytes(b"")
 
         assert [path] == list(Path(folder).iterdir())
+
+
+# ---------------------------------------------------------------- programs of several files
+
+HELPED = f"""
+from pathlib import Path
+
+import helpers
+from nets.blocks import WIDTH
+
+{WHOLE}
+
+
+def model(width=WIDTH):
+    return width
+
+
+def examples():
+    return len((Path(__file__).parent / "data.csv").read_text())
+
+
+mark = helpers.MARK
+"""
+FILES = {
+    "main.py": HELPED.encode(),
+    "helpers.py": b"MARK = 1\n",
+    "nets/blocks.py": b"WIDTH = 7\n",
+    "data.csv": b"1,2,3",
+}
+
+
+def unpacked(folder: Path, files: dict[str, bytes], entry: str = "main.py") -> tuple[Path, str]:
+    body = pack_files(files)
+    digest = program.program_digest(body)
+    return program.write_program(body, "train", digest, entry, folder), digest
+
+
+def load_folder(folder: Path, files: dict[str, bytes], **params: object) -> ModuleType:
+    path, digest = unpacked(folder, files)
+    return program.load(path, digest, "main.py", params)
+
+
+def test_a_program_imports_its_own_modules_and_reads_its_own_files(tmp_path: Path) -> None:
+    module = load_folder(tmp_path, FILES)
+
+    assert (module.mark, module.model(), program.example_count(module)) == (1, 7, 5)
+    assert not list(tmp_path.rglob("__pycache__"))
+
+
+def test_the_entry_may_be_in_a_folder_of_the_program(tmp_path: Path) -> None:
+    files = {
+        "jobs/mine.py": f"import helpers, beside\n{WHOLE}\n".encode(),
+        "jobs/beside.py": b"",
+        "helpers.py": b"",
+    }
+    path, digest = unpacked(tmp_path, files, "jobs/mine.py")
+
+    assert program.load(path, digest, "jobs/mine.py").model() == 5
+    assert program.own_name(str(path)) == "jobs/mine.py"
+
+
+def test_two_programs_in_one_process_do_not_share_their_helpers(tmp_path: Path) -> None:
+    first = load_folder(tmp_path, FILES)
+    other = {**FILES, "helpers.py": b"MARK = 2\n", "nets/blocks.py": b"WIDTH = 8\n"}
+    second = load_folder(tmp_path, other)
+    single = load(written(tmp_path, WHOLE))
+
+    assert (first.mark, first.model(), second.mark, second.model()) == (1, 7, 2, 8)
+    assert not hasattr(single, "mark") and "helpers" not in sys.modules
+
+
+def test_a_helper_that_was_changed_in_the_pod_is_not_run(tmp_path: Path) -> None:
+    path, digest = unpacked(tmp_path, FILES)
+    helper = path.with_name("helpers.py")
+    helper.chmod(0o644)
+    helper.write_text("MARK = 3\n")
+
+    with pytest.raises(BadProgram, match=r"^main\.py is not the requested program"):
+        program.load(path, digest, "main.py")
+
+
+def test_a_changed_folder_is_written_again(tmp_path: Path) -> None:
+    path, digest = unpacked(tmp_path, FILES)
+    helper = path.with_name("helpers.py")
+    helper.chmod(0o644)
+    helper.write_text("MARK = 3\n")
+
+    assert program.write_program(pack_files(FILES), "train", digest, "main.py", tmp_path) == path
+    assert program.load(path, digest, "main.py").mark == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"import os", "train: it is not a zip file, or a damaged one: "),
+        (pack_files({"other.py": b""}), "train has no file main.py"),
+    ],
+)
+def test_an_archive_that_is_no_program_is_refused(tmp_path: Path, body: bytes, reason: str) -> None:
+    with pytest.raises(BadProgram, match=reason):
+        program.write_program(body, "train", program.program_digest(body), "main.py", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_functions_get_the_parameters_of_the_job(tmp_path: Path) -> None:
+    assert load_folder(tmp_path, FILES, width=9).model() == 9
+
+
+def test_a_parameter_that_no_function_takes_fails_the_program(tmp_path: Path) -> None:
+    with pytest.raises(BadProgram, match="params.widht: no function of main.py takes it; did you"):
+        load_folder(tmp_path, {**FILES, "main.py": HELPED.replace("*_", "").encode()}, widht=9)
+
+
+def test_a_program_that_reads_the_variable_in_any_file_takes_all_parameters(tmp_path: Path) -> None:
+    reading = {**FILES, "helpers.py": b"MARK = 'WEIR_PARAMS'\n"}
+
+    assert load_folder(tmp_path, reading, widht=9).model() == 7
+
+
+def test_a_parameter_without_a_value_is_named_with_its_line(tmp_path: Path) -> None:
+    text = HELPED.replace("def model(width=WIDTH)", "def model(width)")
+    with pytest.raises(BadProgram, match=r"^model\(\) needs width: give it a default") as caught:
+        load_folder(tmp_path, {**FILES, "main.py": text.encode()})
+
+    assert caught.value.line == text.splitlines().index("def model(width):") + 1
+    assert program.own_name(caught.value.file or "") == "main.py"
+
+
+def test_files_of_a_program_are_known_in_every_pod() -> None:
+    digest = f"sha256-{'a' * 64}"
+    entry = f"/tmp/pod-1/{digest}/main.py"
+
+    assert program.is_program_file(f"/tmp/pod-2/{digest}/nets/blocks.py", entry)
+    assert program.own_name(f"/tmp/pod-2/{digest}/nets/blocks.py") == "nets/blocks.py"
+    assert not program.is_program_file("/usr/lib/python3/helpers.py", entry)
+    assert program.is_program_file("/a/program/net.py", "/b/program/net.py")
+    assert not program.is_program_file("/a/program/other.py", "/b/program/net.py")

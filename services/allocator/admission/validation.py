@@ -50,6 +50,9 @@ LARGEST_REQUEST = 131_072
 """Bytes of a request: each decision repeats it beside a plan of every task, and has to fit into one
 message itself.
 """
+MOST_PARAMS = 100
+LARGEST_PARAMS = 16_384
+"""Bytes of all parameters of a program as JSON."""
 MOST_TASKS = 1_000
 """Of one role."""
 LEAST_AMOUNT = 0.001
@@ -291,6 +294,7 @@ def _rule_reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
     yield from _policy_reasons(parts.get("policy"))
     yield from _checkpoint_reasons(parts.get("checkpoint"), namespace)
     yield from _volume_reasons(parts.get("volumes", ()))
+    yield from _param_reasons(parts.get("params", {}))
     yield from _grace_reasons(parts.get("grace_s"), rules)
     yield from _task_reasons(ps, workers)
     yield from permissions.permission_reasons(parts, rules)
@@ -445,6 +449,15 @@ def _volume_reasons(volumes: tuple[Volume, ...]) -> Iterator[str]:
             yield f"volumes[{i}].{why}"
     yield from _repeated_values("name", [volume.name for volume in volumes])
     yield from _repeated_values("mount_path", [volume.mount_path for volume in volumes])
+
+
+def _param_reasons(params: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the reason against more or larger parameters of the program than a request may have."""
+    size = len(msgspec.json.encode(params))
+    if len(params) > MOST_PARAMS:
+        yield f"params: {len(params):,} are more than {MOST_PARAMS}"
+    elif size > LARGEST_PARAMS:
+        yield f"params: they have {size:,} bytes as JSON, more than {LARGEST_PARAMS:,}"
 
 
 def _repeated_values(field: str, values: list[str]) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The findings of `weir doctor` about a program: from its text, and from two processes that ran it.
 
-From the text: only the one file is uploaded, and Weir makes cluster, strategy and batches. The
+From the text: only the program's own files are uploaded, and Weir makes cluster, strategy and
+batches. The
 traps are those of scripts that had run by themselves. From the processes: see `observations.py`.
 For a loss that does not fit its labels and outputs, a remedy is given only if the shapes, or the
 library's own message, leave one meaning.
@@ -40,7 +41,12 @@ REMEDIES = (
     (NO_MODULE, "install {0} here and in the job's image"),
     (
         r"FileNotFoundError|NotFoundError",
-        "a pod has only the program: read data from a volume, with an absolute path",
+        "a pod has only the files of the program: put a small file into its folder and read"
+        " Path(__file__).parent / NAME, or read a volume, with an absolute path",
+    ),
+    (
+        r"attempted relative import with no known parent package",
+        "import without the dot: the folder of the program is on Python's path",
     ),
     (r"is it batched", "take .batch(...) out of dataset()"),
     (
@@ -55,6 +61,8 @@ REMEDIES = (
 FIX_PROGRAM = "fix it: a job would fail with this cause"
 IMAGE_MODULES = {"h5py", "joblib", "keras", "numpy", "scipy", "sklearn", "tensorflow"}
 """The modules in Weir's own trainer image that a program may need."""
+TAKEN_NAMES = IMAGE_MODULES | {"services", "shared"} | set(sys.stdlib_module_names)
+"""Modules that a trainer has imported, or may import, before the program does."""
 OWN_CLUSTER = {"TF_CONFIG", "ClusterCoordinator", "TFConfigClusterResolver", "ClusterSpec"}
 PARTITIONERS = {
     "variable_partitioner",
@@ -284,9 +292,12 @@ def _update_findings(here: Observations, update_s: float) -> Iterator[Finding]:
         )
 
 
-def imported_modules(tree: ast.Module) -> list[str]:
-    """Return the top-level modules that a program imports, without the standard library, sorted."""
-    return sorted(_import_lines(tree).keys() - set(sys.stdlib_module_names))
+def imported_modules(trees: Iterable[ast.Module]) -> list[str]:
+    """Return the top-level modules that the files of a program import, without the standard
+    library, sorted.
+    """
+    names = {name for tree in trees for name in _import_lines(tree)}
+    return sorted(names - set(sys.stdlib_module_names))
 
 
 def _import_lines(tree: ast.Module) -> dict[str, int]:
@@ -300,25 +311,35 @@ def _import_lines(tree: ast.Module) -> dict[str, int]:
 
 
 def source_findings(
-    tree: ast.Module, name: str, beside: Collection[str], image: str | None
+    tree: ast.Module,
+    name: str,
+    beside: Collection[str],
+    own: Collection[str],
+    image: str | None,
+    files: Collection[str] = (),
 ) -> Iterator[Finding]:
-    """Yield the findings from the text. `beside`: modules in the program's own folder; `image`: the
-    job's.
+    """Yield the findings from the text of one file. `beside`: modules in the folder of a program
+    that is a single file; `own`: modules of a program of several files, and `files`: their paths;
+    `image`: the job's.
     """
-    names, lines = imported_modules(tree), _import_lines(tree)
+    names, lines = imported_modules([tree]), _import_lines(tree)
     for each in names:
         if each in beside:
             what = f"{name}:{lines[each]}: it imports {each}, which lies beside it"
-            remedy = f"only {name} is uploaded: copy the parts of {each} that it uses into it"
+            remedy = f"only {name} is uploaded: give its folder as the program, FOLDER:{name}"
             yield wrong_finding(what, remedy)
-    lacking = [each for each in names if each not in {*IMAGE_MODULES, *beside}]
+    for each in sorted(set(own) & TAKEN_NAMES):
+        if each in lines:
+            what = f"{name}:{lines[each]}: it imports {each}, and Weir's image has another {each}"
+            yield wrong_finding(what, f"give its own {each} another name")
+    lacking = [each for each in names if each not in {*IMAGE_MODULES, *beside, *own}]
     if lacking and image is None:
         what = f"it imports {', '.join(lacking)}, which Weir's trainer image lacks"
         yield advice_finding(
             what,
             "in a cluster name an `image:` that has it, which WEIR_ALLOCATOR_IMAGES must allow",
         )
-    yield from _trap_findings(tree, name)
+    yield from _trap_findings(tree, name, files if own else ())
 
 
 def _modules_of_import(node: ast.AST) -> Iterable[tuple[str, int]]:
@@ -329,17 +350,17 @@ def _modules_of_import(node: ast.AST) -> Iterable[tuple[str, int]]:
     return []
 
 
-def _trap_findings(tree: ast.Module, name: str) -> Iterator[Finding]:
-    """Yield each kind of trap once, at its first line."""
+def _trap_findings(tree: ast.Module, name: str, files: Collection[str]) -> Iterator[Finding]:
+    """Yield each kind of trap once, at its first line. `files`: those of a program of several."""
     told = set[str]()
     for node in ast.walk(tree):
-        for what, remedy in _traps_of_node(node):
+        for what, remedy in _traps_of_node(node, files):
             if what not in told:
                 told.add(what)
                 yield advice_finding(f"{name}:{getattr(node, 'lineno', 1)}: {what}", remedy)
 
 
-def _traps_of_node(node: ast.AST) -> Iterator[tuple[str, str]]:
+def _traps_of_node(node: ast.AST, files: Collection[str]) -> Iterator[tuple[str, str]]:
     word = _used_name(node)
     if word in OWN_CLUSTER or word.endswith("Strategy"):
         yield (
@@ -352,16 +373,17 @@ def _traps_of_node(node: ast.AST) -> Iterator[tuple[str, str]]:
             "use several tables"
         )
         yield f"it uses {word}", remedy
-    if word == "__file__":
+    if word == "__file__" and not files:
         yield (
             "it uses __file__",
-            "a pod has only the program; data is on a volume, with an absolute path",
+            "only this file is uploaded: give its folder as the program if it reads small files "
+            "there; other data is on a volume, with an absolute path",
         )
     if isinstance(node, ast.Call):
-        yield from _traps_of_call(node)
+        yield from _traps_of_call(node, files)
 
 
-def _traps_of_call(node: ast.Call) -> Iterator[tuple[str, str]]:
+def _traps_of_call(node: ast.Call, files: Collection[str]) -> Iterator[tuple[str, str]]:
     called, first = _used_name(node.func), node.args[0] if node.args else None
     if isinstance(node.func, ast.Name) and called == "hash":
         yield (
@@ -370,7 +392,7 @@ def _traps_of_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         )
     if called in READERS and isinstance(first, ast.Constant) and isinstance(first.value, str):
         path = first.value
-        if not path.startswith("/") and "://" not in path:
+        if not path.startswith("/") and "://" not in path and path not in files:
             yield (
                 f"it reads {path!r}, a relative path",
                 "a pod runs in its own folder: use an absolute path",

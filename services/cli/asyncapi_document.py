@@ -306,7 +306,7 @@ def _field_table(schema: Schema) -> Iterator[str]:
 
 
 def _default_text(field: Schema) -> str:
-    if field.get("default", {}) == {}:
+    if field.get("default", {}) == {} and field.get("type") != "object":
         return "its own defaults"
     return f"`{msgspec.json.encode(field['default']).decode()}`"
 

@@ -115,6 +115,7 @@ LIBRARIES = {
     "msgspec",
     "nats",
     "numpy",
+    "pathspec",
     "psutil",
 }
 LIBRARIES |= {"nkeys", "prometheus_client", "sortedcontainers"}

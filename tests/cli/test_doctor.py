@@ -224,7 +224,63 @@ def test_a_process_that_exits_early_has_its_output(doctor) -> None:
     assert "        | on the way" in said
 
 
+TAKING = """
+import json
+import os
+from pathlib import Path
+
+from table import COLUMNS
+
+ROWS = len((Path(__file__).parent / "rows.txt").read_text().split())
+RELATIVE = open("rows.txt").read()
+N = ROWS
+
+
+def optimizer(learning_rate):
+    assert json.loads(os.environ["WEIR_" + "PARAMS"]) == {"learning_rate": 0.5, "shift": 1}
+    return keras.optimizers.SGD(learning_rate)
+
+
+def dataset(start, stop, shift=0.0):
+    x = np.arange(start, stop, dtype="float32")[:, None] * np.ones((1, COLUMNS), "float32") / N
+    return tf.data.Dataset.from_tensor_slices((x + shift, x[:, :1]))
+"""
+
+
+def test_a_folder_is_tried_with_its_own_files_and_parameters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "main.py").write_text(HEAD + TAKING)
+    (folder / "table.py").write_text("COLUMNS = 2\n")
+    (folder / "rows.txt").write_text("x " * 64)
+    (folder / "big.npy").write_text("x")
+    (folder / ".gitignore").write_text("*.npy\n")
+    job = SMALL.replace("mine.py", "mine")
+    (tmp_path / "mine.yaml").write_text(f"{job}params: {{learning_rate: 0.1, shift: 1}}\n")
+
+    code = weir(["doctor", str(folder), "--param", "learning_rate=0.5"])
+
+    said = capsys.readouterr().out
+    assert code == 0 and told(said, "wrong") == [], said
+    fine = "\n".join(told(said, "fine"))
+    assert "main.py and its folder: 4 files" in fine and "leaves out big.npy" in fine
+    assert "imports keras, numpy, tensorflow\n" in fine and "64 examples" in fine
+    assert "__file__" not in said and "rows.txt" not in said
+
+
 # ---------------------------------------------------------------- without a process
+
+
+def test_a_parameter_that_no_function_takes_is_found_without_running_the_program(doctor) -> None:
+    code, said = doctor(HEAD, "--param", "learning_rate=0.5")
+
+    assert code == 1
+    assert told(said, "wrong") == [
+        "params.learning_rate: no function of mine.py takes it; name it where it is used, as in"
+        " `def optimizer(learning_rate=...):`"
+    ]
 
 
 def test_missing_functions_are_reported_without_running_the_program(doctor, tmp_path: Path) -> None:
@@ -277,7 +333,7 @@ def test_a_job_file_without_a_program_is_wrong_use(
     [
         (
             "# Mine\n\nIt's a table\n",
-            "correct it, or give another: a program is one file of Python",
+            "correct it, or give another: a program is a file of Python, or a folder of them",
         ),
         (
             "def model(): ...\n",
@@ -293,9 +349,11 @@ def test_unreadable_programs_and_missing_functions_have_different_remedies(
     assert code == 1 and [each["remedy"] for each in json.loads(said)["findings"]] == [remedy]
 
 
-def test_a_folder_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_a_program_is_wrong_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert weir(["doctor", str(tmp_path)]) == 2
-    assert "Is a directory; a program is one file of Python" in capsys.readouterr().err
+    assert "has no main.py; name the file that has model()" in capsys.readouterr().err
 
 
 def test_a_missing_program_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from services.cli.parameters import NAMED, parse_duration, parse_kinds, parse_moment, parse_name
+from services.cli.parameters import (
+    NAMED,
+    parse_duration,
+    parse_kinds,
+    parse_moment,
+    parse_name,
+    parse_param,
+)
 from services.console.text.sentences import describe_metrics
 from shared.bus.subjects import BY_TAG
 
@@ -106,3 +113,22 @@ def test_no_area_is_also_a_last_word() -> None:
 def test_an_unknown_kind_is_an_error_with_the_known_kinds(text: str) -> None:
     with pytest.raises(ValueError, match=r"there are job\.requested, .*job\.finished"):
         parse_kinds(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(("0.01", 0.01), ("1e-3", 0.001), ("8", 8), ("true", True), ("off", False)),
+        *(("null", None), ("", ""), ("wide net", "wide net"), ("'8'", "8"), ("a=b", "a=b")),
+        *(("[1, 2]", [1, 2]), ("{a: 1}", {"a": 1}), ("[1,", "[1,"), ("a: b", "a: b")),
+    ],
+)
+def test_a_parameter_is_read_as_in_a_jobs_file(text: str, value: object) -> None:
+    assert parse_param(f"rate={text}") == ("rate", value)
+    assert type(parse_param(f"rate={text}")[1]) is type(value)
+
+
+@pytest.mark.parametrize("text", ["rate", "=1", "learning-rate=1", "a.b=1", "1a=2", "é=1"])
+def test_a_parameter_has_the_name_of_an_argument(text: str) -> None:
+    with pytest.raises(ValueError, match="is not NAME=VALUE"):
+        parse_param(text)

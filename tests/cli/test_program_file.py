@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.program_file import check_program
+from services.cli.program_file import check_program, check_source
+from services.cli.program_source import ProgramSource
 from services.console.trouble import WRONG_USE, Trouble
 from services.trainer.program import REQUIRED
 
@@ -84,9 +85,17 @@ def test_a_programs_encoding_declaration_is_used() -> None:
     ("function", "reason"),
     [
         ("def dataset(start): ...", "dataset is called as dataset(start, stop)"),
-        ("def dataset(start, stop, more): ...", "dataset is called as dataset(start, stop)"),
+        (
+            "def dataset(start, stop, more): ...",
+            "dataset is called as dataset(start, stop); give more a default, or a value in"
+            " `params:`",
+        ),
         ("def model(size): ...", "model is called as model()"),
-        ("def loss(labels, outputs, *, weight): ...", "loss is called as loss(labels, outputs)"),
+        (
+            "def loss(labels, outputs, *, weight): ...",
+            "loss is called as loss(labels, outputs); give weight a default, or a value in"
+            " `params:`",
+        ),
     ],
 )
 def test_a_function_with_a_wrong_signature_has_its_line(function: str, reason: str) -> None:
@@ -104,3 +113,92 @@ def test_a_function_with_a_wrong_signature_has_its_line(function: str, reason: s
 )
 def test_a_function_may_have_optional_parameters(function: str) -> None:
     check_program(f"{WHOLE}\n{function}\n".encode(), PATH)
+
+
+# ---------------------------------------------------------------- parameters and several files
+
+
+def wrong_params(text: str, **params: object) -> str:
+    with pytest.raises(Trouble) as told:
+        check_program(text.encode(), PATH, params)
+    return str(told.value)
+
+
+TAKING = f"{WHOLE}def optimizer(learning_rate=0.1): ...\ndef model(width): ...\n"
+
+
+def test_a_parameter_that_no_function_takes_is_refused() -> None:
+    check_program(TAKING.encode(), PATH, {"learning_rate": 1, "width": 2})
+
+    assert wrong_params(TAKING, learning_rat=1, width=2, start=3) == (
+        "params.learning_rat: no function of mine.py takes it; did you mean 'learning_rate'?\n"
+        "params.start: Weir itself gives an argument of this name; take another one"
+    )
+
+
+def test_a_parameter_without_a_value_is_named() -> None:
+    assert wrong_params(TAKING) == (
+        "jobs/mine.py:7: model is called as model(); give width a default, or a value in `params:`"
+    )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "def model(**params): ...",
+        "from there import model",
+        "@cached\ndef model(): ...",
+        "if True:\n    def model(width): ...",
+        "from there import *",
+        "import os\nparams = os.environ['WEIR_PARAMS']",
+    ],
+)
+def test_parameters_are_not_refused_where_the_text_does_not_tell(more: str) -> None:
+    check_program(f"{WHOLE}\n{more}\n".encode(), PATH, {"width": 1})
+
+
+def source(files: dict[str, str], entry: str = "main.py") -> ProgramSource:
+    return ProgramSource(
+        path=Path("train"),
+        name="train",
+        body=b"",
+        entry=entry,
+        packed=True,
+        files={name: text.encode() for name, text in files.items()},
+    )
+
+
+def wrong_source(files: dict[str, str], entry: str = "main.py", **params: object) -> str:
+    with pytest.raises(Trouble) as told:
+        check_source(source(files, entry), params)
+    return str(told.value)
+
+
+def test_a_syntax_error_in_any_file_has_its_place() -> None:
+    assert wrong_source({"main.py": WHOLE, "nets/blocks.py": "x = = 1\n"}) == (
+        "train/nets/blocks.py:1: invalid syntax"
+    )
+
+
+def test_functions_in_other_files_are_read_where_they_are_imported_from() -> None:
+    files = {
+        "jobs/main.py": f"{WHOLE}from nets import build as model\nfrom beside import optimizer\n",
+        "jobs/beside.py": "def optimizer(rate=1): ...\n",
+        "nets/__init__.py": "from nets.blocks import build\n",
+        "nets/blocks.py": "\ndef build(width): ...\n",
+    }
+
+    check_source(source(files, "jobs/main.py"), {"width": 1, "rate": 2})
+    assert wrong_source(files, "jobs/main.py", rat=2) == (
+        "train/nets/blocks.py:2: model is called as model(); give width a default, or a value in"
+        " `params:`\nparams.rat: no function of main.py takes it; did you mean 'rate'?"
+    )
+
+
+def test_files_that_import_each_other_end_the_search() -> None:
+    files = {
+        "main.py": f"{WHOLE}from other import model\n",
+        "other.py": "from main import model\n",
+    }
+
+    check_source(source(files), {"width": 1})

@@ -12,6 +12,7 @@ import pytest
 
 from services.allocator.service import Settings, start
 from services.cli import program_file
+from services.trainer.program_archive import pack_files
 from shared import checkpoints
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
@@ -116,6 +117,25 @@ async def test_recoverable_jobs_are_requested_once_with_their_program(
 
     second = await prompt("recover", place, "--resume", "--nats", nats_url)
     assert second.code == 0 and "the bus knows it" in second.out and "goes on" not in second.out
+
+
+@pytest.mark.usefixtures("allocator")
+async def test_a_program_of_several_files_is_recovered_whole(
+    bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path
+) -> None:
+    body = pack_files({"mine.py": PROGRAM.encode(), "helpers.py": b""})
+    program = Program(name="train", digest=program_file.digest(body), entry="mine.py")
+    home = tmp_path / left(tmp_path, "digits")
+    written = msgspec.structs.replace(request(), program=program, params={"width": 3})
+    (home / checkpoints.REQUEST).write_bytes(msgspec.json.encode(written))
+    (home / checkpoints.PROGRAM).write_bytes(body)
+
+    said = await prompt("recover", tmp_path, "--resume", "--nats", nats_url)
+
+    again = await asked(bus, "digits")
+    assert said.code == 0 and again is not None
+    assert again.program == program and again.params == {"width": 3}
+    assert (await (await bus.program_store()).get(program.digest)).data == body
 
 
 async def test_files_written_by_a_job_cannot_move_it_to_another_tenant(

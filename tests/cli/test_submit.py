@@ -15,9 +15,10 @@ from services.allocator.service import Settings, start
 from services.cli import program_file, submit
 from services.console.trouble import Trouble
 from services.trainer.program import REQUIRED
+from services.trainer.program_archive import read_archive
 from shared.auth.permissions import program_stream
 from shared.bus import bus as wire
-from shared.bus import subjects
+from shared.bus import programs, subjects
 from shared.bus.bus import Bus
 from shared.bus.consumer import StoredMessage
 from shared.messages import (
@@ -380,6 +381,46 @@ async def test_a_request_too_large_for_the_allocator_or_the_server_is_refused(
         await submit.publish_request(
             bus, {"job": "digits", "image": "x" * most, "request_id": "r1"}, "job.yaml"
         )
+
+
+@pytest.mark.usefixtures("allocator")
+async def test_a_folder_is_stored_whole_and_requested_with_its_parameters(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path
+) -> None:
+    folder = job.parent / "train"
+    folder.mkdir()
+    (folder / "main.py").write_text(f"{PROGRAM}def optimizer(rate=1, momentum=0): ...\n")
+    (folder / "words.txt").write_text("a b")
+    file = written(job.parent, GOOD.replace("train.py", "train") + "params: {rate: 1e-3}\n")
+
+    said = await prompt("submit", file, "--param", "momentum=0.9", "--nats", nats_url)
+
+    assert said.code == 0, said.err
+    request = await asked(bus)
+    assert (request.program.name, request.program.entry) == ("train", "main.py")
+    assert request.params == {"rate": 0.001, "momentum": 0.9}
+    stored = await programs.read_program(bus, "default", request.program.digest)
+    assert sorted(read_archive(stored)) == ["main.py", "words.txt"]
+
+
+@WAYS
+async def test_an_unknown_parameter_is_refused_before_sending(
+    prompt: Prompt, job: Path, words: list[str]
+) -> None:
+    said = await prompt("submit", job, "--param", "rate=1", *words, "--nats", NOWHERE)
+
+    assert said.code == 2 and "params.rate: no function of train.py takes it" in said.err
+
+
+async def test_a_value_that_cannot_be_sent_is_refused_with_the_others(
+    prompt: Prompt, job: Path
+) -> None:
+    file = written(job.parent, f"{GOOD}grace: 3\nparams: {{rate: .inf}}\n")
+
+    said = await prompt("submit", file, "--nats", NOWHERE)
+
+    assert said.code == 2 and "params.rate: inf is no number that can be sent" in said.err
+    assert "grace: no such field" in said.err and "no function of train.py takes it" in said.err
 
 
 @pytest.mark.usefixtures("allocator")

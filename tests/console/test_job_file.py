@@ -18,6 +18,8 @@ from services.console.job_file import (
     reasons_against,
     subject_key,
     subject_of,
+    unsendable_params,
+    with_params,
 )
 from services.console.trouble import WRONG_USE, Trouble
 from shared.bus.subjects import DEFAULT_NAMESPACE
@@ -133,3 +135,24 @@ def test_dates_and_the_like_are_sent_as_text_for_the_allocator_to_refuse() -> No
 def test_a_file_that_contains_itself_is_refused_in_words() -> None:
     with pytest.raises(Trouble, match="a part of it contains itself"):
         parse_fields("job: &a [*a]", "d.yaml")
+
+
+def test_parameters_at_the_prompt_replace_those_of_the_file() -> None:
+    fields = {"job": "a", "params": {"rate": 1, "width": 2}}
+
+    assert with_params(fields, [("rate", 3), ("depth", 4)])["params"] == {
+        "rate": 3, "width": 2, "depth": 4,
+    }  # fmt: skip
+    assert with_params({"job": "a"}, [("rate", 3)])["params"] == {"rate": 3}
+    assert with_params(fields, []) is fields
+    assert with_params({"params": [1]}, [("rate", 3)])["params"] == [1], "refused as it is"
+
+
+def test_values_that_json_would_change_are_refused() -> None:
+    text = "params: {a: .nan, b: 2026-01-01, c: [1, {2: x}], d: [1, 2.5, null, true, x]}"
+
+    assert list(unsendable_params(parse_fields(text, "job.yaml")["params"])) == [
+        "params.a: nan is no number that can be sent; write it as a text, in quotes",
+        "params.b: `2026-01-01` is read as a date; write it in quotes",
+        "params.c[1]: the name 2 is no text; write it in quotes",
+    ]

@@ -89,7 +89,11 @@ def one_of_each() -> list[Message]:
     zone = NodeRequirement(key="zone", operator="In", values=("a",))
     own = OwnPod(namespace="default", job="digits", pod="digits-ps-3", resources=Resources(cpu=0.5))
     return [
-        request(request_id="abc"),
+        request(
+            request_id="abc",
+            program=Program(name="train", digest="sha256-" + "1" * 64, entry="jobs/main.py"),
+            params={"learning_rate": 0.1, "layers": [1, {"width": None}], "kind": "wide"},
+        ),
         CancelRequested(job="digits", request_id="abc"),
         ChangeRequested(job="digits", priority=3, workers=Bounds(min=1, max=8), request_id="abc"),
         SuspendRequested(job="digits", request_id="abc"),

@@ -129,6 +129,18 @@ def test_a_number_with_too_many_digits_is_refused() -> None:
         documents.load_yaml(f"a: {'1' * 10_000}")
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(("1e-3", 1e-3), ("1E3", 1000.0), ("-2.5e+3", -2500.0), (".5e1", 5.0), ("1.e2", 100.0)),
+        *(("'1e-3'", "1e-3"), ("1e", "1e"), ("e3", "e3"), ("1e-3x", "1e-3x"), ("1.5", 1.5)),
+    ],
+)
+def test_numbers_of_json_are_numbers(text: str, value: object) -> None:
+    assert documents.load_yaml(text) == value
+    assert type(documents.load_yaml(text)) is type(value)
+
+
 def test_ordinary_aliases_and_merges_are_read() -> None:
     text = "base: &base {cpu: 1, memory_gib: 2}\nps: *base\nworker: {<<: *base, cpu: 3}"
 

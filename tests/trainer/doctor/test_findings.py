@@ -188,7 +188,7 @@ ROOT = Path(__file__).parents[3]
 def found_test_source(
     text: str, beside: tuple[str, ...] = (), image: str | None = None
 ) -> list[Finding]:
-    return list(source_findings(ast.parse(text), "mine.py", beside, image))
+    return list(source_findings(ast.parse(text), "mine.py", beside, (), image))
 
 
 def test_imported_modules_exclude_the_standard_library() -> None:
@@ -197,7 +197,7 @@ def test_imported_modules_exclude_the_standard_library() -> None:
         " keras.layers\n"
     )
 
-    assert imported_modules(ast.parse(text)) == ["keras", "numpy", "sklearn"]
+    assert imported_modules([ast.parse(text)]) == ["keras", "numpy", "sklearn"]
 
 
 def test_a_local_module_is_not_shipped() -> None:
@@ -209,7 +209,7 @@ def test_a_local_module_is_not_shipped() -> None:
         "wrong",
         "mine.py:2: it imports helpers, which lies beside it",
     )
-    assert told.remedy == "only mine.py is uploaded: copy the parts of helpers that it uses into it"
+    assert told.remedy == "only mine.py is uploaded: give its folder as the program, FOLDER:mine.py"
 
 
 def test_modules_missing_from_the_trainer_image_are_named() -> None:

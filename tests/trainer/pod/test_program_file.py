@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from structlog.testing import capture_logs
 
 from services.trainer.pod import executor
 from services.trainer.program import BadProgram
+from services.trainer.program_archive import holds_files, pack_files, remove_folder
 from shared.auth.permissions import program_stream
 from shared.bus import programs, streams
 from shared.bus.bus import Bus
@@ -34,6 +37,51 @@ async def test_a_program_is_fetched_once(bus: Bus, tmp_path: Path) -> None:
 
     assert path == await executor.fetch_program(bus, "default", PROGRAM, tmp_path / "pod")
     assert path.name == "net.py" and path.read_bytes() == BODY
+
+
+FILES = {"main.py": b"import helpers", "helpers.py": b"", "data/words.txt": b"a b"}
+PACKED = pack_files(FILES)
+FOLDER = Program(name="train", digest=programs.digest_of(PACKED), entry="main.py")
+
+
+async def test_a_folder_is_fetched_once_and_unpacked(bus: Bus, tmp_path: Path) -> None:
+    pod = tmp_path / "pod"
+    await programs.store_program(bus, "default", FOLDER.digest, PACKED)
+    path = await executor.fetch_program(bus, "default", FOLDER, pod)
+    await (await bus.program_store()).delete(FOLDER.digest)
+
+    assert path == await executor.fetch_program(bus, "default", FOLDER, pod)
+    assert path == pod / FOLDER.digest / "main.py" and holds_files(path.parent, FILES)
+    assert sorted(each.name for each in pod.iterdir()) == [FOLDER.digest, f"{FOLDER.digest}.zip"]
+    remove_folder(pod)
+    assert not pod.exists()
+
+
+@pytest.mark.parametrize("entry", ["none.py", "../main.py", "/etc/passwd"])
+async def test_an_entry_that_the_folder_lacks_is_refused(
+    bus: Bus, tmp_path: Path, entry: str
+) -> None:
+    await programs.store_program(bus, "default", FOLDER.digest, PACKED)
+    wrong = Program(name="train", digest=FOLDER.digest, entry=entry)
+
+    with pytest.raises(BadProgram, match=f"^train has no file {entry}$"):
+        await executor.fetch_program(bus, "default", wrong, tmp_path / "pod")
+    assert not (tmp_path / "pod").exists()
+
+
+async def test_an_archive_with_a_path_outside_is_not_unpacked(bus: Bus, tmp_path: Path) -> None:
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w") as archive:
+        archive.writestr("main.py", b"")
+        archive.writestr("../../outside.py", b"")
+    digest = programs.digest_of(body.getvalue())
+    await programs.store_program(bus, "default", digest, body.getvalue())
+
+    with pytest.raises(BadProgram, match=r"^train: \.\./\.\./outside\.py: a path is relative"):
+        await executor.fetch_program(
+            bus, "default", Program(name="train", digest=digest, entry="main.py"), tmp_path / "pod"
+        )
+    assert not list(tmp_path.iterdir())
 
 
 async def test_a_program_with_a_wrong_digest_is_refused_and_not_kept(

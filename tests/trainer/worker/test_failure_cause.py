@@ -69,6 +69,45 @@ def test_a_file_with_the_same_name_elsewhere_is_not_the_program() -> None:
     )
 
 
+FOLDER = f"/tmp/weir-trainer-a/sha256-{'a' * 64}"
+ENTRY = f"{FOLDER}/main.py"
+
+
+def test_a_failure_in_another_file_of_the_program_has_its_path_there() -> None:
+    blocks = f"{FOLDER.replace('trainer-a', 'trainer-b')}/nets/blocks.py"
+    told = failure_cause.describe_failure(raised("def f():\n    1 / 0\nf()", blocks), ENTRY)
+
+    first, *rest = told.splitlines()
+    assert first == "nets/blocks.py:2: ZeroDivisionError: division by zero"
+    assert [line.strip() for line in rest if "File" in line] == [
+        'File "nets/blocks.py", line 3, in <module>',
+        'File "nets/blocks.py", line 2, in f',
+    ]
+
+
+def test_a_syntax_error_in_another_file_of_the_program_has_its_place() -> None:
+    told = failure_cause.describe_failure(raised("y = = 2\n", f"{FOLDER}/helpers.py"), ENTRY)
+
+    assert told.startswith(
+        'helpers.py:1: SyntaxError: invalid syntax\n  File "helpers.py", line 1\n'
+    )
+
+
+def test_a_folder_of_the_program_may_have_the_name_of_a_library() -> None:
+    told = failure_cause.describe_failure(raised("1 / 0", f"{FOLDER}/keras/blocks.py"), ENTRY)
+
+    assert told.startswith("keras/blocks.py:1: ZeroDivisionError")
+
+
+def test_a_function_at_fault_has_the_file_that_it_is_in() -> None:
+    made = {}
+    exec(compile("\n\ndef dataset(): ...", f"{FOLDER}/helpers.py", "exec"), made)
+
+    told = failure_cause.describe_failure(BadProgram("it gave nothing", made["dataset"]), ENTRY)
+
+    assert told == "helpers.py:3: it gave nothing"
+
+
 @pytest.mark.parametrize("longest", [300, 2_000])
 def test_a_long_cause_keeps_its_beginning_and_end(longest: int) -> None:
     told = failure_cause.describe_failure(

@@ -17,6 +17,7 @@ the services keep them in memory and a program may write anything.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -200,6 +201,16 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     volumes: tuple[Volume, ...] = ()
     params: dict[ParamName, Any] = {}
     request_id: str = "-"
+
+    @property
+    def program_version(self) -> str:
+        """A key of the computation: the program's digest, with its entry and parameters if it has
+        any. Jobs with the same key are expected to be equally fast.
+        """
+        if not self.program.entry and not self.params:
+            return self.program.digest
+        chosen = msgspec.json.encode((self.program.entry, self.params), order="sorted")
+        return f"{self.program.digest}-{hashlib.sha256(chosen).hexdigest()[:16]}"
 
     def id(self) -> str:
         return f"{self.key()}.job.requested.{self.request_id}"

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from services.cli.program_source import read_program
 from services.console.job_file import complete_fields, parse_fields
+from shared.checkpoints import PROGRAM
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
 from tests.flow.stage import Scene, left_behind, stage
 
@@ -73,6 +75,23 @@ async def test_a_regression_trains_under_a_user_written_policy(tmp_path: Path) -
     assert over.metrics["r2"] > 0.25, "0 is the mean of what was trained on"
     assert sizes[0] == 1 and sizes[-1] == 2 == len(scene.of(TrainingResumed))
     assert scene.of(AllocationDecided)[1].reason == "the job with the fewest workers gets the next"
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.filterwarnings("default")
+async def test_a_folder_with_parameters_trains_through_a_hand_over(tmp_path: Path) -> None:
+    width = 24
+    async with stage(tmp_path, {"WEIR_ALLOCATOR_POLICY": OWN}, ROOMY) as scene:
+        over = await trained(scene, "iris", params={"width": width, "learning_rate": 0.01})
+        (kept,) = tmp_path.rglob(PROGRAM)
+        stored = kept.read_bytes()
+
+    profile = scene.of(ProgressReported)[-1].profile
+    assert profile is not None
+    assert profile.parameters == (4 + 1) * width + (width + 1) * 3, "the parameter reached model()"
+    assert over.metrics["accuracy"] > 0.9
+    assert len(scene.of(TrainingResumed)) == 2, "its files were there for the second generation"
+    assert stored == read_program(JOBS / "iris").body, "`weir recover` finds all of it"
     assert left_behind(tmp_path) == []
 
 

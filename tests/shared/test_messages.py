@@ -313,3 +313,23 @@ def test_a_request_holds_every_number_that_the_design_names() -> None:
 
 def test_the_generation_is_part_of_an_id() -> None:
     assert abandoned(**{**JOB, "generation": 3}).id() != abandoned().id()
+
+
+def test_other_parameters_or_another_entry_are_another_version_of_a_program() -> None:
+    """A version of a single file without parameters is its digest, as in earlier snapshots."""
+    plain = request()
+    archive = replace(plain.program, entry="main.py")
+    versions = [
+        each.program_version
+        for each in (
+            plain,
+            request(params={"width": 1}),
+            request(params={"width": 2}),
+            request(program=archive),
+            request(program=replace(archive, entry="other.py")),
+        )
+    ]
+
+    assert versions[0] == plain.program.digest and len(set(versions)) == 5
+    one, other = request(params={"a": 1, "b": 2}), request(params={"b": 2, "a": 1})
+    assert one.program_version == other.program_version

@@ -39,7 +39,7 @@ def history_of(kins: Mapping[str, ProgramHistory], request: JobRequested) -> Pro
     """Return the history of a request's program; if it never ran, of another version of it."""
     if not kins:
         return None
-    same_version = kins.get(request.program.digest)
+    same_version = kins.get(request.program_version)
     return same_version or kins.get(_versions_key(request))
 
 
@@ -51,7 +51,7 @@ def _versions_key(request: JobRequested) -> str:
 def histories_by_program(
     closed: Mapping[str, ClosedJob], known: Mapping[str, tuple[FinishedJob, ...]] | None = None
 ) -> dict[str, ProgramHistory]:
-    """Return the history of finished jobs, by their program's digest and by its name.
+    """Return the history of finished jobs, by the version of their program and by its name.
 
     `known`: `finished_job` of each closed job, if the caller has it.
     """
@@ -60,20 +60,20 @@ def histories_by_program(
     past = _past_by_name(closed, known)
 
     kins = {}
-    for digest, jobs in _jobs_by_digest(closed).items():
+    for version, jobs in _jobs_by_version(closed).items():
         newest = jobs[-1].request
-        kins[digest] = _program_history(jobs, past[_versions_key(newest)])
+        kins[version] = _program_history(jobs, past[_versions_key(newest)])
     for name, versions in past.items():
         if versions:
             kins[name] = ProgramHistory(past=tuple(versions))
     return kins
 
 
-def _jobs_by_digest(closed: Mapping[str, ClosedJob]) -> dict[str, list[Job]]:
+def _jobs_by_version(closed: Mapping[str, ClosedJob]) -> dict[str, list[Job]]:
     """Return the jobs of each version of a program, the oldest first."""
     found: dict[str, list[Job]] = {}
     for end in closed.values():
-        of_version = found.setdefault(end.job.request.program.digest, [])
+        of_version = found.setdefault(end.job.request.program_version, [])
         of_version.append(end.job)
     return found
 

@@ -28,7 +28,7 @@ ProgramKey = str
 def program_key(job: JobSnapshot) -> ProgramKey:
     """Return the key of jobs that are expected to be equally fast at a size and batch."""
     ps, worker = job.sizes.ps, job.sizes.worker
-    return f"{job.request.program.digest} {ps.cpu} {worker.cpu} {worker.gpu}"
+    return f"{job.request.program_version} {ps.cpu} {worker.cpu} {worker.gpu}"
 
 
 class Evidence(msgspec.Struct, frozen=True):

@@ -212,7 +212,7 @@ def fit_program(state: State, job: Job, rules: Rules) -> Fit:
     kin = histories_by_program(state.closed)
 
     def seen_with_kin(one: Job) -> JobSnapshot:
-        return view_of_job(one, rules, kin.get(one.request.program.digest))
+        return view_of_job(one, rules, kin.get(one.request.program_version))
 
     jobs = [seen_with_kin(one) for one in state.jobs.values()]
     mine = seen_with_kin(job)

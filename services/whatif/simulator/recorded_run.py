@@ -157,7 +157,7 @@ def _work_of(asked: JobRequested, name: str, submitted_s: float) -> Work:
         worker_gpu = asked.resources.worker.gpu
     return Work(
         job=name,
-        model=asked.program.digest,
+        model=asked.program_version,
         samples=0,
         submitted_s=submitted_s,
         batch=asked.batch,

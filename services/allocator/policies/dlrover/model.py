@@ -309,7 +309,7 @@ def similarity(request: JobRequested, past: FinishedJob) -> float:
     """Return how much of a guide a finished job is; 0: none."""
     other = past.request
     score = 0.0
-    if request.program.digest == other.program.digest:
+    if request.program_version == other.program_version:
         score += SAME_DIGEST
     if request.program.name == other.program.name:
         score += SAME_NAME

@@ -274,7 +274,7 @@ def measured_points(job: JobSnapshot) -> dict[Size, float]:
 
 def probe_program(job: JobSnapshot) -> str:
     """Return a name that jobs have in common that are expected to be equally fast at a size."""
-    return f"{job.request.program.digest}/{batch_of(job)}"
+    return f"{job.request.program_version}/{batch_of(job)}"
 
 
 def pool_points(jobs: Sequence[JobSnapshot]) -> dict[str, Points]:

@@ -137,7 +137,7 @@ def rows_of(
             node=node,
             fitted=fits[at],
             program=program_key(job),
-            digest=job.request.program.digest,
+            digest=job.request.program_version,
             numbers=np.array(numbers[at]).tobytes(),
             steps=stairs[at].tobytes(),
             untried=untried[at].tobytes(),

@@ -33,7 +33,7 @@ from services.cli.command_line import (
     param_option,
     timeout_option,
 )
-from services.cli.program_source import ProgramSource, read_program
+from services.cli.program_source import ProgramSource, read_program, split_entry
 from services.cli.terminal import Terminal
 from services.console import job_file
 from services.console.dry_run import rules_from_environment
@@ -124,8 +124,11 @@ def _named_files(path: Path, job_path: Path | None) -> tuple[Path, Path | None]:
 
 def _job_beside(path: Path) -> Path:
     """Return the path that the job's file of a program has, if there is one."""
-    whole = path.resolve() if path.is_dir() else path
-    return path.parent / f"{whole.stem}.yaml" if path.is_dir() else path.with_suffix(".yaml")
+    place, _ = split_entry(path)
+    if not place.is_dir():
+        return place.with_suffix(".yaml")
+    folder = place.resolve()
+    return folder.parent / f"{folder.name}.yaml"
 
 
 def _examine_program(

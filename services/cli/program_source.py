@@ -89,7 +89,7 @@ class ProgramSource(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_program(path: Path) -> ProgramSource:
     """Read a program. Raise `Trouble` if it is unreadable, too large to store, or has no entry."""
-    place, entry = _split_entry(path)
+    place, entry = split_entry(path)
     try:
         if place.is_dir():
             files, left_out = _read_folder(place)
@@ -108,7 +108,7 @@ def read_program(path: Path) -> ProgramSource:
         ) from error
 
 
-def _split_entry(path: Path) -> tuple[Path, str]:
+def split_entry(path: Path) -> tuple[Path, str]:
     """Return the file, folder or zip file, and the entry that is named after a colon."""
     place, colon, entry = str(path).rpartition(":")
     if not colon or path.exists() or not place:

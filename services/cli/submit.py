@@ -17,7 +17,6 @@ import sys
 import time
 from contextlib import aclosing
 from functools import partial
-from pathlib import Path
 
 import msgspec
 from nats.errors import Error as NatsError
@@ -123,13 +122,13 @@ async def submit_job(request: PreparedRequest, bus: Bus, args: Arguments) -> int
         raise Trouble("\n".join([f"{refused} is refused:", *reasons]))
     print(f"job {answer.key().replace('.', '/')} is accepted (uid {uid})", flush=True)
     for line in filter(
-        None, [await warn_if_too_large(bus, answer), _next_steps(answer, request.path, args)]
+        None, [await warn_if_too_large(bus, answer), _next_steps(answer, request, args)]
     ):
         print(line, file=sys.stderr, flush=True)
     return await follow_job(bus, answer) if args.follow else DONE
 
 
-def _next_steps(accepted: JobAccepted, program: Path | None, args: Arguments) -> str:
+def _next_steps(accepted: JobAccepted, request: PreparedRequest, args: Arguments) -> str:
     """Return one line: how to watch the job, and how to try its program."""
     has_password = "@" in (args.nats or "")
     bus = f" --nats {args.nats}" if args.nats and not has_password else ""
@@ -138,10 +137,19 @@ def _next_steps(accepted: JobAccepted, program: Path | None, args: Arguments) ->
     if not args.follow:
         events = f"weir events --job {accepted.job} --follow{namespace}{bus}"
         steps.append(f"watch it: `{events}`, or `weir top{bus}`")
-    if program is not None:
-        doctor = f"weir doctor {shlex.quote(str(program))}"
+    if request.path is not None:
+        doctor = f"weir doctor {shlex.quote(str(request.path))}"
+        if request.fields.get("params") and not args.tfjob:
+            doctor += f" --job {shlex.quote(str(request.file))}"
+        for name, value in args.params:
+            doctor += f" --param {shlex.quote(f'{name}={_format_value(value)}')}"
         steps.append(f"the program was read, not tried: `{doctor}`")
     return "; ".join(steps)
+
+
+def _format_value(value: object) -> str:
+    """Return the value of a parameter as `--param` takes it."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 async def print_dry_run(request: PreparedRequest, bus: Bus, args: Arguments) -> int:

@@ -236,8 +236,14 @@ RELATIVE = open("rows.txt").read()
 N = ROWS
 
 
+def loss(labels, outputs, scale):
+    if tf.reduce_sum(labels) < 0:
+        return -labels
+    return scale * keras.losses.mean_squared_error(labels, outputs)
+
+
 def optimizer(learning_rate):
-    assert json.loads(os.environ["WEIR_" + "PARAMS"]) == {"learning_rate": 0.5, "shift": 1}
+    assert json.loads(os.environ["WEIR_" + "PARAMS"]) == {"learning_rate": 0.5, "shift": 1, "scale": 2}
     return keras.optimizers.SGD(learning_rate)
 
 
@@ -258,7 +264,9 @@ def test_a_folder_is_tried_with_its_own_files_and_parameters(
     (folder / "big.npy").write_text("x")
     (folder / ".gitignore").write_text("*.npy\n")
     job = SMALL.replace("mine.py", "mine")
-    (tmp_path / "mine.yaml").write_text(f"{job}params: {{learning_rate: 0.1, shift: 1}}\n")
+    (tmp_path / "mine.yaml").write_text(
+        f"{job}params: {{learning_rate: 0.1, shift: 1, scale: 2}}\n"
+    )
 
     code = weir(["doctor", str(folder), "--param", "learning_rate=0.5"])
 

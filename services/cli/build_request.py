@@ -55,7 +55,9 @@ def prepare_request(args: Arguments) -> PreparedRequest:
     fields = _in_namespace(fields, args.namespace, file)
     fields = job_file.with_params(fields, args.params)
     program, trouble = _read_program(path, fields.get("params"))
-    reference = NO_PROGRAM if trouble else program and program.reference
+    reference: Fields | None = program.reference if program else None
+    if trouble:
+        reference = NO_PROGRAM
     fields = job_file.complete_fields(fields, reference, uuid.uuid4().hex)
     body = job_file.encode_fields(fields, file.name)
     reasons = list(job_file.reasons_against(fields))

@@ -41,8 +41,8 @@ REMEDIES = (
     (NO_MODULE, "install {0} here and in the job's image"),
     (
         r"FileNotFoundError|NotFoundError",
-        "a pod has only the files of the program: put a small file into its folder and read"
-        " Path(__file__).parent / NAME, or read a volume, with an absolute path",
+        "a pod has only the program: read data from a volume, with an absolute path; a small file"
+        " may lie in the folder of the program: Path(__file__).parent / NAME",
     ),
     (
         r"attempted relative import with no known parent package",

@@ -31,6 +31,7 @@ CpuLimits = Literal["hard", "soft"]
 DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?\Z"
 JobName = Annotated[str, Meta(pattern=DNS_LABEL, max_length=40)]
 Namespace = Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
+PARAM_NAME = r"^[A-Za-z_][A-Za-z0-9_]*\Z"
 Digest = Annotated[str, Meta(pattern=r"^sha256-[0-9a-f]{64}\Z")]
 LARGEST_PROGRAM = 16 << 20  # bytes
 LARGEST = (1 << 53) - 1  # every whole number up to it is exact as a float, too
@@ -65,7 +66,7 @@ Text = Annotated[str, Meta(max_length=4_096)]
 Cause = Annotated[str, Meta(max_length=32_768)]  # with tracebacks
 MetricName = Annotated[str, Meta(max_length=200)]
 Metrics = Annotated[dict[MetricName, float], Meta(max_length=256)]
-ParamName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\Z", max_length=64)]
+ParamName = Annotated[str, Meta(pattern=PARAM_NAME, max_length=64)]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

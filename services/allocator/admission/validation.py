@@ -30,6 +30,7 @@ from shared.auth.permissions import MOST_TRAINERS
 from shared.bounds import struct_type
 from shared.messages import (
     DNS_LABEL,
+    PARAM_NAME,
     CheckpointRule,
     Digest,
     JobRequested,
@@ -486,6 +487,7 @@ NAME = "a name: small letters, digits and -, beginning with a letter, not ending
 PATTERNS = {
     DNS_LABEL: NAME,
     r"^/": "an absolute path",
+    PARAM_NAME: "the name of an argument in Python",
     DIGEST: "`sha256-` and 64 hexadecimal digits",
 }
 TYPE = re.compile(r", got `\w+`$")

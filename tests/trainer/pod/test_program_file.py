@@ -81,7 +81,7 @@ async def test_an_archive_with_a_path_outside_is_not_unpacked(bus: Bus, tmp_path
         await executor.fetch_program(
             bus, "default", Program(name="train", digest=digest, entry="main.py"), tmp_path / "pod"
         )
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.rglob("outside.py")) and not (tmp_path / "pod").exists()
 
 
 async def test_a_program_with_a_wrong_digest_is_refused_and_not_kept(

@@ -66,6 +66,7 @@ LIMIT_S = 75.0
 ROWS_EXAMPLE = "plays.py"  # looks up rows of a table as the findings advise
 NO_PYTHON = "correct it, or give another: a program is a file of Python, or a folder of them"
 LACKING = "Weir's README.md, Write a training program, explains each function"
+PARAMS = "correct `params:` in the job's file, or --param"
 YAML = {".yaml", ".yml"}
 STYLES: dict[Weight, str] = {"fine": "green", "advice": "yellow", "wrong": "bold red"}
 EXAMPLES = (
@@ -143,6 +144,8 @@ def _examine_program(
         program_file.check_source(source, params)
     except Trouble as trouble:
         remedy = NO_PYTHON if isinstance(trouble, program_file.NoPython) else LACKING
+        if str(trouble).startswith("params."):
+            remedy = PARAMS
         yield wrong_finding(str(trouble), remedy)
         return
     trees = {file: ast.parse(source.files[file]) for file in _python_files(source)}

@@ -289,6 +289,7 @@ def test_a_parameter_that_no_function_takes_is_found_without_running_the_program
         "params.learning_rate: no function of mine.py takes it; name it where it is used, as in"
         " `def optimizer(learning_rate=...):`"
     ]
+    assert "-> correct `params:` in the job's file, or --param" in said
 
 
 def test_missing_functions_are_reported_without_running_the_program(doctor, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ async def test_a_folder_with_parameters_trains_through_a_hand_over(tmp_path: Pat
     profile = scene.of(ProgressReported)[-1].profile
     assert profile is not None
     assert profile.parameters == (4 + 1) * width + (width + 1) * 3, "the parameter reached model()"
-    assert over.metrics["accuracy"] > 0.9
+    assert over.metrics["accuracy"] > 0.8
     assert len(scene.of(TrainingResumed)) == 2, "its files were there for the second generation"
     assert stored == read_program(JOBS / "iris").body, "`weir recover` finds all of it"
     assert left_behind(tmp_path) == []

@@ -18,7 +18,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import inspect
@@ -179,10 +180,22 @@ def struct_type(kind: Any) -> type[msgspec.Struct] | None:
     """Return the struct that a field's type is, may be (`| None`), or is a tuple of; None if it has
     none.
     """
-    for candidate in (kind, *get_args(kind)):
+    plain = plain_type(kind)
+    for candidate in (plain, *get_args(plain)):
         if isinstance(candidate, type) and issubclass(candidate, msgspec.Struct):
             return candidate
     return None
+
+
+def plain_type(kind: Any) -> Any:
+    """Return a field's type without its bounds, and without `| None`."""
+    if get_origin(kind) is Annotated:
+        return plain_type(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        others = [each for each in get_args(kind) if each is not type(None)]
+        if len(others) == 1:
+            return plain_type(others[0])
+    return kind
 
 
 def unknown_fields(

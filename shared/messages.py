@@ -29,6 +29,13 @@ Outcome = Literal["succeeded", "failed", "cancelled"]
 CpuLimits = Literal["hard", "soft"]
 
 DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?\Z"
+SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z"
+LABEL_KEY = (
+    r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z"
+)
+LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?\Z"
+ENV_NAME = r"^[_A-Za-z][_A-Za-z0-9]*\Z"
+DATA_KEY = r"^[-._A-Za-z0-9]+\Z"
 JobName = Annotated[str, Meta(pattern=DNS_LABEL, max_length=40)]
 Namespace = Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
 PARAM_NAME = r"^[A-Za-z_][A-Za-z0-9_]*\Z"
@@ -132,15 +139,118 @@ class CheckpointRule(Part, frozen=True, kw_only=True):
     keep: Annotated[int, Meta(ge=1, le=1_000_000)] = 2
 
 
+ObjectName = Annotated[str, Meta(pattern=SUBDOMAIN, max_length=253)]  # of a Secret and the like
+DataKey = Annotated[str, Meta(pattern=DATA_KEY, max_length=253)]  # of a Secret or ConfigMap
+LabelKey = Annotated[str, Meta(pattern=LABEL_KEY, max_length=317)]
+LabelValue = Annotated[str, Meta(pattern=LABEL_VALUE)]
+EnvName = Annotated[str, Meta(pattern=ENV_NAME, max_length=253)]
+LabelMap = Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)]
+Annotations = Annotated[
+    dict[LabelKey, Annotated[str, Meta(max_length=16_384)]], Meta(max_length=64)
+]
+
+
 class Volume(Part, frozen=True, kw_only=True):
-    """A folder that is mounted in every task of the job: a claim or, if the cluster allows it, a
-    path of the node.
+    """A folder that is mounted in every task of the job: a claim, the values of a Secret or
+    ConfigMap as read-only files or, if the cluster allows it, a path of the node.
     """
 
     name: Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
     mount_path: Annotated[str, Meta(pattern=r"^/")]
     claim: str | None = None
     host_path: str | None = None
+    secret: ObjectName | None = None
+    config_map: ObjectName | None = None
+
+
+class ObjectRef(Part, frozen=True, kw_only=True):
+    """An object of the job's namespace."""
+
+    name: ObjectName
+
+
+class KeyRef(Part, frozen=True, kw_only=True):
+    """One value of a Secret or ConfigMap of the job's namespace."""
+
+    name: ObjectName
+    key: DataKey
+
+
+class EnvValueFrom(Part, frozen=True, kw_only=True):
+    """The source of a variable: exactly one of these."""
+
+    secret_key_ref: KeyRef | None = None
+    config_map_key_ref: KeyRef | None = None
+
+
+class EnvVar(Part, frozen=True, kw_only=True):
+    """A variable of every task: a value, or a reference to one. The value is visible to every
+    reader of the bus; a secret belongs into a Secret.
+    """
+
+    name: EnvName
+    value: Annotated[str, Meta(max_length=32_768)] | None = None
+    value_from: EnvValueFrom | None = None
+
+
+class EnvFrom(Part, frozen=True, kw_only=True):
+    """All values of one Secret or ConfigMap as variables, each with the prefix before its name."""
+
+    secret_ref: ObjectRef | None = None
+    config_map_ref: ObjectRef | None = None
+    prefix: Annotated[str, Meta(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?\Z", max_length=253)] = ""
+
+
+class Toleration(Part, frozen=True, kw_only=True):
+    """Taints of nodes that a job's pods accept, as in Kubernetes. Without a key and with `Exists`:
+    every taint; without an effect: every effect.
+    """
+
+    key: Annotated[str, Meta(max_length=317)] = ""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: LabelValue = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+
+
+class LabelRequirement(Part, frozen=True, kw_only=True):
+    """A condition on a label of a node."""
+
+    key: LabelKey
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+    values: Annotated[tuple[LabelValue, ...], Meta(max_length=256)] = ()
+
+
+class FieldRequirement(Part, frozen=True, kw_only=True):
+    """A condition on the name of a node."""
+
+    key: Literal["metadata.name"] = "metadata.name"
+    operator: Literal["In", "NotIn"]
+    values: Annotated[tuple[Name, ...], Meta(max_length=256)] = ()
+
+
+class NodeSelectorTerm(Part, frozen=True, kw_only=True):
+    """The nodes that fulfil all of these."""
+
+    match_expressions: Annotated[tuple[LabelRequirement, ...], Meta(max_length=64)] = ()
+    match_fields: Annotated[tuple[FieldRequirement, ...], Meta(max_length=64)] = ()
+
+
+class NodeSelector(Part, frozen=True, kw_only=True):
+    """The nodes of at least one of the terms."""
+
+    node_selector_terms: Annotated[tuple[NodeSelectorTerm, ...], Meta(max_length=64)]
+
+
+class NodeAffinity(Part, frozen=True, kw_only=True):
+    """The nodes that a job's tasks may use. Weir chooses among them, so there is no preference."""
+
+    required_during_scheduling_ignored_during_execution: NodeSelector
+
+
+class Affinity(Part, frozen=True, kw_only=True):
+    """Node affinity only: Weir itself puts a job's tasks near each other."""
+
+    node_affinity: NodeAffinity | None = None
 
 
 class Message(
@@ -181,6 +291,11 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     (`keep`). `cpu_limits`: `hard`: a task never uses more cores than it has; `soft`: its cores are
     its share where others want theirs, and it may use what nobody else on its node does. `params`:
     values for keyword arguments of the program's functions.
+
+    The fields from `env` on are settings of every pod, as in Kubernetes, if the cluster's owner
+    allows them. `node_selector`, `affinity` and `tolerations` say which nodes tasks may use.
+    `priority_class`: of the pods in Kubernetes; `priority` is the job's in Weir. `shm_gib`: the
+    size of /dev/shm, a part of each task's memory.
     """
 
     program: Program
@@ -201,6 +316,17 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     cpu_limits: CpuLimits = "hard"
     volumes: tuple[Volume, ...] = ()
     params: dict[ParamName, Any] = {}
+    env: Annotated[tuple[EnvVar, ...], Meta(max_length=512)] = ()
+    env_from: Annotated[tuple[EnvFrom, ...], Meta(max_length=64)] = ()
+    service_account: ObjectName | None = None
+    image_pull_secrets: Annotated[tuple[ObjectRef, ...], Meta(max_length=16)] = ()
+    node_selector: LabelMap = {}
+    affinity: Affinity | None = None
+    tolerations: Annotated[tuple[Toleration, ...], Meta(max_length=64)] = ()
+    priority_class: ObjectName | None = None
+    labels: LabelMap = {}
+    annotations: Annotations = {}
+    shm_gib: Annotated[float, Meta(ge=0.001, le=MOST_AMOUNT)] | None = None
     request_id: str = "-"
 
     @property

@@ -123,7 +123,7 @@ def _decide_jobs(
     # 1. Finish jobs that are over, and suspend jobs for their users.
     this_pass.apply(_end_or_suspend, attention)
     # 2. Replace lost tasks, before another job may take the free capacity.
-    this_pass.apply(repair.replace_lost_tasks, attention, this_pass.note_claims)
+    this_pass.apply(repair.replace_lost_tasks, attention, this_pass.note_nodes)
     # 3. Evacuate tasks that have to leave their nodes. Then jobs with a pending decision wait, and
     #    the others are fitted into bounds that their users changed.
     this_pass.apply(evacuation.evacuate, attention)
@@ -230,8 +230,8 @@ class _Pass:
         return {key: job for key, job in self.jobs.items() if key not in self.verdicts}
 
     def apply(self, step: Step, jobs: Jobs, note: Note | None = None) -> None:
-        """Ask a step about each job without a verdict. New tasks go only to nodes that can use the
-        job's claims, and use nothing that is reserved from the job.
+        """Ask a step about each job without a verdict. New tasks go only to nodes that the job may
+        use, and use nothing that is reserved from the job.
         """
         for key, job in jobs.items():
             if key in self.verdicts:
@@ -253,16 +253,28 @@ class _Pass:
         policies.
 
         A policy is asked about all its jobs, as they were before this pass, because it shares the
-        capacity among all of them. Its target for a job with a verdict is not used.
+        capacity among all of them. Its target for a job with a verdict is not used. Jobs that may
+        use different nodes are asked about in groups (`ReachableNodes.groups`).
         """
         self.reserve.hold_all()
         self.releasing = releasing_capacity(
             self.state.releases, self.state.nodes, self.now, self.rules
         )
         cluster = self.releasing.added_to_nodes(self.room.nodes.values())
-        by_policy = jobs_by_policy(self.state, self.jobs)
         raise_all = failures.RAISE_ALL or self.rules.strict
-        self.targets, untried = desired_sizes(by_policy, cluster, self.now, search, raise_all)
+        untried: dict[str, str] = {}
+        targets: dict[str, Target] = {}
+        for group in self.reach.groups(self.jobs):
+            jobs = self.jobs
+            if len(group.jobs) < len(jobs):
+                jobs = {key: job for key, job in jobs.items() if key in group.jobs}
+            by_policy = jobs_by_policy(self.state, jobs)
+            found, missed = desired_sizes(
+                by_policy, group.nodes(cluster), self.now, search, raise_all
+            )
+            targets |= {key: target for key, target in found.items() if key in group.own}
+            untried |= {key: policy for key, policy in missed.items() if key in group.own}
+        self.targets = targets
         self._set_aside(search, untried)
         return untried
 
@@ -312,14 +324,14 @@ class _Pass:
 
     # ------------------------------------------------------------ notes and repetitions
 
-    def note_claims(self, job: Job, verdict: Verdict) -> Verdict:
-        """Add the claims that keep the job from some of the nodes."""
+    def note_nodes(self, job: Job, verdict: Verdict) -> Verdict:
+        """Add what keeps the job from some of the nodes."""
         return _with_note(verdict, self.reach.note(job)) if verdict.action is None else verdict
 
     def note_waiting(self, job: Job, verdict: Verdict) -> Verdict:
         """Add the same where it waits, and that its policy fails with it."""
         if verdict.pending_change or job.newest_decision is None:
-            verdict = self.note_claims(job, verdict)
+            verdict = self.note_nodes(job, verdict)
         if job.key in self.set_aside:
             verdict = _with_note(verdict, self.set_aside[job.key].why)
         return verdict

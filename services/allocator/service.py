@@ -29,6 +29,7 @@ from nats.js.errors import NotFoundError
 
 from services.allocator import snapshot
 from services.allocator.admission import requests as admission_requests
+from services.allocator.admission.pod_policy_file import with_pod_policy
 from services.allocator.admission.removal import Removal
 from services.allocator.admission.requests import ProgramFault, answer_change, unanswered_changes
 from services.allocator.admission.validation import InvalidRequest, answer_name, check_request
@@ -545,12 +546,14 @@ class Allocator:
         )
 
 
-def load_policies(settings: Settings) -> None:
-    """Register the custom policies of the settings. Raises `ServiceExit` if one cannot be imported.
-    One that fails later only delays changes of its own jobs.
+def load_policies(settings: Settings) -> Settings:
+    """Register the custom policies of the settings, and return the settings with the owner's policy
+    for pods. Raises `ServiceExit` if a policy cannot be imported, or the file cannot be used. A
+    policy that fails later only delays changes of its own jobs.
     """
     try:
         register_policies((settings.policy, *settings.policies))
+        return with_pod_policy(settings)
     except BadSettings as bad:
         log.error("BadSettings", why=str(bad))
         raise ServiceExit(BAD_SETTINGS) from bad
@@ -578,7 +581,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     """Load the snapshot, read the rest of the log, then begin to decide. Returns when the loops of
     the allocator run in the background.
     """
-    load_policies(settings)
+    settings = load_policies(settings)
     state = await snapshot.load_snapshot_for_leader(bus)
     allocator = Allocator(bus, settings, state)
     bus.health.add_source("the snapshot", allocator.snapshots.measures)

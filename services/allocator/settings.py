@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
 
+from services.allocator.pod_policy import WITHOUT_FILE, PodPolicy
 from services.allocator.policies.contract import PAUSE_S, Quotas
 from shared.messages import Namespace, Positive, Priority
 from shared.runtime import config
@@ -33,6 +34,8 @@ Limits = dict[Namespace, Limit]
 
 
 class Rules(config.Common, frozen=True, kw_only=True):
+    FILLED_IN: ClassVar[frozenset[str]] = frozenset({"pod_rules"})
+
     policy: str = "weir"
     """The policy of jobs that name none. `module:function` is a custom policy
     (`custom_policies.py`).
@@ -116,6 +119,13 @@ class Rules(config.Common, frozen=True, kw_only=True):
     """Folders of a node that a request may mount, and all below them; empty: none. Pods with one do
     not pass `restricted`.
     """
+    pod_policy: str = ""
+    """The file with the owner's policy for pods: secrets, service accounts, node pools and the
+    like, by namespace (`deploy/README.md`). Empty: none; then a request may have any claim, and
+    none of the rest.
+    """
+    pod_rules: PodPolicy = WITHOUT_FILE
+    """The content of that file. The service reads it at its start."""
     grace_max_s: float = 600.0
     """Seconds. The longest `grace_s` of a request. A task that ignores SIGTERM keeps its place on a
     node for so long.

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ def _examine_program(
         yield from source_findings(tree, file, beside, own, image, set(source.files))
     # 3. Try it.
     trial_request = _trial_request(request, params, limit_s)
-    tried, reread = try_program(source, trial_request)
+    tried, reread = try_program(source, trial_request, _plain_variables(request))
     rows_example = example_path(ROWS_EXAMPLE)
     yield from program_findings(tried, reread, rows_example, left_behind)
     yield from probability_findings(trees[source.entry], source.entry, tried)
@@ -275,8 +275,17 @@ OUTPUT_CHARACTERS = 2000  # of the end of its output
 OBSERVATIONS = msgspec.json.Decoder(Observations)
 
 
+def _plain_variables(request: JobRequested | None) -> dict[str, str]:
+    """Return the variables of a job that have a value in its file. Those of a Secret or ConfigMap
+    are as in this environment.
+    """
+    if request is None:
+        return {}
+    return {each.name: each.value for each in request.env if each.value is not None}
+
+
 def try_program(
-    source: ProgramSource, request: ExamineRequest
+    source: ProgramSource, request: ExamineRequest, variables: Mapping[str, str] | None = None
 ) -> tuple[Observations, Observations]:
     """Run two processes, with different seeds of `hash`, and return their observations.
 
@@ -288,15 +297,17 @@ def try_program(
         path = write_program(source.body, source.name, source.digest, entry, Path(folder))
         full = msgspec.structs.replace(request, program=str(path), entry=entry)
         reading = msgspec.structs.replace(full, ps=0)
-        first = _Trial(Path(folder), full, seed=0)
-        second = _Trial(Path(folder), reading, seed=1)
+        first = _Trial(Path(folder), full, 0, variables or {})
+        second = _Trial(Path(folder), reading, 1, variables or {})
         return first.wait_for_outcome(), second.wait_for_outcome()
 
 
 class _Trial:
     """One process, started in a folder of its own like a pod."""
 
-    def __init__(self, folder: Path, request: ExamineRequest, seed: int) -> None:
+    def __init__(
+        self, folder: Path, request: ExamineRequest, seed: int, variables: Mapping[str, str]
+    ) -> None:
         self._request = request
         self._folder = folder / str(seed)
         self._folder.mkdir()
@@ -306,7 +317,7 @@ class _Trial:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "services.trainer.doctor.examine", *arguments],
             cwd=self._folder,
-            env=_trial_environment(seed),
+            env={**_trial_environment(seed), **variables},
             pass_fds=[writes],
             stdin=subprocess.DEVNULL,
             stdout=self._log,

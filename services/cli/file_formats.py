@@ -51,7 +51,8 @@ answered all the same, and the exit code is 0.
 FIELDS = """\
 Unknown values may be left out, or be null.
 nodes      free: the free cpu, memory_gib and gpu; absent: the rest beside
-           our tasks. kind: a label.
+           our tasks. kind: a label. labels, taints: as in Kubernetes, for
+           node_selector, affinity and tolerations of a request.
 request    as weir submit takes it, but ps, workers and batch may be plain
            numbers. program: {"name": "a.py", "digest": "sha256-..."}; jobs
            of one digest share their observations, finished jobs included.

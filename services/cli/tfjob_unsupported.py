@@ -24,6 +24,7 @@ class Remark(NamedTuple):
 
 
 NODES = "Weir chooses the nodes"
+JOB_FILE = "is not taken from a TFJob; a job file has `{}`"
 RESTRICTED = "pods are restricted, and their user is the cluster's setting"
 NONE = "a job's pods have no privileges"
 OWN = "Weir has its own"
@@ -44,20 +45,21 @@ ANSWERS: dict[str, tuple[Kind, str]] = {
     "managedBy": ("moot", "this request goes to Weir"),
     # of a pod
     "restartPolicy": ("moot", "a lost task is replaced, and training continues"),
-    **dict.fromkeys(
-        ("nodeSelector", "nodeName", "affinity", "topologySpreadConstraints"), ("lost", NODES)
-    ),
-    **dict.fromkeys(("tolerations", "schedulerName"), ("lost", NODES)),
+    "nodeSelector": ("lost", JOB_FILE.format("node_selector")),
+    "affinity": ("lost", JOB_FILE.format("affinity")),
+    "tolerations": ("lost", JOB_FILE.format("tolerations")),
+    **dict.fromkeys(("nodeName", "topologySpreadConstraints", "schedulerName"), ("lost", NODES)),
     **dict.fromkeys(("hostNetwork", "hostPID", "hostIPC", "hostUsers"), ("lost", NONE)),
     **dict.fromkeys(
-        ("serviceAccountName", "serviceAccount"), ("lost", "a job's pods have no access to the API")
+        ("serviceAccountName", "serviceAccount"), ("lost", JOB_FILE.format("service_account"))
     ),
-    **dict.fromkeys(("priorityClassName", "priority"), ("lost", "give --priority N")),
+    "priorityClassName": ("lost", "give --priority N; " + JOB_FILE.format("priority_class")),
+    "priority": ("lost", "give --priority N"),
     **dict.fromkeys(
         ("hostname", "subdomain", "enableServiceLinks", "terminationMessagePath"), ("moot", OWN)
     ),
     "initContainers": ("lost", "put the files that they prepare into the image or on a claim"),
-    "imagePullSecrets": ("lost", "name them in the namespace's default service account"),
+    "imagePullSecrets": ("lost", JOB_FILE.format("image_pull_secrets")),
     "dnsPolicy": ("moot", OWN),
     # of the container
     "command": ("moot", "is not run: Weir trains PROGRAM"),
@@ -65,7 +67,7 @@ ANSWERS: dict[str, tuple[Kind, str]] = {
     "workingDir": ("moot", "needs no other file than the program"),
     "ports": ("moot", OWN),
     "imagePullPolicy": ("moot", "Kubernetes' default"),
-    "envFrom": ("lost", "pods get no variables from the job: set them in the image"),
+    "envFrom": ("lost", JOB_FILE.format("env_from")),
     **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), ("moot", WATCHED)),
     **dict.fromkeys(("terminationMessagePolicy", "stdin", "tty", "resizePolicy"), ("moot", OWN)),
     # of a mount
@@ -78,7 +80,7 @@ ANSWERS: dict[str, tuple[Kind, str]] = {
     ),
 }
 NOTHING = "Weir does not support it"
-ENV = "pods get no variables from the job: set it in the image, or in PROGRAM with os.environ"
+ENV = JOB_FILE.format("env")
 SET_ANYWAY = {"TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL", "GRPC_FAIL_FAST", "PYTHONUNBUFFERED"}
 SAFE = {
     "runAsNonRoot",
@@ -87,7 +89,10 @@ SAFE = {
     "readOnlyRootFilesystem",
     "fsGroupChangePolicy",
 }
-VOLUMES = "a volume is a claim or, where the cluster allows it, a folder of the node"
+VOLUMES = (
+    "a TFJob's volume is a claim or, where the cluster allows it, a folder of the node; a job file"
+    " also has `secret` and `config_map`"
+)
 
 
 def unread_fields(raw: Raw, read: set[str], where: str, at: str = "") -> Iterator[Remark]:

@@ -21,13 +21,14 @@ import msgspec
 from nats.errors import Error as NatsError
 
 from services.allocator.job_views import ENDED, JobView
-from services.cli.command_line import FILE, Arguments, command, option
+from services.cli.command_line import FILE, Arguments, Value, command, option
 from services.cli.page import PORT as PAGE_PORT
 from services.console.bus_reader import follow_views
 from services.console.job_file import example_path, read_text
 from services.console.trouble import WRONG_USE, Trouble
 from services.local.cluster_spec import ClusterSpec, InvalidClusterFile, NodeSpec, parse_cluster
 from services.local.kubelet.container import KubeletSettings
+from services.local.pod_data import DataSource, parse_source, read_values, repeated_objects
 from services.local.stack import SERVICES, CannotStart, Stack, check_ports_free, is_listening
 from shared.auth.permissions import OPERATOR
 from shared.bus.bus import Bus, connect
@@ -35,7 +36,11 @@ from shared.messages import CheckpointSaved
 from shared.runtime.process import free_port
 from shared.text import format_count, format_names, format_some_names
 
-EXAMPLES = ("weir up", "weir up --cluster nodes.yaml --nats-port 4223")
+EXAMPLES = (
+    "weir up",
+    "weir up --cluster nodes.yaml --nats-port 4223",
+    "weir up --secret bucket=bucket.env",
+)
 FOLDER = Path(".weir")
 CONNECTION = FOLDER / "connection.json"
 ANSWER_S = 10.0
@@ -95,9 +100,25 @@ Parameter servers and workers listen on this machine's ports without authenticat
     metavar="N",
     help=f"the page (default: {PAGE_PORT})",
 )
+@option(
+    "--secret",
+    type=Value(lambda text: parse_source(text, "Secret"), "source"),
+    multiple=True,
+    metavar="NAME=PATH",
+    help="a Secret for pods, from a folder, a file, or a file of variables (*.env);"
+    " NAMESPACE/NAME=PATH for another namespace than default; may be repeated",
+)
+@option(
+    "--config-map",
+    type=Value(lambda text: parse_source(text, "ConfigMap"), "source"),
+    multiple=True,
+    metavar="NAME=PATH",
+    help="a ConfigMap for pods, in the same way",
+)
 def run(args: Arguments) -> int:
     if args.cluster is not None:
         read_cluster_file(args.cluster)
+    check_data_sources((*args.secret, *args.config_map))
     try:
         return asyncio.run(_run_until_stopped(args))
     except CannotStart as error:
@@ -116,7 +137,14 @@ async def _run_until_stopped(args: Arguments) -> int:
         check_ports_free(**ports)
         page_port = _page_port(args.page_port)
         settings = service_settings(spec) | {"WEIR_PAGE_PORT": str(page_port)}
-        stack = Stack(args.data, cluster, settings, **ports, services=(*SERVICES, "page"))
+        stack = Stack(
+            args.data,
+            cluster,
+            settings,
+            **ports,
+            services=(*SERVICES, "page"),
+            data_sources=(*args.secret, *args.config_map),
+        )
         async with stack:
             stack.write_connection(CONNECTION)
             nodes = format_count(len(spec.nodes_by_name()), "node")
@@ -179,6 +207,20 @@ def service_settings(spec: ClusterSpec) -> dict[str, str]:
     if spec.quotas:
         settings["WEIR_ALLOCATOR_QUOTAS"] = msgspec.json.encode(spec.quotas).decode()
     return settings
+
+
+def check_data_sources(sources: tuple[DataSource, ...]) -> None:
+    """Raise `Trouble` with everything that is wrong with the files of Secrets and ConfigMaps."""
+    faults = [*repeated_objects(sources)]
+    for source in sources:
+        try:
+            read_values(source.path)
+        except OSError as error:
+            faults.append(f"cannot read {source.path}: {error.strerror}")
+        except ValueError as error:
+            faults += str(error).splitlines()
+    if faults:
+        raise Trouble("\n".join(faults), WRONG_USE)
 
 
 def read_cluster_file(cluster: Path) -> ClusterSpec:

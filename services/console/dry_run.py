@@ -14,11 +14,13 @@ from collections.abc import Mapping
 from contextlib import aclosing
 
 from services.allocator import snapshot
+from services.allocator.admission.pod_policy_file import with_pod_policy
 from services.allocator.admission.validation import InvalidRequest, check_request
 from services.allocator.custom_policies import register_policies
 from services.allocator.placement.amounts import total_of
 from services.allocator.placement.placers import ROLES
 from services.allocator.placement.trial import describe_resources as amount
+from services.allocator.pod_policy import ALLOW_ALL
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, apply, with_last_fact
@@ -60,7 +62,8 @@ def _refusal(request: str, reasons: tuple[str, ...]) -> Trouble:
 
 def rules_from_environment(limits: Mapping[str, str] | None = None) -> Rules:
     """Return the rules as the allocator reads them, policies of one's own included. The allowed
-    images and folders of nodes are known to the allocator alone. `limits`: written by `weir up`;
+    images and folders of nodes, and the owner's policy for pods if no setting names its file, are
+    known to the allocator alone. `limits`: written by `weir up`;
     the environment overrides them.
     """
     values = {"WEIR_ALLOCATOR_HOST_PATHS": "/", "WEIR_ALLOCATOR_IMAGES": ""}
@@ -73,7 +76,7 @@ def rules_from_environment(limits: Mapping[str, str] | None = None) -> Rules:
     try:
         rules = config.load_settings(Rules, "allocator", values)
         register_policies((rules.policy, *rules.policies))
-        return rules
+        return with_pod_policy(rules, without=ALLOW_ALL)
     except config.BadSettings as bad:
         raise Trouble(str(bad), WRONG_USE) from bad
 

@@ -1,10 +1,10 @@
 """A job's YAML file as the body of a request.
 
-The file has the fields of `JobRequested`, with two short forms: `ps: 2` stands for `{start: 2, min:
-2, max: 2}` (also of `workers` and `batch`), and `program` is a path relative to the file. The
-allocator's own check finds wrong, unknown and missing fields that every cluster would refuse; the
-cluster's allocator checks the rest. A file that cannot be read raises `Trouble` with the cause and
-the remedy.
+The file has the fields of `JobRequested`, with short forms: `ps: 2` stands for `{start: 2, min: 2,
+max: 2}` (also of `workers` and `batch`), `program` is a path relative to the file, `env` may be a
+mapping of names to values, and `image_pull_secrets` a list of names. The allocator's own check
+finds wrong, unknown and missing fields that every cluster would refuse; the cluster's allocator
+checks the rest. A file that cannot be read raises `Trouble` with the cause and the remedy.
 
 The example jobs are in `deploy/jobs` of a checkout, or in a folder beside this module in an
 installed package.
@@ -21,6 +21,7 @@ import msgspec
 import yaml
 
 from services.allocator.admission.validation import InvalidRequest, check_request, written_value
+from services.allocator.pod_policy import ALLOW_ALL
 from services.allocator.settings import Rules
 from services.console.trouble import WRONG_USE, Trouble
 from shared import documents
@@ -119,8 +120,17 @@ def _error_place(error: Exception) -> str:
 
 
 def complete_fields(fields: Fields, program: Fields | None, request_id: str) -> Fields:
-    """Return the fields of the request: plain numbers as spans, the program by its digest."""
+    """Return the fields of the request: plain numbers as spans, the program by its digest, variables
+    and secrets by name as Kubernetes has them.
+    """
     complete = dict(fields)
+    if isinstance(fields.get("env"), dict):
+        complete["env"] = [_variable(name, value) for name, value in fields["env"].items()]
+    if isinstance(fields.get("image_pull_secrets"), list):
+        refs = fields["image_pull_secrets"]
+        complete["image_pull_secrets"] = [
+            {"name": ref} if isinstance(ref, str) else ref for ref in refs
+        ]
     for name in SPANS:
         if name in fields:
             complete[name] = _span(fields[name])
@@ -128,6 +138,13 @@ def complete_fields(fields: Fields, program: Fields | None, request_id: str) -> 
         complete["program"] = program
     complete["request_id"] = request_id
     return complete
+
+
+def _variable(name: str, value: Any) -> Fields:
+    """Return a variable of a mapping: its value, or a mapping with a reference to one."""
+    if isinstance(value, dict):
+        return {"name": name, "value_from": value}
+    return {"name": name, "value": value}
 
 
 def _span(value: Any) -> Any:
@@ -166,7 +183,7 @@ def _unsendable_values(value: Any, path: str) -> Iterator[str]:
         yield f"{path}: `{value}` is read as a {type(value).__name__}; write it in quotes"
 
 
-LENIENT_RULES = Rules(host_paths=("/",), images=())
+LENIENT_RULES = Rules(host_paths=("/",), images=(), pod_rules=ALLOW_ALL)
 """The rules of a cluster that allows everything a cluster may allow."""
 PATH_EXPECTED = "program: is a path, relative to this file, not "
 

@@ -14,7 +14,7 @@ or unreachable has a taint as well, but it is judged by its readiness (`steps/ta
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from math import inf
 from typing import Any, Literal, TypeVar, get_args
@@ -25,7 +25,17 @@ from msgspec.structs import replace
 from services.launcher.pods import read_resources
 from shared.kube import labels
 from shared.kube.objects import TAKEN_AWAY, ApiObject, MalformedObject, evicts_pods
-from shared.messages import CORDONED, DELETED, EVICTED, TAINTED, Resources, Role, Taint, Whole
+from shared.messages import (
+    CORDONED,
+    DELETED,
+    EVICTED,
+    TAINTED,
+    Resources,
+    Role,
+    Taint,
+    Toleration,
+    Whole,
+)
 
 Amounts = dict[str, str | int | float]
 
@@ -57,6 +67,7 @@ class Container(ApiObject, frozen=True):
 
 class Waiting(ApiObject, frozen=True):
     reason: str | None = None
+    message: str | None = None
 
 
 class Terminated(ApiObject, frozen=True):
@@ -106,6 +117,7 @@ class ServiceObject(ApiObject, frozen=True):
 class NodeTaint(ApiObject, frozen=True):
     key: str
     effect: str
+    value: str | None = None
 
 
 class NodeSpec(ApiObject, frozen=True):
@@ -124,6 +136,8 @@ ENDED_PHASES = ("Succeeded", "Failed")
 REASON_OF_PHASE = {"Succeeded": "Completed", "Failed": "Error"}
 MAX_TEXT = 4096
 """Characters of a reason or message: as many as Kubernetes keeps of a termination message."""
+MAX_WAITING = 200
+"""Characters of the message about a container that does not run."""
 MAX_GRACE_S = 86_400
 WHOLE_NUMBER = re.compile(r"[0-9]{1,18}")
 
@@ -134,8 +148,9 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True):
     `generation`: the one that created it. `terminating`: it has a deletionTimestamp, and
     `killed_s` is that time. `deleted`: it does not exist any more. `ended_s`: when its container
     ended. `unschedulable`: the scheduler's reason. `waiting`: the reason why the container does not
-    run (ImagePullBackOff, ...). `resources`: requested now; `allocated`: by its node, if known;
-    `created_with`: requested at first. `grace_s`: of the request that it was created for.
+    run (ImagePullBackOff, ...); `waiting_message`: the text to it. `resources`: requested now;
+    `allocated`: by its node, if known; `created_with`: requested at first. `grace_s`: of the
+    request that it was created for.
     """
 
     namespace: str
@@ -158,6 +173,7 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True):
     unschedulable: str = ""
     unschedulable_since_s: float = 0.0
     waiting: str = ""
+    waiting_message: str = ""
     resources: Resources = Resources()
     allocated: Resources | None = None
     created_with: Resources = Resources()
@@ -194,7 +210,8 @@ class NodeFact(msgspec.Struct, frozen=True, kw_only=True):
 
     `eviction_reason`: NodeCordoned or NodeTainted. `eviction_taint`: the taint. `notice_s`: from
     the taint to the end of the pods; 0: unknown. `leaves_s`: the time of their end, counted from
-    when the taint was first seen; 0: unknown.
+    when the taint was first seen; 0: unknown. These hold for pods without tolerations; `evicting`
+    are the taints that evict such pods.
     """
 
     name: str
@@ -204,6 +221,8 @@ class NodeFact(msgspec.Struct, frozen=True, kw_only=True):
     eviction_taint: str = ""
     notice_s: float = 0.0
     leaves_s: float = 0.0
+    cordoned: bool = False
+    evicting: tuple[Taint, ...] = ()
 
     def has_same_state(self, other: NodeFact) -> bool:
         """Return True if neither readiness nor eviction differs."""
@@ -211,6 +230,24 @@ class NodeFact(msgspec.Struct, frozen=True, kw_only=True):
             self.ready == other.ready
             and self.eviction_reason == other.eviction_reason
             and self.eviction_taint == other.eviction_taint
+            and self.cordoned == other.cordoned
+            and self.evicting == other.evicting
+        )
+
+    def eviction_of(self, tolerations: Sequence[Toleration]) -> NodeFact:
+        """Return the node as it is for pods with these tolerations."""
+        if not tolerations or not self.evicting:
+            return self
+        eviction = node_eviction(self.cordoned, self.evicting, tolerations)
+        if eviction is None:
+            return replace(self, eviction_reason="", eviction_taint="", notice_s=0.0, leaves_s=0.0)
+        leaves_s = self.leaves_s if eviction.taint == self.eviction_taint else 0.0
+        return replace(
+            self,
+            eviction_reason=eviction.reason,
+            eviction_taint=eviction.taint,
+            notice_s=eviction.notice_s,
+            leaves_s=leaves_s,
         )
 
 
@@ -288,6 +325,7 @@ def _read_pod(pod: PodObject) -> PodFact | None:
         unschedulable=(refusal.message or "Unschedulable") if refusal else "",
         unschedulable_since_s=unix_seconds(refusal.last_transition_time) if refusal else 0.0,
         waiting=(state.waiting and state.waiting.reason) or "",
+        waiting_message=((state.waiting and state.waiting.message) or "")[:MAX_WAITING],
         resources=requested,
         allocated=read_resources(allocated) if allocated else None,
         created_with=_first_request(annotations.get(labels.RESOURCES, ""), requested),
@@ -307,8 +345,14 @@ def _read_job_object(found: ServiceObject, kind: type[J]) -> J | None:
 
 def _read_node(node: NodeObject) -> NodeFact:
     spec = node.spec or NodeSpec()
-    taints = [Taint(key=each.key, effect=each.effect) for each in spec.taints or ()]
-    fact = NodeFact(name=node.metadata.name)
+    taints = []
+    for each in spec.taints or ():
+        taints.append(Taint(key=each.key, value=each.value or "", effect=each.effect))
+    fact = NodeFact(
+        name=node.metadata.name,
+        cordoned=bool(spec.unschedulable),
+        evicting=tuple([taint for taint in taints if evicts_pods(taint)]),
+    )
     eviction = node_eviction(bool(spec.unschedulable), taints)
     if eviction is not None:
         fact = replace(
@@ -419,9 +463,11 @@ class NodeEviction(msgspec.Struct, frozen=True):
     notice_s: float = 0.0
 
 
-def node_eviction(unschedulable: bool, taints: Iterable[Taint]) -> NodeEviction | None:
-    """Return the most urgent reason; None if the pods may stay."""
-    evicting = [taint for taint in taints if evicts_pods(taint)]
+def node_eviction(
+    unschedulable: bool, taints: Iterable[Taint], tolerations: Sequence[Toleration] = ()
+) -> NodeEviction | None:
+    """Return the most urgent reason for pods with these tolerations; None if they may stay."""
+    evicting = [taint for taint in taints if evicts_pods(taint, tolerations)]
     if evicting:
         first = min(evicting, key=lambda taint: (TAKEN_AWAY.get(taint.key) or inf, taint.key))
         notice_s = TAKEN_AWAY.get(first.key, 0.0)

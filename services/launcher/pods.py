@@ -9,6 +9,10 @@ root, has no capability and no API token, and has a read-only root. Beside its v
 checkpoints it may write only to /tmp, which is empty at the start, limited, and deleted with the
 pod. HOME is there too, because libraries keep caches at home.
 
+A request's own settings (variables, labels, tolerations and so on) are added where they are in
+Kubernetes. Weir's variables, labels and annotations come after them and win. Secrets and ConfigMaps
+are named only, so the launcher reads none.
+
 Law: a pod sees the checkpoint folder of its own job and, read-only, the one that it continues from;
 nothing else of the claim.
 
@@ -30,8 +34,21 @@ from services.launcher.actions import CreatePod, CreateSecret
 from services.launcher.settings import Settings
 from shared import checkpoints
 from shared.kube import labels
-from shared.kube.objects import GIB, GPU, whole_units
-from shared.messages import AllocationDecided, CpuLimits, JobRequested, Resources, Volume
+from shared.kube.objects import GIB, GPU, GPU_TOLERATION, tolerations_of, whole_units
+from shared.messages import (
+    Affinity,
+    AllocationDecided,
+    CpuLimits,
+    EnvFrom,
+    EnvVar,
+    FieldRequirement,
+    JobRequested,
+    LabelRequirement,
+    NodeSelectorTerm,
+    Resources,
+    Toleration,
+    Volume,
+)
 
 Body = dict[str, Any]
 CONTAINER, PORT = "tensorflow", "tfjob-port"
@@ -91,8 +108,12 @@ def pod_manifest(order: CreatePod, settings: Settings) -> Body:
         "metadata": {
             "name": order.name,
             "namespace": decision.namespace,
-            "labels": labels.task_labels(decision.job, decision.uid, task),
+            "labels": {
+                **decision.request.labels,
+                **labels.task_labels(decision.job, decision.uid, task),
+            },
             "annotations": {
+                **decision.request.annotations,
                 labels.GENERATION: str(decision.generation),
                 labels.RESOURCES: msgspec.json.encode(task.resources).decode(),
                 labels.GRACE: str(round(decision.request.grace_s)),
@@ -129,6 +150,7 @@ def _pod_spec(order: CreatePod, settings: Settings) -> Body:
     task, request = order.task, order.decision.request
     volumes = [
         *_request_volumes(request),
+        *_shm_volumes(request),
         *checkpoint_volumes(order.decision, settings),
         tmp_volume(settings),
     ]
@@ -139,16 +161,35 @@ def _pod_spec(order: CreatePod, settings: Settings) -> Body:
         "terminationGracePeriodSeconds": _grace_s(order),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "affinity": _node_affinity(task.node),
+        "affinity": _node_affinity(task.node, request.affinity),
         "securityContext": pod_security_context(settings),
         "containers": [_container(order, settings)],
         "volumes": volumes,
     }
-    if settings.priority_class:
-        spec["priorityClassName"] = settings.priority_class
-    if task.resources.gpu:
-        spec["tolerations"] = [{"key": GPU, "operator": "Exists"}]
+    priority_class = request.priority_class or settings.priority_class
+    if priority_class:
+        spec["priorityClassName"] = priority_class
+    tolerations = tolerations_of(request)
+    if task.resources.gpu and GPU_TOLERATION not in tolerations:
+        tolerations = (*tolerations, GPU_TOLERATION)
+    if tolerations:
+        spec["tolerations"] = [_toleration(each) for each in tolerations]
+    if request.node_selector:
+        spec["nodeSelector"] = dict(request.node_selector)
+    if request.service_account:
+        spec["serviceAccountName"] = request.service_account
+    if request.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": ref.name} for ref in request.image_pull_secrets]
     return spec
+
+
+def _toleration(toleration: Toleration) -> Body:
+    """Return a toleration without the fields that stand for everything."""
+    found: Body = {"operator": toleration.operator}
+    for field in ("key", "value", "effect"):
+        if getattr(toleration, field):
+            found[field] = getattr(toleration, field)
+    return found
 
 
 def _grace_s(order: CreatePod) -> int:
@@ -157,7 +198,9 @@ def _grace_s(order: CreatePod) -> int:
 
 def _container(order: CreatePod, settings: Settings) -> Body:
     request = order.decision.request
-    mounts = [{"name": v.name, "mountPath": v.mount_path} for v in request.volumes]
+    mounts = [_mount(volume) for volume in request.volumes]
+    if request.shm_gib is not None:
+        mounts.append({"name": SHM_VOLUME, "mountPath": SHM_FOLDER})
     mounts += [*checkpoint_mounts(order.decision, settings), tmp_mount()]
     container: Body = {
         "name": CONTAINER,
@@ -169,6 +212,8 @@ def _container(order: CreatePod, settings: Settings) -> Body:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
+    if request.env_from:
+        container["envFrom"] = [_env_from(source) for source in request.env_from]
     port = int(settings.task_ports.split(",")[0])
     if port:
         container["ports"] = [{"name": PORT, "containerPort": port}]
@@ -176,11 +221,17 @@ def _container(order: CreatePod, settings: Settings) -> Body:
 
 
 def _environment(order: CreatePod, settings: Settings) -> list[Body]:
-    """Return the variables of a trainer. It removes the credentials at once, so that no program can
-    read them.
+    """Return the variables of a trainer: those of the request, then Weir's own. It removes the
+    credentials at once, so that no program can read them. They come last: Kubernetes replaces
+    `$(NAME)` in a value by the variables before it only.
     """
     values = _task_variables(order, settings)
-    variables: list[Body] = [{"name": name, "value": value} for name, value in values.items()]
+    variables: list[Body] = []
+    for variable in order.decision.request.env:
+        if variable.name not in values or variable.name in CHANGEABLE_VARIABLES:
+            variables.append(_env_variable(variable))
+            values.pop(variable.name, None)
+    variables += [{"name": name, "value": value} for name, value in values.items()]
     for name, path in POD_FIELDS.items():
         variables.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
     if settings.trainer_nats_ca:
@@ -221,6 +272,33 @@ def _task_variables(order: CreatePod, settings: Settings) -> dict[str, str]:
     return values
 
 
+CHANGEABLE_VARIABLES = ("TF_CPP_MIN_LOG_LEVEL",)
+"""Weir's own variables that a request may set."""
+
+
+def _env_variable(variable: EnvVar) -> Body:
+    source = variable.value_from
+    if source is None:
+        return {"name": variable.name, "value": variable.value or ""}
+    for kind, ref in (
+        ("secretKeyRef", source.secret_key_ref),
+        ("configMapKeyRef", source.config_map_key_ref),
+    ):
+        if ref is not None:
+            reference = {"name": ref.name, "key": ref.key}
+            return {"name": variable.name, "valueFrom": {kind: reference}}
+    raise ValueError(f"{variable.name} has no value")  # admission refuses it
+
+
+def _env_from(source: EnvFrom) -> Body:
+    found: Body = {"prefix": source.prefix} if source.prefix else {}
+    if source.secret_ref is not None:
+        found["secretRef"] = {"name": source.secret_ref.name}
+    if source.config_map_ref is not None:
+        found["configMapRef"] = {"name": source.config_map_ref.name}
+    return found
+
+
 POD_FIELDS = {
     "WEIR_TRAINER_POD": "metadata.name",
     "WEIR_TRAINER_POD_UID": "metadata.uid",
@@ -230,10 +308,34 @@ POD_FIELDS = {
 """Variables that Kubernetes sets once the pod has a node."""
 
 
-def _node_affinity(node: str) -> Body:
-    fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
-    required = {"nodeSelectorTerms": [{"matchFields": fields}]}
+def _node_affinity(node: str, requested: Affinity | None) -> Body:
+    """Return the affinity to the chosen node, in each term that the request has: a node has to
+    fulfil one of them as a whole.
+    """
+    chosen = {"key": "metadata.name", "operator": "In", "values": [node]}
+    terms: list[Body] = []
+    for term in _requested_terms(requested):
+        fields = [_requirement(field) for field in term.match_fields]
+        own: Body = {"matchFields": [*fields, chosen]}
+        if term.match_expressions:
+            own["matchExpressions"] = [_requirement(label) for label in term.match_expressions]
+        terms.append(own)
+    required = {"nodeSelectorTerms": terms or [{"matchFields": [chosen]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def _requested_terms(requested: Affinity | None) -> tuple[NodeSelectorTerm, ...]:
+    if requested is None or requested.node_affinity is None:
+        return ()
+    affinity = requested.node_affinity
+    return affinity.required_during_scheduling_ignored_during_execution.node_selector_terms
+
+
+def _requirement(wanted: LabelRequirement | FieldRequirement) -> Body:
+    found: Body = {"key": wanted.key, "operator": wanted.operator}
+    if wanted.values:
+        found["values"] = list(wanted.values)
+    return found
 
 
 def _request_volumes(request: JobRequested) -> list[Body]:
@@ -245,9 +347,33 @@ def _volume_source(volume: Volume) -> Body:
         return {"persistentVolumeClaim": {"claimName": volume.claim}}
     if volume.host_path is not None:
         return {"hostPath": {"path": volume.host_path}}
+    if volume.secret is not None:
+        return {"secret": {"secretName": volume.secret, "defaultMode": READABLE}}
+    if volume.config_map is not None:
+        return {"configMap": {"name": volume.config_map}}
     return {"emptyDir": {}}
 
 
+def _mount(volume: Volume) -> Body:
+    """Return the mount of a volume. The files of a Secret or ConfigMap are read-only."""
+    mount: Body = {"name": volume.name, "mountPath": volume.mount_path}
+    if volume.secret is not None or volume.config_map is not None:
+        mount["readOnly"] = True
+    return mount
+
+
+def _shm_volumes(request: JobRequested) -> list[Body]:
+    """Return the shared memory of the pod, if the request names its size."""
+    if request.shm_gib is None:
+        return []
+    size = f"{round(request.shm_gib * 1024)}Mi"
+    return [{"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": size}}]
+
+
+READABLE = 0o440
+"""The mode of a secret's files: for the pod's user, by its group."""
+SHM_FOLDER = "/dev/shm"
+SHM_VOLUME = "weir-shm"
 TMP_FOLDER = "/tmp"
 TMP_VOLUME = "weir-tmp"
 """Requests cannot name a volume `weir-...`."""

@@ -1,15 +1,17 @@
 """`python -m services.local --cluster FILE --data DIR [--port 0] [--port-file FILE] [--token-file
-FILE] [--image NAME=FOLDER]`
+FILE] [--image NAME=FOLDER] [--secret NAME=PATH] [--config-map NAME=PATH]`
 """
 
 import argparse
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from services.local.cluster_spec import InvalidClusterFile, parse_cluster
 from services.local.kubelet.container import KubeletSettings
+from services.local.pod_data import FORM, DataSource, parse_source
 from services.local.service import Settings, local_cluster
 from shared.runtime import log
 
@@ -33,7 +35,28 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--image", type=image, action="append", default=[], metavar="NAME=FOLDER", help=about
     )
+    for option, kind in (("--secret", "Secret"), ("--config-map", "ConfigMap")):
+        parser.add_argument(
+            option,
+            type=data_source(kind),
+            action="append",
+            default=[],
+            metavar=FORM,
+            help=f"a {kind} with the values of a file or folder; may be repeated",
+        )
     return parser.parse_args()
+
+
+def data_source(kind: str) -> Callable[[str], DataSource]:
+    """Return the function that reads an option of this kind."""
+
+    def read(text: str) -> DataSource:
+        try:
+            return parse_source(text, kind)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
 
 
 def image(text: str) -> tuple[str, str]:
@@ -51,7 +74,10 @@ async def serve(chosen: argparse.Namespace) -> None:
     spec = parse_cluster(chosen.cluster.read_text())
     token = chosen.token_file.read_text().strip() if chosen.token_file is not None else ""
     settings = Settings(
-        port=chosen.port, token=token, kubelet=KubeletSettings(images=dict(chosen.image))
+        port=chosen.port,
+        token=token,
+        kubelet=KubeletSettings(images=dict(chosen.image)),
+        data_sources=(*chosen.secret, *chosen.config_map),
     )
     cluster_here = local_cluster(
         spec.nodes, chosen.data, tenants=spec.tenants, quotas=spec.quotas, settings=settings
@@ -66,7 +92,7 @@ def main() -> None:
     log.configure_logging("local")
     try:
         asyncio.run(serve(arguments()))
-    except (InvalidClusterFile, OSError) as error:
+    except (InvalidClusterFile, OSError, ValueError) as error:
         print(f"cannot start the cluster: {error}", file=sys.stderr)
         sys.exit(BAD_SETTINGS)
 

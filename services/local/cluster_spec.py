@@ -3,6 +3,9 @@
     nodes:
       - {name: small, count: 2, cpu: 2, memory_gib: 4}         # small-1, small-2
       - {name: big, cpu: 4, memory_gib: 8, gpu: 1}             # big
+      - name: other
+        labels: {pool: other}                                  # for node_selector and affinity
+        taints: [{key: team, value: other, effect: NoSchedule}]
     tenants:
       - {node: small-1, cpu: 1.5, from_s: 30, to_s: 90}        # pods that are not Weir's
     quotas:
@@ -18,7 +21,7 @@ import re
 import reprlib
 from collections import Counter
 from collections.abc import Container, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
@@ -26,7 +29,15 @@ from msgspec import Meta
 
 from services.local.objects.admission import SUBDOMAIN
 from shared import documents
-from shared.messages import DNS_LABEL, Cores, Namespace, NotNegative
+from shared.messages import (
+    DNS_LABEL,
+    Cores,
+    LabelKey,
+    LabelMap,
+    LabelValue,
+    Namespace,
+    NotNegative,
+)
 
 ERROR_TYPE = re.compile(r", got `\w+`$")
 """The end of a decoder's error, which names a type."""
@@ -38,6 +49,14 @@ NAMESPACE_RULE = (
 AboveZero = Annotated[float, Meta(gt=0)]
 
 
+class TaintSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A taint of a node, as in Kubernetes."""
+
+    key: LabelKey
+    value: LabelValue = ""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
+
+
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One node, or `count` equal ones."""
 
@@ -46,6 +65,8 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cpu: AboveZero = 1.0  # cores
     memory_gib: AboveZero = 4.0
     gpu: Annotated[int, Meta(ge=0)] = 0
+    labels: LabelMap = {}
+    taints: tuple[TaintSpec, ...] = ()
 
     def node_names(self) -> list[str]:
         if self.count == 1:

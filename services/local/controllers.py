@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -239,7 +240,7 @@ def without_finalizers(namespace: Body) -> Body:
 
 
 def new_system_object(
-    store: Store, kind: Kind, name: str, namespace: str = "", **fields: Body
+    store: Store, kind: Kind, name: str, namespace: str = "", **fields: Any
 ) -> Body:
     """Return a new object of the system, with the identity that the server gives."""
     place = {"namespace": namespace} if namespace else {}

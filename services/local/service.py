@@ -30,7 +30,8 @@ from services.local.kubelet.container import KubeletContext, KubeletSettings, ba
 from services.local.kubelet.kubelet import Kubelet, Usage
 from services.local.kubelet.processes import ProcessReaper, cluster_id
 from services.local.objects.bodies import format_micro_time, with_spec
-from services.local.objects.kinds import LEASE, NODE
+from services.local.objects.kinds import BY_NAME, LEASE, NODE
+from services.local.pod_data import DataSource, data_fields, read_values
 from services.local.store import Store
 
 log = structlog.get_logger()
@@ -50,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     last_look_s: float = 0.3  # between the end of nodes and pods and the end of the API
     kubelet: KubeletSettings = KubeletSettings()
     controllers: ControllerSettings = ControllerSettings()
+    data_sources: tuple[DataSource, ...] = ()  # Secrets and ConfigMaps from files
 
 
 class Cluster:
@@ -98,12 +100,23 @@ class Cluster:
             self.measure,
             TenantController(self.store, self.spec.tenants).run,
         ]
-        create_namespaces(self.store, self.spec.quotas)
+        sources = self.settings.data_sources
+        create_namespaces(self.store, (*self.spec.quotas, *(each.namespace for each in sources)))
+        for source in sources:
+            self.create_data_object(source)
         self.register_nodes()
         self.tasks = [asyncio.create_task(self.restart_on_error(part)) for part in parts]
         await self.start_api_server()
         nodes, enforced = len(self.kubelet.nodes), self.context.cgroups.enforced
         log.info("ClusterStarted", url=self.url, nodes=nodes, enforced=enforced)
+
+    def create_data_object(self, source: DataSource) -> None:
+        """Create a Secret or ConfigMap from its file."""
+        kind = BY_NAME["v1", source.kind]
+        fields = data_fields(source, read_values(source.path))
+        self.store.create(
+            kind, new_system_object(self.store, kind, source.name, source.namespace, **fields)
+        )
 
     async def restart_on_error(self, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a part. Log its errors, and start it again; its position is kept."""
@@ -145,8 +158,9 @@ class Cluster:
         for name, spec in self.spec.nodes_by_name().items():
             self.context.cgroups.open_node(name, round(spec.cpu * 1000))
             status = kubelet_module.status_of(spec, name)
-            body = new_system_object(self.store, NODE, name, status=status, spec={})
-            body["metadata"]["labels"] = kubelet_module.labels_for(name)
+            node_spec = {"taints": msgspec.to_builtins([*spec.taints])} if spec.taints else {}
+            body = new_system_object(self.store, NODE, name, status=status, spec=node_spec)
+            body["metadata"]["labels"] = {**spec.labels, **kubelet_module.labels_for(name)}
             self.store.create(NODE, kubelet_module.ready_node(body, self.store.now()))
             lease = new_system_object(self.store, LEASE, name, LEASES)
             self.store.create(LEASE, with_spec(lease, **self.lease(name)))

@@ -32,6 +32,7 @@ import structlog
 from msgspec.structs import replace
 from nats.errors import Error as NatsError
 
+from services.local.pod_data import DataSource
 from shared.auth import keyring
 from shared.auth.keyring import write_private
 from shared.auth.permissions import MONITOR, OPERATOR, SETUP
@@ -63,6 +64,23 @@ COMMON = (
 )
 BEGUN_AGAIN = "WEIR_BEGUN_AGAIN"
 JOB_NAMESPACES = "WEIR_JOB_NAMESPACES"
+POD_POLICY_FILE = "pod-policy.yaml"
+ALLOW_ALL = """\
+# The policy of this cluster for pods: everything is allowed, because its owner submits the jobs.
+# deploy/README.md describes the fields. A change counts from the next start.
+default:
+  images: ["*"]
+  claims: ["*"]
+  secrets: ["*"]
+  config_maps: ["*"]
+  service_accounts: ["*"]
+  image_pull_secrets: ["*"]
+  priority_classes: ["*"]
+  labels: ["*"]
+  annotations: ["*"]
+  node_pools: [{}]
+  tolerations: [{operator: Exists}]
+"""
 START_S = 20.0
 STOP_S = 12.0
 AGAIN_S = 0.2
@@ -143,9 +161,10 @@ class Stack:
         kube_port: int = 0,
         services: tuple[str, ...] = SERVICES,
         nats_servers: int = 1,
+        data_sources: Sequence[DataSource] = (),
     ) -> None:
         """`nats_servers`: the servers of the bus, 1 or 3; each one has a replica of every
-        stream.
+        stream. `data_sources`: the Secrets and ConfigMaps of the cluster.
         """
         self.folder = folder
         self.cluster_file = cluster_file
@@ -154,6 +173,7 @@ class Stack:
         self.kube_port = kube_port or free_port()
         self.services = services
         self.nats_ports = (self.nats_port, *(free_port() for _ in range(nats_servers - 1)))
+        self.data_sources = tuple(data_sources)
         self.credentials = folder.resolve() / "credentials"
         self.kubeconfig = ""
         self.parts: dict[str, Part] = {}
@@ -262,6 +282,9 @@ class Stack:
         command = [sys.executable, "-m", "services.local", "--cluster", str(self.cluster_file)]
         command += ["--data", str(self.folder / "cluster"), "--port", str(self.kube_port)]
         command += ["--token-file", str(token_file(self.credentials))]
+        for source in self.data_sources:
+            option = "--secret" if source.kind == "Secret" else "--config-map"
+            command += [option, source.option]
         self.kubeconfig = str(write_kubeconfig(self.credentials, self.kube_url))
         await self._start("cluster", command, {})
         await self._wait_for_port("cluster", self.kube_port)
@@ -273,6 +296,9 @@ class Stack:
     def _environment(self, name: str) -> dict[str, str]:
         """Return the settings of a service: those of this stack, then those of the caller."""
         token = str(token_file(self.credentials))
+        pod_policy = self.folder.resolve() / POD_POLICY_FILE
+        if not pod_policy.exists():
+            pod_policy.write_text(ALLOW_ALL)
         checkpoints = self.folder / "checkpoints"
         settings = {
             "WEIR_NATS_URL": self.nats_url,
@@ -289,6 +315,7 @@ class Stack:
             "WEIR_LAUNCHER_KUBE_TOKEN_FILE": token,
             "WEIR_ALLOCATOR_HOST_PATHS": "/",
             "WEIR_ALLOCATOR_IMAGES": "",  # images are not used here
+            "WEIR_ALLOCATOR_POD_POLICY": str(pod_policy),
             "WEIR_LAUNCHER_TASK_PORTS": "0,0",
             "WEIR_LAUNCHER_HOME": "",
             "WEIR_LAUNCHER_CHECKPOINT_DIR": str(checkpoints.resolve()),

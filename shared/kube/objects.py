@@ -25,7 +25,7 @@ from functools import lru_cache
 
 import msgspec
 
-from shared.messages import CORDONED, TAINTED, Taint
+from shared.messages import CORDONED, TAINTED, JobRequested, Taint, Toleration
 
 
 class MalformedObject(ValueError):
@@ -132,13 +132,50 @@ known.
 """
 
 
-def evicts_pods(taint: Taint) -> bool:
-    return taint.key in TAKEN_AWAY or (taint.effect == NO_EXECUTE and taint.key not in TOLERATED)
+GPU_TOLERATION = Toleration(key=GPU, operator="Exists")
+"""Of the pods of every job with devices, because clouds taint the nodes that have some."""
 
 
-def leaving_reason(schedulable: bool, taints: Iterable[Taint]) -> str:
-    """Return the strongest reason why a node's pods have to leave; empty if they may stay."""
-    if any(evicts_pods(taint) for taint in taints):
+def tolerations_of(request: JobRequested) -> tuple[Toleration, ...]:
+    """Return the tolerations of a job's pods."""
+    sizes = request.resources
+    if sizes is not None and (sizes.chief.gpu or sizes.ps.gpu or sizes.worker.gpu):
+        return (*request.tolerations, GPU_TOLERATION)
+    return request.tolerations
+
+
+def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+    return any(tolerates(toleration, taint) for toleration in tolerations)
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect not in ("", taint.effect):
+        return False
+    if not toleration.key:
+        return toleration.operator == "Exists"
+    if toleration.key != taint.key:
+        return False
+    return toleration.operator == "Exists" or toleration.value == taint.value
+
+
+def evicts_pods(taint: Taint, tolerations: Iterable[Toleration] = ()) -> bool:
+    """Return True if pods with these tolerations have to leave. Nobody stays on a node that is
+    about to be removed.
+    """
+    if taint.key in TAKEN_AWAY:
+        return True
+    if taint.effect != NO_EXECUTE or taint.key in TOLERATED:
+        return False
+    return not is_tolerated(taint, tolerations)
+
+
+def leaving_reason(
+    schedulable: bool, taints: Iterable[Taint], tolerations: Sequence[Toleration] = ()
+) -> str:
+    """Return the strongest reason why pods with these tolerations have to leave a node; empty if
+    they may stay.
+    """
+    if any(evicts_pods(taint, tolerations) for taint in taints):
         return TAINTED
     return "" if schedulable else CORDONED
 

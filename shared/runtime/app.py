@@ -72,7 +72,7 @@ async def _run_until_exit(
 ) -> int | None:
     """Run the service; return its exit code, or None after a signal."""
     logger = structlog.get_logger()
-    logger.info("Starting", settings={f: getattr(chosen, f) for f in chosen.__struct_fields__})
+    logger.info("Starting", settings=config.shown_settings(chosen))
     stop, vitals = _stop_signal(), Health()
     vitals.require(STARTED, lambda: False)
     try:

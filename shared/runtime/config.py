@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, TypeVar, get_origin
+from typing import Annotated, Any, ClassVar, TypeVar, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -22,8 +22,10 @@ ALIKE = 0.9  # similarity of a misspelt name and a known one
 
 class Common(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of every service. `nats_credentials`, `nats_ca`: files, or their text (see
-    `connect_client`).
+    `connect_client`). A program fills the fields in `FILLED_IN` itself; they are no settings.
     """
+
+    FILLED_IN: ClassVar[frozenset[str]] = frozenset()
 
     nats_url: str = "nats://127.0.0.1:4222"
     nats_credentials: str = ""
@@ -52,7 +54,8 @@ def load_settings(kind: type[C], service: str, environ: Mapping[str, str]) -> C:
     """
     own = f"WEIR_{service.upper()}_"
     common = set(Common.__struct_fields__)
-    known = {_name(f, own, common): f for f in kind.__struct_fields__}
+    fields = [field for field in kind.__struct_fields__ if field not in kind.FILLED_IN]
+    known = {_name(field, own, common): field for field in fields}
     values, wrong = {}, []
     for name, text in environ.items():
         if name not in known:
@@ -67,6 +70,12 @@ def load_settings(kind: type[C], service: str, environ: Mapping[str, str]) -> C:
     if wrong:
         raise BadSettings("\n".join(wrong))
     return kind(**values)
+
+
+def shown_settings(settings: Common) -> dict[str, Any]:
+    """Return the settings by field, for the log."""
+    fields = settings.__struct_fields__
+    return {field: getattr(settings, field) for field in fields if field not in settings.FILLED_IN}
 
 
 def _name(field: str, own: str, common: set[str]) -> str:

@@ -39,6 +39,7 @@ EDGES = {
     },
     "services.allocator": {
         "__main__",
+        "admission.pod_policy_file",
         "admission.removal",
         "custom_policies",
         "service",

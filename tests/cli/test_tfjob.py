@@ -205,7 +205,11 @@ def test_unsupported_fields_are_named(path: str, value: object, why: str) -> Non
     [
         (f"{WORKER}.hostNetwork", True, "Worker: hostNetwork: a job's pods have no privileges"),
         (f"{WORKER}.somethingNew", {"a": 1}, "Worker: somethingNew: Weir does not support it"),
-        (f"{WORKER}.tolerations", [{"key": "spot"}], "Worker: tolerations: Weir chooses the nodes"),
+        (
+            f"{WORKER}.tolerations",
+            [{"key": "spot"}],
+            "Worker: tolerations: is not taken from a TFJob",
+        ),
         (f"{WORKER}.containers.0.image", "another", "images: all tasks of a job have one"),
         (
             f"{WORKER}.containers.0.securityContext",
@@ -215,7 +219,7 @@ def test_unsupported_fields_are_named(path: str, value: object, why: str) -> Non
         (
             f"{WORKER}.containers.0.envFrom",
             [{"secretRef": {"name": "s"}}],
-            "Worker: envFrom: pods get no variables",
+            "Worker: envFrom: is not taken from a TFJob; a job file has `env_from`",
         ),
         ("spec.runPolicy", {"suspend": True}, "suspend: submit the job at the time of its start"),
         (

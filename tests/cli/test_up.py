@@ -84,6 +84,33 @@ async def test_an_invalid_cluster_file_is_wrong_use(
     assert said.code == 2 and told in said.err and str(file) in said.err
 
 
+async def test_files_of_secrets_are_checked_before_anything_starts(
+    prompt: Prompt, tmp_path: Path
+) -> None:
+    file = tmp_path / "bucket.env"
+    file.write_text("KEY\n")
+    said = await prompt(
+        *("up", "--data", tmp_path / "data", "--secret", f"bucket={file}"),
+        *("--secret", f"bucket={file}", "--config-map", f"sizes={tmp_path / 'none'}"),
+    )
+
+    assert not (tmp_path / "data").exists()
+    assert (said.code, said.out) == (2, "")
+    lines = said.err.removeprefix("weir up: ").splitlines()
+    assert lines == [
+        "Secret default/bucket is there twice",
+        f"{file}, line 1: is not NAME=value",
+        f"{file}, line 1: is not NAME=value",
+        f"cannot read {tmp_path / 'none'}: No such file or directory",
+    ]
+
+
+async def test_an_option_that_names_no_secret_is_wrong_use(prompt: Prompt, tmp_path: Path) -> None:
+    said = await prompt("up", "--data", tmp_path / "data", "--secret", "bucket")
+
+    assert said.code == 2 and "'bucket' is not [NAMESPACE/]NAME=PATH" in said.err
+
+
 def test_a_second_weir_up_is_refused_with_the_right_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ import psutil
 from services.cli.trial import NAMESPACE, Trial, trial
 from services.local.cluster_spec import TenantSpec
 from services.local.controllers import pod_spec
+from services.local.pod_data import DataSource
 from services.local.stack import Stack
 from shared.messages import (
     AllocationDecided,
@@ -248,12 +249,17 @@ class Scene:
 
 @asynccontextmanager
 async def stage(
-    folder: Path, settings: dict[str, str] | None = None, places: str = PLACES
+    folder: Path,
+    settings: dict[str, str] | None = None,
+    places: str = PLACES,
+    data_sources: Sequence[DataSource] = (),
 ) -> AsyncIterator[Scene]:
     file = folder / "cluster.yaml"
     file.write_text(places)
     async with (
-        Stack(folder / "weir", file, {**QUICK, **(settings or {})}) as stack,
+        Stack(
+            folder / "weir", file, {**QUICK, **(settings or {})}, data_sources=data_sources
+        ) as stack,
         trial(stack) as watched,
     ):
         yield Scene(watched, folder)

@@ -11,6 +11,7 @@ import pytest
 
 from services.cli.program_source import read_program
 from services.console.job_file import complete_fields, parse_fields
+from services.local.pod_data import parse_source
 from shared.checkpoints import PROGRAM
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
 from tests.flow.stage import Scene, left_behind, stage
@@ -107,4 +108,17 @@ async def test_a_recommender_trains_tables_larger_than_one_ps(tmp_path: Path) ->
     assert held is not None and held.bytes > limit_gib * GIB
     assert held.bytes / 3 / GIB < max(used) < limit_gib
     assert losses[-1] < 0.99 * losses[0]
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.filterwarnings("default")
+async def test_a_program_uses_a_salt_from_a_secret(tmp_path: Path) -> None:
+    secret = tmp_path / "visits.env"
+    secret.write_text("salt=sea\n")
+    source = parse_source(f"visits={secret}", "Secret")
+    settings = {"WEIR_ALLOCATOR_POLICY": "static"}
+    async with stage(tmp_path, settings, ROOMY, data_sources=[source]) as scene:
+        over = await trained(scene, "visits", epochs=3)
+
+    assert over.metrics["accuracy"] > 0.7, "a guess is right half the time"
     assert left_behind(tmp_path) == []

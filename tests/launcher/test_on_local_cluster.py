@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -16,25 +18,34 @@ from services.launcher.settings import Settings
 from services.local.cluster_spec import NodeSpec
 from services.local.controllers import new_system_object
 from services.local.kubelet.pod_status import pod_limits
-from services.local.objects.kinds import NAMESPACE
+from services.local.objects.bodies import with_meta, with_spec
+from services.local.objects.kinds import BY_NAME, NAMESPACE, NODE, Kind
 from services.local.service import Cluster, local_cluster
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
 from shared.bus.consumer import StoredMessage
 from shared.messages import (
     AllocationDecided,
+    EnvFrom,
+    EnvValueFrom,
+    EnvVar,
     GenerationAbandoned,
     JobFinished,
+    KeyRef,
     Message,
+    ObjectRef,
     Resources,
     TaskExited,
     TaskStarted,
     TaskUpdated,
+    Toleration,
+    Volume,
 )
 from tests.launcher.builders import JOB, SMALL, UID, decided, names, request
 
 SAID: tuple[type[Message], ...] = (TaskStarted, TaskExited, TaskUpdated, GenerationAbandoned)
 POLICIES = "networkpolicies.networking.k8s.io"
+SECRET, CONFIG_MAP = BY_NAME["v1", "Secret"], BY_NAME["v1", "ConfigMap"]
 SLEEPER = ["python", "-c", "import time; time.sleep(600)"]
 
 
@@ -146,3 +157,88 @@ async def test_jobs_run_only_in_their_namespaces(stage: Stage) -> None:
     await stage.until(lambda: len(stage.cluster.store.objects["pods"]) == 2)
     assert {namespace for namespace, _ in stage.cluster.store.objects["pods"]} == {"team-b"}
     assert stage.all(TaskExited) == []
+
+
+PRINTER = """
+import json, os, pathlib, time
+names = ("STAGE", "KEY", "BUCKET_key", "SIZE", "KEY_FILE", "WEIR_TRAINER_JOB")
+found = {name: os.environ.get(name) for name in names}
+found["file"] = pathlib.Path(os.environ["KEY_FILE"]).read_text()
+pathlib.Path(os.environ["OUT"]).write_text(json.dumps(found))
+time.sleep(600)
+"""
+
+
+def add_data(cluster: Cluster, kind: Kind, name: str, **fields: Any) -> None:
+    body = new_system_object(cluster.store, kind, name, "default", **fields)
+    cluster.store.create(kind, body)
+
+
+async def test_pods_have_the_variables_secrets_labels_and_nodes_of_their_request(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pods, "COMMAND", ["python", "-c", PRINTER])
+    out = tmp_path / "printed.json"
+    wanted = request(
+        env=(
+            EnvVar(name="STAGE", value="train"),
+            EnvVar(name="OUT", value=str(out)),
+            EnvVar(name="KEY_FILE", value="/etc/keys/key"),
+            EnvVar(
+                name="KEY",
+                value_from=EnvValueFrom(secret_key_ref=KeyRef(name="bucket", key="key")),
+            ),
+        ),
+        env_from=(
+            EnvFrom(secret_ref=ObjectRef(name="bucket"), prefix="BUCKET_"),
+            EnvFrom(config_map_ref=ObjectRef(name="sizes")),
+        ),
+        volumes=(Volume(name="keys", mount_path="/etc/keys", secret="bucket"),),
+        labels={"team": "a"},
+        annotations={"example.com/cost": "7"},
+        image_pull_secrets=(ObjectRef(name="registry"),),
+        service_account="trainer",
+        priority_class="high",
+        node_selector={"pool": "a"},
+        tolerations=(Toleration(key="team", value="a"),),
+        shm_gib=0.25,
+    )
+    decision = replace(decided(1, "w2", revision=1), request=wanted)
+    await stage.bus.publish(on_node(decision))
+    await stage.until(lambda: stage.all(GenerationAbandoned) or stage.names("pods"))
+    store = stage.cluster.store
+    # The pod waits for a node of its pool.
+    await stage.until(lambda: "didn't match Pod's node affinity" in str(only_pod(stage)))
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    store.change(NODE, "", "node", lambda body: with_meta(body, labels={"pool": "a"}))
+    store.change(NODE, "", "node", lambda body: with_spec(body, taints=[taint]))
+    # Then it waits for its Secret.
+    await stage.until(lambda: "CreateContainerConfigError" in str(only_pod(stage)))
+    add_data(stage.cluster, CONFIG_MAP, "sizes", data={"SIZE": "7"})
+    add_data(stage.cluster, SECRET, "bucket", data={"key": base64.b64encode(b"x y").decode()})
+    await stage.until(out.exists)
+    await stage.until(out.read_text)
+
+    assert json.loads(out.read_text()) == {
+        "STAGE": "train",
+        "KEY": "x y",
+        "BUCKET_key": "x y",
+        "SIZE": "7",
+        "KEY_FILE": str(stage.cluster.context.volumes_of(only_pod(stage)) / "keys" / "key"),
+        "WEIR_TRAINER_JOB": JOB,
+        "file": "x y",
+    }
+    pod = only_pod(stage)
+    assert pod["metadata"]["labels"]["team"] == "a"
+    assert pod["metadata"]["annotations"]["example.com/cost"] == "7"
+    spec = pod["spec"]
+    assert spec["imagePullSecrets"] == [{"name": "registry"}]
+    assert (spec["serviceAccountName"], spec["priorityClassName"]) == ("trainer", "high")
+    assert {"name": "weir-shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}} in spec[
+        "volumes"
+    ]
+
+
+def only_pod(stage: Stage) -> Any:
+    [kept] = stage.cluster.store.objects["pods"].values()
+    return kept.body

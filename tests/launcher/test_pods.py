@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import kubernetes_validate
 import pytest
 from msgspec.structs import replace
 
@@ -16,7 +17,24 @@ from services.launcher.actions import CreatePod
 from services.launcher.facts import pod_fact
 from services.launcher.settings import Settings
 from services.trainer.settings import Settings as Trainer
-from shared.messages import CheckpointRule, JobRequested, Resources, Volume
+from shared.messages import (
+    Affinity,
+    CheckpointRule,
+    EnvFrom,
+    EnvValueFrom,
+    EnvVar,
+    JobRequested,
+    KeyRef,
+    LabelRequirement,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorTerm,
+    ObjectRef,
+    Resources,
+    RoleResources,
+    Toleration,
+    Volume,
+)
 from shared.runtime import config
 from tests.deploy.restricted import violations
 from tests.launcher.builders import decided, request, sent
@@ -322,3 +340,121 @@ def test_the_user_is_that_of_the_image_or_the_settings_and_never_root() -> None:
     )
     with pytest.raises(config.BadSettings, match="RUN_AS_USER"):
         loaded("0")
+
+
+# ---------------------------------------------------------------- the settings of a request
+
+POOLS = NodeSelector(
+    node_selector_terms=(
+        NodeSelectorTerm(
+            match_expressions=(LabelRequirement(key="pool", operator="In", values=("a", "b")),)
+        ),
+        NodeSelectorTerm(match_expressions=(LabelRequirement(key="gpu", operator="Exists"),)),
+    )
+)
+SETTINGS: dict[str, Any] = {
+    "env": (
+        EnvVar(name="STAGE", value="train"),
+        EnvVar(name="TF_CPP_MIN_LOG_LEVEL", value="0"),
+        EnvVar(
+            name="KEY", value_from=EnvValueFrom(secret_key_ref=KeyRef(name="bucket", key="key"))
+        ),
+        EnvVar(
+            name="SIZE",
+            value_from=EnvValueFrom(config_map_key_ref=KeyRef(name="sizes", key="size")),
+        ),
+    ),
+    "env_from": (
+        EnvFrom(secret_ref=ObjectRef(name="bucket"), prefix="BUCKET_"),
+        EnvFrom(config_map_ref=ObjectRef(name="sizes")),
+    ),
+    "volumes": (
+        Volume(name="keys", mount_path="/keys", secret="bucket"),
+        Volume(name="sizes", mount_path="/sizes", config_map="sizes"),
+    ),
+    "service_account": "trainer",
+    "image_pull_secrets": (ObjectRef(name="registry"),),
+    "node_selector": {"disk": "ssd"},
+    "affinity": Affinity(
+        node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=POOLS)
+    ),
+    "tolerations": (
+        Toleration(key="team", value="a", effect="NoSchedule"),
+        Toleration(operator="Exists"),
+    ),
+    "priority_class": "high",
+    "labels": {"team": "a", "weir.dev/job": "other"},
+    "annotations": {"example.com/cost": "7", "weir.dev/generation": "9"},
+    "shm_gib": 0.5,
+}
+
+
+def with_settings() -> Any:
+    return made(wanted=request(**SETTINGS), priority_class="of-the-cluster")
+
+
+def test_a_pod_has_the_settings_of_its_request() -> None:
+    pod = with_settings()
+    spec, main = pod["spec"], container(pod)
+    variables = {each["name"]: each for each in main["env"]}
+    assert len(variables) == len(main["env"]), "no name occurs twice"
+    assert variables["STAGE"] == {"name": "STAGE", "value": "train"}
+    assert variables["TF_CPP_MIN_LOG_LEVEL"]["value"] == "0"
+    assert variables["KEY"]["valueFrom"] == {"secretKeyRef": {"name": "bucket", "key": "key"}}
+    assert variables["SIZE"]["valueFrom"] == {"configMapKeyRef": {"name": "sizes", "key": "size"}}
+    assert main["envFrom"] == [
+        {"prefix": "BUCKET_", "secretRef": {"name": "bucket"}},
+        {"configMapRef": {"name": "sizes"}},
+    ]
+    volumes = {each.pop("name"): each for each in spec["volumes"]}
+    assert volumes["keys"] == {"secret": {"secretName": "bucket", "defaultMode": 0o440}}
+    assert volumes["sizes"] == {"configMap": {"name": "sizes"}}
+    assert volumes["weir-shm"] == {"emptyDir": {"medium": "Memory", "sizeLimit": "512Mi"}}
+    mounts = {each["name"]: each for each in main["volumeMounts"]}
+    assert mounts["keys"]["readOnly"] and mounts["sizes"]["readOnly"]
+    assert mounts["weir-shm"]["mountPath"] == "/dev/shm"
+    assert spec["serviceAccountName"] == "trainer" and not spec["automountServiceAccountToken"]
+    assert spec["imagePullSecrets"] == [{"name": "registry"}]
+    assert spec["nodeSelector"] == {"disk": "ssd"} and spec["priorityClassName"] == "high"
+    assert spec["tolerations"] == [
+        {"operator": "Equal", "key": "team", "value": "a", "effect": "NoSchedule"},
+        {"operator": "Exists"},
+    ]
+
+
+def test_weirs_own_labels_and_annotations_win() -> None:
+    meta = with_settings()["metadata"]
+    assert meta["labels"]["team"] == "a" and meta["labels"]["weir.dev/job"] == "net"
+    assert meta["annotations"]["example.com/cost"] == "7"
+    assert meta["annotations"]["weir.dev/generation"] == "4"
+
+
+def test_every_term_of_a_request_is_bound_to_the_chosen_node() -> None:
+    affinity = with_settings()["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    chosen = [{"key": "metadata.name", "operator": "In", "values": ["node-0"]}]
+    assert [term["matchFields"] for term in terms] == [chosen, chosen]
+    assert terms[0]["matchExpressions"] == [{"key": "pool", "operator": "In", "values": ["a", "b"]}]
+    assert terms[1]["matchExpressions"] == [{"key": "gpu", "operator": "Exists"}]
+
+
+def test_no_variable_of_a_request_can_refer_to_the_credentials() -> None:
+    """Kubernetes replaces `$(NAME)` by the variables before it."""
+    names = [each["name"] for each in container(with_settings())["env"]]
+    weirs = [name.startswith("WEIR_") for name in names]
+    assert weirs.index(True) > names.index("SIZE")
+
+
+def test_a_pod_with_all_settings_is_restricted_and_valid() -> None:
+    pod = with_settings()
+    assert violations(pod["spec"]) == []
+    kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_all_tasks_of_a_job_with_devices_tolerate_their_taint() -> None:
+    card = Resources(cpu=1, memory_gib=1, gpu=1)
+    wanted = request(resources=RoleResources(worker=card))
+    for word in ("w3", "p1"):
+        assert made(word, wanted)["spec"]["tolerations"] == [
+            {"operator": "Exists", "key": "nvidia.com/gpu"}
+        ]

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 from services.launcher.facts import NodeFact
 from services.launcher.steps.task_reports import pod_fields
-from shared.messages import SIGTERM, GenerationAbandoned, TaskLeaving
-from tests.launcher.builders import UID, decided, names
+from shared.messages import SIGTERM, GenerationAbandoned, Taint, TaskLeaving, Toleration
+from tests.launcher.builders import UID, decided, names, request
 from tests.launcher.world import World
 
 FIRST, MOVED = "c0 p1 w2", "c0 p3 w2"
 DEADLINE_S = 2_000.0
+TOLERATION = Toleration(key="maintenance", value="now")
 
 
 def told(world: World) -> list[tuple[str, str, float]]:
@@ -228,3 +229,29 @@ def test_when_the_whole_cluster_stops_none_continues(world: World) -> None:
         2: "net-worker-4 ended: Terminated (exit code 143) the cluster was stopped"
     }
     assert world.last(GenerationAbandoned).goes_on is None
+
+
+def test_a_job_that_tolerates_a_taint_is_not_told_to_leave(world: World) -> None:
+    taint = Taint(key="maintenance", value="now", effect="NoExecute")
+    wanted = replace(decided(1, FIRST), request=request(tolerations=(TOLERATION,)))
+    world.train(wanted)
+    evicted = {"eviction_reason": "NodeTainted", "eviction_taint": "maintenance:NoExecute"}
+    condemn(world, "node-1", **evicted, evicting=(taint,))
+    assert told(world) == []
+    condemn(world, "node-1", **evicted, evicting=(taint,), cordoned=True)
+    assert told(world) == [("net-ps-1", "NodeCordoned", 0.0)]
+
+
+def test_a_taint_that_announces_the_end_of_a_node_is_heard_by_everybody(world: World) -> None:
+    ending = Taint(key="aws-node-termination-handler/spot-itn")
+    everything = Toleration(operator="Exists")
+    world.train(replace(decided(1, FIRST), request=request(tolerations=(everything,))))
+    condemn(
+        world,
+        "node-1",
+        eviction_reason="NodeTainted",
+        eviction_taint="aws-node-termination-handler/spot-itn:NoSchedule",
+        notice_s=120.0,
+        evicting=(ending,),
+    )
+    assert told(world) == [("net-ps-1", "NodeTainted", world.now + 120.0)]

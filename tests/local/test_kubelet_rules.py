@@ -12,9 +12,10 @@ import pytest
 
 from services.local.kubelet import pod_status
 from services.local.kubelet.cgroup_manager import quota_of, shares_of, weight_of
-from services.local.kubelet.container import CannotLaunch, build_launch
+from services.local.kubelet.container import build_launch
 from services.local.kubelet.kubelet import prune_pod_logs
 from services.local.kubelet.pod_status import PodAction, pod_action
+from services.local.kubelet.volumes import CannotLaunch, write_files
 from services.local.objects.bodies import condition
 from tests.local.builders import container, node, pod
 
@@ -56,7 +57,8 @@ BASE = {"PATH": "/bin"}
 
 
 def launch(body, lookup=lambda *_: None):
-    return build_launch(body, body["spec"]["containers"][0], BASE, "/the/python", "/data", lookup)
+    main = body["spec"]["containers"][0]
+    return build_launch(body, main, BASE, "/the/python", "/data", lookup, Path("/volumes"))
 
 
 def leaving(body):
@@ -119,7 +121,7 @@ def test_field_resource_and_key_references_are_in_the_environment():
     ]
     made = launch(
         pod("p", container(limit="1500m", env=env), labels={"role": "ps"}),
-        lambda kind, name, key: "found" if kind == "configMapKeyRef" else None,
+        lambda kind, name: {"k": b"found"} if kind == "ConfigMap" else None,
     )
     assert made.environment == {
         "PATH": "/bin",
@@ -128,6 +130,71 @@ def test_field_resource_and_key_references_are_in_the_environment():
         "CPU": "1500",
         "KEY": "found",
     }
+
+
+def test_all_values_of_an_object_are_variables_and_env_comes_after_them():
+    sources = [
+        {"configMapRef": {"name": "c"}, "prefix": "C_"},
+        {"secretRef": {"name": "s"}},
+        {"secretRef": {"name": "none", "optional": True}},
+    ]
+    values = {"c": {"A": b"1"}, "s": {"B": b"2", "D": b"3"}}
+    env = [{"name": "B", "value": "own"}, {"name": "E", "value": "$(C_A)$(D)"}]
+    made = launch(
+        pod("p", container(env=env, envFrom=sources)), lambda kind, name: values.get(name)
+    )
+    assert made.environment == {"PATH": "/bin", "C_A": "1", "B": "own", "D": "3", "E": "13"}
+    with pytest.raises(CannotLaunch, match='secret "gone" not found'):
+        launch(pod("p", container(envFrom=[{"secretRef": {"name": "gone"}}])))
+
+
+def test_a_variable_with_a_path_of_a_volume_names_its_folder_on_this_machine():
+    volumes = [
+        {"name": "keys", "secret": {"secretName": "s"}},
+        {"name": "scratch", "emptyDir": {}},
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        {"name": "data", "hostPath": {"path": "/data"}},
+    ]
+    paths = {"keys": "/etc/keys", "scratch": "/scratch", "shm": "/dev/shm", "data": "/data"}
+    mounts = [{"name": name, "mountPath": path} for name, path in paths.items()]
+    env = [
+        {"name": "KEY", "value": "/etc/keys/key.json"},
+        {"name": "KEYS", "value": "/etc/keys"},
+        {"name": "SCRATCH", "value": "/scratch/x"},
+        {"name": "SHM", "value": "/dev/shm/x"},
+        {"name": "DATA", "value": "/data/x"},
+        {"name": "OTHER", "value": "/etc/keysmith"},
+    ]
+    made = launch(pod("p", container(env=env, volumeMounts=mounts), volumes=volumes))
+    assert made.environment == {
+        "PATH": "/bin",
+        "KEY": "/volumes/keys/key.json",
+        "KEYS": "/volumes/keys",
+        "SCRATCH": "/volumes/scratch/x",
+        "SHM": "/dev/shm/x",
+        "DATA": "/data/x",
+        "OTHER": "/etc/keysmith",
+    }
+
+
+def test_the_files_of_a_secret_are_written_and_a_missing_one_is_an_error(tmp_path):
+    items = [{"key": "a", "path": "deep/x"}]
+    volumes = [
+        {"name": "all", "secret": {"secretName": "s", "defaultMode": 0o440}},
+        {"name": "one", "configMap": {"name": "s", "items": items}},
+        {"name": "none", "secret": {"secretName": "gone", "optional": True}},
+    ]
+    body = pod("p", volumes=volumes)
+    values = {"a": b"1", "b": bytes([0, 255])}
+    for _ in range(2):  # a container that starts again finds them, too
+        write_files(body, tmp_path, lambda kind, name: values if name == "s" else None)
+    assert (tmp_path / "all" / "b").read_bytes() == bytes([0, 255])
+    assert (tmp_path / "all" / "a").stat().st_mode & 0o777 == 0o440
+    assert (tmp_path / "one" / "deep" / "x").read_text() == "1"
+    assert [*(tmp_path / "none").iterdir()] == []
+    with pytest.raises(CannotLaunch, match='volume v: secret "gone" not found'):
+        missing = [{"name": "v", "secret": {"secretName": "gone"}}]
+        write_files(pod("p", volumes=missing), tmp_path, lambda *_: None)
 
 
 def test_a_missing_key_or_command_is_an_error():

@@ -8,6 +8,7 @@ import msgspec
 
 from shared.messages import (
     MESSAGES,
+    Affinity,
     AllocationDecided,
     Bounds,
     CancelRequested,
@@ -20,6 +21,10 @@ from shared.messages import (
     ClaimPlacement,
     ClaimsChanged,
     ClusterSpecPublished,
+    EnvFrom,
+    EnvValueFrom,
+    EnvVar,
+    FieldRequirement,
     ForgetRequested,
     GenerationAbandoned,
     GenerationPrepared,
@@ -29,11 +34,17 @@ from shared.messages import (
     JobFinished,
     JobRejected,
     JobRequested,
+    KeyRef,
+    LabelRequirement,
     Message,
     ModelProfile,
     MostResources,
+    NodeAffinity,
     NodeRequirement,
+    NodeSelector,
+    NodeSelectorTerm,
     NodeTerm,
+    ObjectRef,
     OwnPod,
     Phases,
     Program,
@@ -55,6 +66,7 @@ from shared.messages import (
     TaskStarted,
     TaskUpdated,
     TaskUsage,
+    Toleration,
     TrainingResumed,
 )
 
@@ -79,6 +91,39 @@ def abandoned(**fields: Any) -> GenerationAbandoned:
     return GenerationAbandoned(**{**JOB, "reason": "unschedulable", **fields})
 
 
+POD_SETTINGS: dict[str, Any] = {
+    "env": (
+        EnvVar(name="STAGE", value="train"),
+        EnvVar(
+            name="KEY", value_from=EnvValueFrom(secret_key_ref=KeyRef(name="bucket", key="key"))
+        ),
+    ),
+    "env_from": (EnvFrom(config_map_ref=ObjectRef(name="sizes"), prefix="S_"),),
+    "service_account": "trainer",
+    "image_pull_secrets": (ObjectRef(name="registry"),),
+    "node_selector": {"pool": "a"},
+    "affinity": Affinity(
+        node_affinity=NodeAffinity(
+            required_during_scheduling_ignored_during_execution=NodeSelector(
+                node_selector_terms=(
+                    NodeSelectorTerm(
+                        match_expressions=(
+                            LabelRequirement(key="zone", operator="In", values=("a",)),
+                        ),
+                        match_fields=(FieldRequirement(operator="NotIn", values=("n9",)),),
+                    ),
+                )
+            )
+        )
+    ),
+    "tolerations": (Toleration(key="team", value="a", effect="NoSchedule"),),
+    "priority_class": "high",
+    "labels": {"team": "a"},
+    "annotations": {"example.com/cost": "7 8"},
+    "shm_gib": 0.5,
+}
+
+
 def one_of_each() -> list[Message]:
     """Every kind, in the order of the story, with something in every field that is easily lost."""
     address = TaskAddress(role="ps", index=0, pod="digits-ps-3", host="10.0.0.3", port=2222)
@@ -91,6 +136,7 @@ def one_of_each() -> list[Message]:
     return [
         request(
             request_id="abc",
+            **POD_SETTINGS,
             program=Program(name="train", digest="sha256-" + "1" * 64, entry="jobs/main.py"),
             params={"learning_rate": 0.1, "layers": [1, {"width": None}], "kind": "wide"},
         ),

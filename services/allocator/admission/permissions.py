@@ -1,9 +1,11 @@
 """Permissions: features that no job gets, and features that only the settings of the cluster allow.
 
 namespace          one of `job_namespaces`, where there are any
-image              below one of `images`, where there are any
+image              below one of `images`, where there are any; or of the owner's pod policy
 a node's folder    below one of `host_paths`; everywhere else data is on a claim
-privileges         none; nor secrets, service accounts and the like: a request has no field for them
+privileges         none: a request has no field for them
+
+`pod_settings.py` has the permissions that the owner's pod policy gives.
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ PRIVILEGES = {
     "hostpid",
     "hostports",
     "hostusers",
-    "priorityclassname",
     "privileged",
     "privilegeescalation",
     "procmount",
@@ -38,12 +39,9 @@ PRIVILEGES = {
     "securitycontext",
     "selinux",
     "selinuxoptions",
-    "serviceaccount",
-    "serviceaccountname",
     "sysctls",
 }
 SOURCES = {
-    "configmap",
     "csi",
     "downwardapi",
     "emptydir",
@@ -54,11 +52,29 @@ SOURCES = {
     "nfs",
     "persistentvolumeclaim",
     "projected",
-    "secret",
-    "secretname",
-    "secrets",
 }
 """As Kubernetes and people call them, without capitals and dashes."""
+
+UNSUPPORTED = {
+    "podaffinity": "not supported: Weir itself puts the tasks of a job near each other",
+    "podantiaffinity": "not supported: Weir itself chooses the nodes; leave some out by"
+    " `affinity.node_affinity`",
+    "preferredduringschedulingignoredduringexecution": "not supported: Weir chooses among the"
+    " nodes that are required; name only those",
+    "tolerationseconds": "not supported: a task stays on a node for as long as the taint is"
+    " tolerated",
+    "topologyspreadconstraints": "not supported: Weir itself puts the tasks of a job near each"
+    " other",
+}
+"""Parts of Kubernetes' pods that a request does not have, and why."""
+SAME_KIND = "all tasks of a role are of one kind; workers of another kind are another job"
+ONE_KIND = {
+    "workers": SAME_KIND,
+    "ps": SAME_KIND,
+    "resources.worker": SAME_KIND,
+    "resources.ps": SAME_KIND,
+}
+"""The fields that somebody might write as a list, and the reason against it."""
 
 
 def forbidden_reason(path: str) -> str:
@@ -66,7 +82,12 @@ def forbidden_reason(path: str) -> str:
     name = path.rpartition(".")[2].lower()
     word = "".join(filter(str.isalnum, name))
     if path.startswith("volumes[") and word in SOURCES:
-        return "not allowed; a volume is a `claim` or, where the cluster allows it, a `host_path`"
+        return (
+            "not allowed; a volume is a `claim`, a `secret`, a `config_map` or, where the cluster"
+            " allows it, a `host_path`"
+        )
+    if word in UNSUPPORTED:
+        return UNSUPPORTED[word]
     if word in PRIVILEGES:
         return "not allowed: a job's pods get no privileges"
     return ""
@@ -80,7 +101,7 @@ def permission_reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
     namespace = parts.get("namespace", "default")
     volumes = parts.get("volumes", ())
     yield from _namespace_reasons(namespace, rules.job_namespaces)
-    yield from _image_reasons(parts.get("image"), rules.images)
+    yield from _image_reasons(parts.get("image"), namespace, rules)
     for i, volume in enumerate(volumes):
         for why in _folder_reasons(volume, rules.host_paths):
             yield f"volumes[{i}].{why}"
@@ -94,16 +115,27 @@ def _namespace_reasons(name: str, allowed: tuple[str, ...]) -> Iterator[str]:
         yield f"namespace: jobs may not run in {name!r}; allowed are {', '.join(allowed)}"
 
 
-def _image_reasons(name: str | None, allowed: tuple[str, ...]) -> Iterator[str]:
-    """Yield the reason against an image that is below none of the allowed prefixes. Without
-    prefixes every image is allowed.
+def _image_reasons(name: str | None, namespace: str, rules: Rules) -> Iterator[str]:
+    """Yield the reason against an image that is below none of the prefixes of the setting and of
+    the owner's pod policy. Without a file and without prefixes every image is allowed.
     """
-    if name is None or not allowed:
+    if name is None:
+        return
+    by_policy = rules.pod_rules.rules_of(namespace).images or ()
+    allowed = tuple(dict.fromkeys((*rules.images, *by_policy)))
+    if not allowed and not rules.pod_rules.is_file:
         return
     for prefix in allowed:
-        if _is_of(name, prefix):
+        if prefix == "*" or _is_of(name, prefix):
             return
-    yield f"image: {name!r} is not allowed; WEIR_ALLOCATOR_IMAGES allows {', '.join(allowed)}"
+    if by_policy:
+        yield (
+            f"image: {name!r} is not allowed in namespace {namespace!r}; allowed are "
+            f"{', '.join(allowed)} (WEIR_ALLOCATOR_IMAGES and the pod policy)"
+        )
+    else:
+        names = ", ".join(allowed) or "none"
+        yield f"image: {name!r} is not allowed; WEIR_ALLOCATOR_IMAGES allows {names}"
 
 
 def _is_of(name: str, prefix: str) -> bool:

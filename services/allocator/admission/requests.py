@@ -223,6 +223,7 @@ def rejection_of(wrong: InvalidRequest, uid: int) -> JobRejected:
 
 
 CHANGEABLE_FIELDS = ("priority", "ps", "workers")
+UNCHANGEABLE = "priority_class"
 CHANGE_TAGS = (tag_of(ChangeRequested), tag_of(SuspendRequested), tag_of(ResumeRequested))
 
 
@@ -363,7 +364,7 @@ def _reasons_against_fields(request: JobRequested, rules: Rules) -> list[str]:
     )
     found = []
     for reason in reasons_against(startable, rules):
-        if reason.startswith(CHANGEABLE_FIELDS):
+        if reason.startswith(CHANGEABLE_FIELDS) and not reason.startswith(UNCHANGEABLE):
             found.append(reason)
     return found
 

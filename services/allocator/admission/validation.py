@@ -20,17 +20,23 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from services.allocator.admission import permissions
+from services.allocator.admission import permissions, pod_settings
 from services.allocator.placement.placers import ROLES
+from services.allocator.pod_policy import ALLOW_ALL
 from services.allocator.policies.contract import Quotas
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Limit, Rules
 from shared import checkpoints
 from shared.auth.permissions import MOST_TRAINERS
-from shared.bounds import struct_type
+from shared.bounds import plain_type, struct_type
 from shared.messages import (
+    DATA_KEY,
     DNS_LABEL,
+    ENV_NAME,
+    LABEL_KEY,
+    LABEL_VALUE,
     PARAM_NAME,
+    SUBDOMAIN,
     CheckpointRule,
     Digest,
     JobRequested,
@@ -58,8 +64,8 @@ MOST_TASKS = 1_000
 """Of one role."""
 LEAST_AMOUNT = 0.001
 """Cores or GiB of a task that has any: a thousandth is the smallest that Kubernetes counts."""
-ANY_CLUSTER = Rules(images=())
-"""Of a cluster that allows every namespace and image, and no folder of a node."""
+ANY_CLUSTER = Rules(images=(), pod_rules=ALLOW_ALL)
+"""Of a cluster that allows everything except folders of a node."""
 MOST_REASONS = 20
 LONGEST_REASON = 300
 """The number of reasons in an answer, and the characters of each."""
@@ -200,14 +206,19 @@ def _value_reasons(kind: Any, value: Any, path: str) -> list[str]:
     """Return the reasons against one value. Objects, lists of objects and mappings are checked part
     by part, so that every wrong part is named. `path`: of the value.
     """
-    if get_origin(kind) is dict and isinstance(value, dict):
-        return _mapping_reasons(kind, value, path)
+    plain = plain_type(kind)
+    if get_origin(plain) is dict and isinstance(value, dict):
+        return _mapping_reasons(plain, value, path)
     struct = struct_type(kind)
     if struct and isinstance(value, dict):
         return field_reasons(struct, value, f"{path}.")
-    if struct and isinstance(value, list) and getattr(kind, "__origin__", None) is tuple:
+    if struct and isinstance(value, list) and get_origin(plain) is tuple:
         return _item_reasons(struct, value, path)
+    if isinstance(value, list) and path in permissions.ONE_KIND:
+        return [f"{path}: {permissions.ONE_KIND[path]}"]
     wrong = _conversion_error(kind, value)
+    if wrong and path.startswith(TEXT_FIELDS) and isinstance(value, int | float):
+        wrong = f"is a text: write '{written_value(value)}' in quotes"
     if wrong:
         return [f"{path}: {wrong}"]
     return []
@@ -296,9 +307,11 @@ def _rule_reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
     yield from _checkpoint_reasons(parts.get("checkpoint"), namespace)
     yield from _volume_reasons(parts.get("volumes", ()))
     yield from _param_reasons(parts.get("params", {}))
+    yield from pod_settings.form_reasons(parts)
     yield from _grace_reasons(parts.get("grace_s"), rules)
     yield from _task_reasons(ps, workers)
     yield from permissions.permission_reasons(parts, rules)
+    yield from pod_settings.policy_reasons(parts, rules)
 
 
 def _span_reasons(name: str, span: Span | None) -> Iterator[str]:
@@ -344,7 +357,9 @@ def _grace_reasons(grace_s: float | None, rules: Rules) -> Iterator[str]:
 
 
 def _amount_reasons(resources: RoleResources | None) -> Iterator[str]:
-    """Refuse amounts too small for Kubernetes and the policies to count with; 0: absent."""
+    """Refuse amounts too small for Kubernetes and the policies to count with (0: absent), and
+    several devices of one task.
+    """
     if resources is None:
         return
     for role in ROLES:
@@ -356,6 +371,11 @@ def _amount_reasons(resources: RoleResources | None) -> Iterator[str]:
                     f"resources.{role}.{name}: {amount:g} is less than {LEAST_AMOUNT}, "
                     "the least that a task may have"
                 )
+        if size.gpu > 1:
+            yield (
+                f"resources.{role}.gpu: {size.gpu} devices, and a task uses one; "
+                "ask for more workers of one device each"
+            )
 
 
 def _priority_reasons(priority: int, namespace: str, rules: Rules) -> Iterator[str]:
@@ -443,8 +463,9 @@ def _volume_reasons(volumes: tuple[Volume, ...]) -> Iterator[str]:
     path that is used twice.
     """
     for i, volume in enumerate(volumes):
-        if (volume.claim is None) == (volume.host_path is None):
-            yield f"volumes[{i}]: needs either claim or host_path"
+        sources = (volume.claim, volume.host_path, volume.secret, volume.config_map)
+        if sum([source is not None for source in sources]) != 1:
+            yield f"volumes[{i}]: needs one of claim, secret, config_map and host_path"
     for i, volume in enumerate(volumes):
         for why in _mount_reasons(volume):
             yield f"volumes[{i}].{why}"
@@ -482,13 +503,21 @@ def _mount_reasons(volume: Volume) -> Iterator[str]:
         )
 
 
+TEXT_FIELDS = ("env[", "labels.", "annotations.", "node_selector.")
+"""Fields in which YAML reads a text without quotes as a number or a truth value."""
 NAME = "a name: small letters, digits and -, beginning with a letter, not ending with -"
+OBJECT_NAME = "the name of an object: small letters, digits, - and ."
 (DIGEST,) = (meta.pattern for meta in get_args(Digest)[1:])
 PATTERNS = {
     DNS_LABEL: NAME,
     r"^/": "an absolute path",
     PARAM_NAME: "the name of an argument in Python",
     DIGEST: "`sha256-` and 64 hexadecimal digits",
+    SUBDOMAIN: OBJECT_NAME,
+    LABEL_KEY: "the key of a label, such as pool or example.com/pool",
+    LABEL_VALUE: "the value of a label: at most 63 letters, digits, -, _ and .",
+    ENV_NAME: "the name of a variable: letters, digits and _, not beginning with a digit",
+    DATA_KEY: "a key of a Secret or ConfigMap: letters, digits, -, _ and .",
 }
 TYPE = re.compile(r", got `\w+`$")
 LONGEST_FOUND = 60  # characters

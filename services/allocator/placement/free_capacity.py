@@ -30,7 +30,14 @@ from services.allocator.policies.contract import ClusterQuota, Node, Quota, Task
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job, job_of
 from services.allocator.state.state import State, fresh_tables
-from shared.messages import AllocationDecided, CapacityChanged, QuotaChanged, Resources, TaskPlan
+from shared.messages import (
+    AllocationDecided,
+    CapacityChanged,
+    QuotaChanged,
+    Resources,
+    Taint,
+    TaskPlan,
+)
 
 HARD = ("NoSchedule", "NoExecute")
 NOBODY: frozenset[str] = frozenset()
@@ -187,17 +194,21 @@ def node_view(seen: CapacityChanged) -> Node:
         name=seen.node,
         free=seen.free,
         allocatable=seen.allocatable,
-        open=_is_open(seen),
+        open=is_open(seen),
         hosts=hosts,
     )
 
 
-def _is_open(seen: CapacityChanged) -> bool:
-    """Return True if a node is ready, not cordoned, and without a hard taint."""
-    if not seen.ready or not seen.schedulable:
-        return False
-    effects = {taint.effect for taint in seen.taints}
-    return effects.isdisjoint(HARD)
+def is_open(seen: CapacityChanged) -> bool:
+    """Return True if a node is ready, not cordoned, and without a hard taint: every job may use it.
+    `claims.py` opens nodes with taints to the jobs that tolerate them.
+    """
+    return seen.ready and seen.schedulable and not hard_taints(seen)
+
+
+def hard_taints(seen: CapacityChanged) -> list[Taint]:
+    """Return the taints that keep new tasks off the node."""
+    return [taint for taint in seen.taints if taint.effect in HARD]
 
 
 def all_promised(state: State) -> dict[str, tuple[TaskPlan, ...]]:

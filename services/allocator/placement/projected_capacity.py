@@ -113,7 +113,7 @@ class ProjectedCapacity:
         starts.discard(-inf)
         self.starts = (-inf, *sorted(starts))
         self._end: tuple[Reservations, str, Room] | None = None
-        self._empty: tuple[Resources, Resources] | None = None
+        self._empty: dict[frozenset[str], tuple[Resources, Resources]] = {}
 
     def trial(
         self,
@@ -198,7 +198,7 @@ class ProjectedCapacity:
         larger than all nodes, once all running tasks have ended. True does not mean that there is a
         place.
         """
-        total, largest = self._empty_cluster()
+        total, largest = self._empty_cluster(request.opened)
         if not fits(request.growth(request.most), total):
             return False
         kept = Counter([task.role for task in request.keep])
@@ -208,15 +208,15 @@ class ProjectedCapacity:
                 return False
         return True
 
-    def _empty_cluster(self) -> tuple[Resources, Resources]:
+    def _empty_cluster(self, opened: frozenset[str]) -> tuple[Resources, Resources]:
         """Return the capacity of all open nodes together, and the largest amount of each resource
-        on one node, once all running tasks have ended.
+        on one node, once all running tasks have ended. `opened`: nodes that are open, too.
         """
-        if self._empty is None:
+        if opened not in self._empty:
             room = self.trial(self.starts[-1], ())
-            free = [node.free for node in room.nodes.values() if node.open]
-            self._empty = total_of(free), reduce(larger, free, NO_MORE)
-        return self._empty
+            free = [node.free for node in room.nodes.values() if node.open or node.name in opened]
+            self._empty[opened] = total_of(free), reduce(larger, free, NO_MORE)
+        return self._empty[opened]
 
     def holds(self, request: PlacementRequest, reserved: Reservations, keeps: str) -> bool:
         """Return True if there is a place once all running tasks have ended, except those that the

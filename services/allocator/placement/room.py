@@ -428,18 +428,31 @@ class Room:
     # ------------------------------------------------------------ other amounts for a while
 
     @contextmanager
-    def avoiding(self, names: Collection[str]) -> Iterator[None]:
-        """Let no new task go to these nodes meanwhile."""
-        avoided = [name for name in names if name in self.nodes and self.nodes[name].takes]
-        for name in avoided:
+    def restricted(self, avoided: Collection[str], opened: Collection[str] = ()) -> Iterator[None]:
+        """Let new tasks go to none of the avoided nodes meanwhile, and to the opened ones, which
+        take none otherwise, because of their taints.
+        """
+        opening = [name for name in opened if name in self.nodes and not self.nodes[name].open]
+        for name in opening:
+            self._replace_node(self.nodes[name], replace(self.nodes[name], open=True))
+        closing = [name for name in avoided if name in self.nodes and self.nodes[name].takes]
+        for name in closing:
             self._replace_node(self.nodes[name], replace(self.nodes[name], shunned=True))
-        self._moments[-1] = next(self._ordinals)
+        self._begin_moment(forget_shapes=bool(opening))
         try:
             yield
         finally:
-            self._moments[-1] = next(self._ordinals)
-            for name in avoided:
+            self._begin_moment(forget_shapes=bool(opening))
+            for name in closing:
                 self._replace_node(self.nodes[name], replace(self.nodes[name], shunned=False))
+            for name in opening:
+                self._replace_node(self.nodes[name], replace(self.nodes[name], open=False))
+
+    def _begin_moment(self, *, forget_shapes: bool) -> None:
+        """Forget the results that were remembered for the nodes as they were."""
+        self._moments[-1] = next(self._ordinals)
+        if forget_shapes:
+            self._shapes = None
 
     @contextmanager
     def with_more(

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from itertools import combinations
 
 import msgspec
@@ -57,7 +57,8 @@ Amounts = Mapping[str, Resources]
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A job to be placed at a size from `most` down to `least`, beside the tasks that it keeps.
     `sizes`: of its new tasks. `serial`: the first unused one. `placer`: any other than `place`
-    places `most` as a whole. `avoid`: nodes that take nothing new. `quota`: the whole quota of its
+    places `most` as a whole. `avoid`: nodes that take nothing new. `opened`: nodes with taints that
+    the job tolerates. `quota`: the whole quota of its
     namespace, by the settings and the cluster.
     """
 
@@ -69,7 +70,14 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     serial: int
     placer: Placer = place
     avoid: frozenset[str] = frozenset()
+    opened: frozenset[str] = frozenset()
     quota: Quota | None = None
+
+    def restriction(self, room: Room) -> AbstractContextManager[None]:
+        """Restrict a room to the nodes that the request may use."""
+        if self.avoid or self.opened:
+            return room.restricted(self.avoid, self.opened)
+        return nullcontext()
 
     @property
     def namespace(self) -> str:
@@ -214,7 +222,7 @@ class Shortage(msgspec.Struct, frozen=True):
         taken.
         """
         request = self.request
-        with self.room.avoiding(request.avoid) if request.avoid else nullcontext():
+        with request.restriction(self.room):
             return has_room(
                 self.room, request.job, request.keep, size, request.sizes, request.placer
             )
@@ -225,10 +233,7 @@ def try_place(room: Room, request: PlacementRequest) -> Placed | Shortage:
     mark = room.mark()
     remaining_quota = room.remaining_quota(request.job)
     slots = room.slots_of(request.job)
-    if request.avoid:
-        with room.avoiding(request.avoid):
-            tasks = _place(room, request)
-    else:
+    with request.restriction(room):
         tasks = _place(room, request)
     if tasks is None:
         return Shortage(room, request, request.least, request.keep, remaining_quota, slots)

@@ -335,7 +335,8 @@ def with_node_state(job: Job, name: str, node: CapacityChanged | None) -> Job:
     """
     closed = TAINTED
     if node is not None:
-        closed = objects.leaving_reason(node.schedulable, node.taints)
+        tolerations = objects.tolerations_of(job.request)
+        closed = objects.leaving_reason(node.schedulable, node.taints, tolerations)
     updated = {}
     for pod, notice in job.leaving.items():
         if notice.node == name and notice.closed != closed:

@@ -66,9 +66,11 @@ TRIES = 16
 Sizes with more than all nodes have together, or with a task larger than each node, do not count."""
 
 
-UnplaceableRequest = tuple[Size, RoleResources, tuple[TaskPlan, ...], frozenset[str]]
+UnplaceableRequest = tuple[
+    Size, RoleResources, tuple[TaskPlan, ...], frozenset[str], frozenset[str]
+]
 """A request without a place: the smallest size of a job, the sizes of its tasks, the tasks that it
-keeps, and the nodes out of its reach.
+keeps, the nodes out of its reach, and those with taints that it tolerates.
 """
 
 
@@ -201,8 +203,12 @@ class ReservationPlan:
         """Return the placement of a job at its smallest size, beside the tasks that it keeps."""
         seen_job = tables_of(self.state).jobs[job.key]
         situation = Situation(job, seen_job, self.room, self.now, self.rules, self.state.cause)
-        outside = self.reach.unreachable_nodes(job)
-        return situation.request(remaining_tasks(job), smallest_size(job), avoid=outside)
+        return situation.request(
+            remaining_tasks(job),
+            smallest_size(job),
+            avoid=self.reach.unreachable_nodes(job),
+            opened=self.reach.tolerated_nodes(job),
+        )
 
     def _is_quota_short(
         self, request: PlacementRequest, capacity: ProjectedCapacity, earlier: Reservations
@@ -224,7 +230,13 @@ class ReservationPlan:
         impossible = self._unplaceable[request.namespace]
         if not capacity.may_hold(request):
             return False
-        placement = request.most, request.sizes, tuple(request.keep), request.avoid
+        placement = (
+            request.most,
+            request.sizes,
+            tuple(request.keep),
+            request.avoid,
+            request.opened,
+        )
         if placement in impossible or len(impossible) == TRIES:
             return False
         if capacity.holds(request, earlier, _job_with_tasks(request)):

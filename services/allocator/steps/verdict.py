@@ -102,6 +102,7 @@ class Situation(msgspec.Struct, frozen=True):
         sizes: RoleResources | None = None,
         placer: Placer = place,
         avoid: frozenset[str] = frozenset(),
+        opened: frozenset[str] = frozenset(),
     ) -> PlacementRequest:
         """Return the request that `trial` places."""
         job = self.job
@@ -114,6 +115,7 @@ class Situation(msgspec.Struct, frozen=True):
             serial=job.serials,
             placer=placer,
             avoid=avoid,
+            opened=opened,
             quota=self.settings.quotas.get(job.request.namespace),
         )
 

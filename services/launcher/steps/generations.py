@@ -306,6 +306,8 @@ def _describe_unready(view: View, job: Job, generation: Generation) -> str:
         if name not in ready:
             pod = pods.get(name)
             state = (pod.waiting or pod.unschedulable or pod.phase) if pod else "no pod"
+            if pod is not None and pod.waiting and pod.waiting_message:
+                state = f"{state}: {pod.waiting_message}"
             parts.append(f"{name} ({state})")
     return ", ".join(parts)
 

@@ -16,6 +16,7 @@ from services.launcher.facts import PodFact, loss_time
 from services.launcher.jobs import Job, is_earlier
 from services.launcher.steps.generations import wanted_tasks
 from services.launcher.view import View, without_pod
+from shared.kube.objects import tolerations_of
 from shared.messages import DELETED, JobMessage, TaskExited, TaskLeaving, TaskStarted
 
 NODE_LOST = "NodeLost"
@@ -120,7 +121,11 @@ def _pod_notice(job: Job, pod: PodFact) -> TaskLeaving | None:
 
 def _node_notice(view: View, job: Job, pod: PodFact) -> TaskLeaving | None:
     node = view.nodes.get(pod.node)
-    if node is None or not node.eviction_reason:
+    if node is None or not node.eviction_reason or job.newest is None:
+        return None
+    request = job.generations[job.newest].decision.request
+    node = node.eviction_of(tolerations_of(request))
+    if not node.eviction_reason:
         return None
     return TaskLeaving(
         **pod_fields(job, pod),

@@ -10,8 +10,9 @@ LANG, PYTHONPATH, VIRTUAL_ENV, TMPDIR, the mark of the pod, and the variables of
 `$(NAME)` is replaced as in Kubernetes; `$$` is a dollar sign.
 
 There is no mount namespace: a path in a pod is a path of this machine. A hostPath volume works if
-its mountPath equals its path. An emptyDir is a folder below the data folder, not at its mountPath;
-it is deleted with the pod. TMPDIR replaces an emptyDir at /tmp, without a size limit.
+its mountPath equals its path. An emptyDir, a Secret and a ConfigMap are folders below the data
+folder, not at their mountPath (`volumes.py`); they are deleted with the pod. TMPDIR replaces an
+emptyDir at /tmp, without a size limit.
 
 There is no user namespace: a security context is stored and not enforced. A container can write
 wherever the user of this program can.
@@ -26,7 +27,7 @@ import shutil
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, STDOUT, Process
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -34,6 +35,14 @@ import msgspec
 from services.local.kubelet import processes
 from services.local.kubelet.cgroup_manager import CgroupManager
 from services.local.kubelet.pod_status import LOOPBACK, ContainerExit, container_exit
+from services.local.kubelet.volumes import (
+    CONFIG_MAP,
+    SECRET,
+    CannotLaunch,
+    Lookup,
+    mounted_folders,
+    on_this_machine,
+)
 from services.local.objects.bodies import (
     Body,
     at_path,
@@ -148,11 +157,8 @@ NODE_FACTS = {
     "status.hostIPs": LOOPBACK,
 }
 
-Lookup = Callable[[str, str, str], str | None]  # kind of reference, object, key -> value
-
-
-class CannotLaunch(Exception):
-    """The command or environment of a container cannot be made. The text is its waiting message."""
+KEY_REFERENCES = {"configMapKeyRef": CONFIG_MAP, "secretKeyRef": SECRET}
+ALL_REFERENCES = {"configMapRef": CONFIG_MAP, "secretRef": SECRET}
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,13 +191,13 @@ def referenced_value(pod: Body, container: Body, source: Body, lookup: Lookup) -
         return field_value(pod, str(field.get("fieldPath")))
     if resource := source.get("resourceFieldRef"):
         return resource_value(container, resource)
-    for kind in ("configMapKeyRef", "secretKeyRef"):
-        if reference := source.get(kind):
+    for field, kind in KEY_REFERENCES.items():
+        if reference := source.get(field):
             name, key = reference.get("name"), reference.get("key")
-            value = lookup(kind, str(name), str(key))
+            value = (lookup(kind, str(name)) or {}).get(str(key))
             if value is None and not reference.get("optional"):
-                raise CannotLaunch(f"{kind} {name}/{key} not found")
-            return value
+                raise CannotLaunch(f"{field} {name}/{key} not found")
+            return None if value is None else value.decode(errors="replace")
     raise CannotLaunch(f"unknown valueFrom {sorted(source)}")
 
 
@@ -200,24 +206,55 @@ def expand_references(text: str, known: Mapping[str, str]) -> str:
     return REFERENCE.sub(lambda m: "$" if m[1] == "$" else known.get(m[2], m[0]), text)
 
 
-def container_environment(pod: Body, container: Body, lookup: Lookup) -> dict[str, str]:
-    known: dict[str, str] = {}
+def values_of_references(container: Body, lookup: Lookup) -> dict[str, str]:
+    """Return the variables of `envFrom`. Raises `CannotLaunch` if an object is missing."""
+    found = {}
+    for source in container.get("envFrom") or []:
+        for field, kind in ALL_REFERENCES.items():
+            reference = source.get(field)
+            if not reference:
+                continue
+            values = lookup(kind, str(reference.get("name")))
+            if values is None and not reference.get("optional"):
+                raise CannotLaunch(f'{kind.lower()} "{reference.get("name")}" not found')
+            for key, value in (values or {}).items():
+                found[f"{source.get('prefix') or ''}{key}"] = value.decode(errors="replace")
+    return found
+
+
+def container_environment(
+    pod: Body, container: Body, lookup: Lookup, volumes: Path
+) -> dict[str, str]:
+    """Return the variables of a container: those of `envFrom`, then those of `env`. `volumes`: the
+    folder of the pod's volumes.
+    """
+    folders = mounted_folders(pod, container, volumes)
+    known = values_of_references(container, lookup)
     for entry in container.get("env") or []:
         source = entry.get("valueFrom")
         if source:
             value = referenced_value(pod, container, source, lookup)
         else:
-            value = expand_references(str(entry.get("value") or ""), known)
+            text = expand_references(str(entry.get("value") or ""), known)
+            value = on_this_machine(text, folders)
         if value is not None:
             known[entry["name"]] = value
     return known
 
 
 def build_launch(
-    pod: Body, container: Body, base: Mapping[str, str], python: str, folder: str, lookup: Lookup
+    pod: Body,
+    container: Body,
+    base: Mapping[str, str],
+    python: str,
+    folder: str,
+    lookup: Lookup,
+    volumes: Path,
 ) -> Launch:
-    """`base`: the bare environment. Raises `CannotLaunch`."""
-    environment = container_environment(pod, container, lookup)
+    """`base`: the bare environment. `volumes`: the folder of the pod's volumes. Raises
+    `CannotLaunch`.
+    """
+    environment = container_environment(pod, container, lookup, volumes)
     command = []
     for word in [*(container.get("command") or []), *(container.get("args") or [])]:
         command.append(expand_references(word, environment))
@@ -279,6 +316,10 @@ class KubeletContext(msgspec.Struct, frozen=True, kw_only=True):
 
     def pod_folder(self, pod: Body) -> Path:
         return self.data / "pods" / uid_of(pod)
+
+    def volumes_of(self, pod: Body) -> Path:
+        """Return the folder of the pod's volumes."""
+        return self.pod_folder(pod) / "volumes"
 
 
 def bare_environment(environ: Mapping[str, str]) -> dict[str, str]:

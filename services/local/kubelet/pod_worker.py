@@ -15,7 +15,6 @@ from pathlib import Path
 from services.local.events import NORMAL, WARNING, record_event
 from services.local.kubelet import pod_status
 from services.local.kubelet.container import (
-    CannotLaunch,
     ContainerRun,
     KubeletContext,
     build_launch,
@@ -27,6 +26,7 @@ from services.local.kubelet.pod_status import (
     new_progress,
     pod_limits,
 )
+from services.local.kubelet.volumes import CannotLaunch, Values, write_files
 from services.local.objects.bodies import (
     Body,
     containers_of,
@@ -42,7 +42,6 @@ from services.local.objects.bodies import (
 from services.local.objects.kinds import BY_NAME, POD
 
 COMPONENT = "kubelet"
-SOURCES = {"configMapKeyRef": "ConfigMap", "secretKeyRef": "Secret"}
 DEADLINE = ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
 SHUT_DOWN = ("Terminated", "the cluster was stopped")
 """The reason is the one that a real kubelet gives when its node is shut down."""
@@ -141,9 +140,7 @@ class PodWorker:
         self.is_open = True
         self.temporary.mkdir(parents=True, exist_ok=True)
         for name in empty_dirs(self.pod):
-            (self.context.pod_folder(self.pod) / "volumes" / name).mkdir(
-                parents=True, exist_ok=True
-            )
+            (self.context.volumes_of(self.pod) / name).mkdir(parents=True, exist_ok=True)
 
     def close(self) -> None:
         self.is_open = False
@@ -185,8 +182,10 @@ class PodWorker:
         base = self.context.base_of(str(container.get("image")))
         base["TMPDIR"] = str(self.temporary)
         python, folder = self.context.python, str(self.context.data)
+        volumes = self.context.volumes_of(self.pod)
         try:
-            launch = build_launch(self.pod, container, base, python, folder, self.look_up)
+            write_files(self.pod, volumes, self.look_up)
+            launch = build_launch(self.pod, container, base, python, folder, self.look_up, volumes)
         except CannotLaunch as error:
             progress.waiting, progress.message = "CreateContainerConfigError", str(error)
             self.record(WARNING, "Failed", f"Error: {error}")
@@ -240,15 +239,16 @@ class PodWorker:
             new = with_status(new, phase="Failed", reason=reason, message=message)
         store.update(POD, new)
 
-    def look_up(self, source: str, name: str, key: str) -> str | None:
-        kind = BY_NAME["v1", SOURCES[source]]
-        found = self.context.store.find(kind, namespace_of(self.pod), name)
-        return None if found is None else decoded_values(found).get(key)
+    def look_up(self, kind: str, name: str) -> Values | None:
+        """Return the values of a Secret or ConfigMap of the pod's namespace."""
+        found = self.context.store.find(BY_NAME["v1", kind], namespace_of(self.pod), name)
+        return None if found is None else decoded_values(found)
 
 
-def decoded_values(source: Body) -> dict[str, str]:
+def decoded_values(source: Body) -> dict[str, bytes]:
     """Return the values of a ConfigMap or Secret."""
-    values = dict(source.get("data") or {})
+    encoded, plain = source.get("binaryData") or {}, source.get("data") or {}
     if source["kind"] == "Secret":
-        values = {key: base64.b64decode(text).decode() for key, text in values.items()}
-    return values | (source.get("stringData") or {})
+        encoded, plain = plain, source.get("stringData") or {}
+    values = {key: base64.b64decode(text) for key, text in encoded.items()}
+    return values | {key: str(text).encode() for key, text in plain.items()}

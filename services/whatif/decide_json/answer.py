@@ -357,7 +357,8 @@ class DocumentState:
             allocatable=has,
             free=_free_resources(said.free or Free(), has, own),
             own=tuple(own),
-            labels={"kind": said.kind} if said.kind else {},
+            labels={**({"kind": said.kind} if said.kind else {}), **said.labels},
+            taints=said.taints,
         )
 
 

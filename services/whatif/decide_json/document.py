@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from services.allocator.admission.validation import field_reasons
 from services.allocator.policies.contract import Quotas
 from services.allocator.policies.registry import POLICIES
-from shared.messages import JobRequested, Span
+from shared.messages import JobRequested, Span, Taint
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,7 +43,8 @@ class Free(Said, frozen=True, kw_only=True):
 class NodeDocument(Said, frozen=True, kw_only=True):
     """One node: its resources, and the free part of them (absent: the part that our tasks leave).
 
-    An absent resource is more than enough cpu or memory, and no device.
+    An absent resource is more than enough cpu or memory, and no device. `labels` and `taints` are
+    as in Kubernetes.
     """
 
     name: str
@@ -52,6 +53,8 @@ class NodeDocument(Said, frozen=True, kw_only=True):
     gpu: float | None = None
     kind: str | None = None
     free: Free | None = None
+    labels: dict[str, str] = {}
+    taints: tuple[Taint, ...] = ()
 
 
 class Current(Said, frozen=True, kw_only=True):

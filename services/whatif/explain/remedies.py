@@ -20,6 +20,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from services.allocator.placement.amounts import multiply, smallest_enough, subtract, total_of
+from services.allocator.placement.claims import ReachableNodes
 from services.allocator.placement.free_capacity import free_nodes
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
@@ -160,17 +161,20 @@ def _bounds_with_another(bench: Trial) -> Means | None:
 
 def _opened_node(bench: Trial) -> Opens | None:
     """Return the node with most free cores of those that take no tasks, if one is enough."""
-    for node in _closed_nodes(bench.state)[:OPENED_MOST]:
+    for node in _closed_nodes(bench)[:OPENED_MOST]:
         change = Opens(node=node.node)
         if bench.helps(change):
             return change
     return None
 
 
-def _closed_nodes(state: State) -> list[CapacityChanged]:
-    """Return the nodes that take no tasks, those with most free cores first."""
-    takes = open_nodes(state)
-    closed = [node for node in state.nodes.values() if node.node not in takes]
+def _closed_nodes(bench: JobTrial) -> list[CapacityChanged]:
+    """Return the nodes that take no tasks but could take the job's, those with most free cores
+    first.
+    """
+    takes = usable_nodes(bench)
+    takes |= ReachableNodes(bench.state, bench.rules).unreachable_nodes(bench.job)
+    closed = [node for node in bench.state.nodes.values() if node.node not in takes]
     closed.sort(key=lambda node: (-node.free.cpu, node.node))
     return closed
 
@@ -310,6 +314,7 @@ class JobTrial(Protocol):
     """One job in one state, and a test if a change helps it."""
 
     state: State
+    rules: Rules
 
     @property
     def job(self) -> Job: ...
@@ -335,7 +340,7 @@ def least_freed_room(bench: JobTrial) -> Frees | None:
 def fewest_added_nodes(bench: JobTrial) -> Adds | None:
     """Return the fewest further nodes of a shape that exists; without any, one of a new shape."""
     found = []
-    for like in _node_shapes(bench.state):
+    for like in _node_shapes(bench):
         change = _node_count(bench, like)
         if change is not None:
             found.append(change)
@@ -348,9 +353,11 @@ def fewest_added_nodes(bench: JobTrial) -> Adds | None:
     return _one_of(least_shape)
 
 
-def open_nodes(state: State) -> set[str]:
-    """Return the names of the nodes that take tasks."""
-    return {node.name for node in free_nodes(state) if node.open}
+def usable_nodes(bench: JobTrial) -> set[str]:
+    """Return the names of the nodes that take tasks of the job."""
+    reach = ReachableNodes(bench.state, bench.rules)
+    takes = {node.name for node in free_nodes(bench.state) if node.open}
+    return (takes | reach.tolerated_nodes(bench.job)) - reach.unreachable_nodes(bench.job)
 
 
 def foreign_resources(node: CapacityChanged) -> Resources:
@@ -379,7 +386,7 @@ def _candidate_nodes(bench: JobTrial) -> list[CapacityChanged]:
 
     Of nodes that are alike there is one.
     """
-    takes = open_nodes(bench.state)
+    takes = usable_nodes(bench)
     alike: dict[tuple[Resources, Resources, bool], CapacityChanged] = {}
     for node in sorted(bench.state.nodes.values(), key=_most_free_first):
         taken = foreign_resources(node)
@@ -404,10 +411,15 @@ def _most_free_first(node: CapacityChanged) -> tuple[float, float, str]:
     return -node.free.cpu, -node.free.memory_gib, node.node
 
 
-def _node_shapes(state: State) -> list[CapacityChanged]:
-    """Return a node of each shape, the first by name; of very many shapes the largest."""
+def _node_shapes(bench: JobTrial) -> list[CapacityChanged]:
+    """Return a node of each shape, the first by name, of the nodes that the job may use; of very
+    many shapes the largest.
+    """
+    outside = ReachableNodes(bench.state, bench.rules).unreachable_nodes(bench.job)
     alike: dict[Resources, CapacityChanged] = {}
-    for node in sorted(state.nodes.values(), key=lambda node: node.node):
+    for node in sorted(bench.state.nodes.values(), key=lambda node: node.node):
+        if node.node in outside:
+            continue
         alike.setdefault(node.allocatable, node)
     by_size = sorted(alike.values(), key=lambda node: _room_order(node.allocatable))
     return by_size[-SHAPES_LOOKED_AT:]

@@ -31,7 +31,7 @@ from services.allocator.placement.amounts import ROUNDING
 from services.allocator.state.job import Job
 from services.allocator.state.job_folds import JOB_FOLDS
 from services.whatif.simulator.scenario import Cluster, Machine, Tenant
-from shared.messages import CapacityChanged, OwnPod, Resources, TaskPlan, TrainingResumed
+from shared.messages import CapacityChanged, OwnPod, Resources, Taint, TaskPlan, TrainingResumed
 
 SLACK = 1e-6
 """The rounding error of sums of many tasks that each fit, in cores and GiB."""
@@ -85,8 +85,12 @@ def with_resumed_generation(job: Job, generation: int, resumed_s: float) -> Job:
 class SimulatedCluster:
     """The nodes, and the pods and tenants on them."""
 
-    def __init__(self, nodes: Mapping[str, Resources]) -> None:
+    def __init__(
+        self, nodes: Mapping[str, Resources], machines: Mapping[str, Machine] | None = None
+    ) -> None:
+        """`machines`: those with the labels and taints of the nodes."""
         self.nodes = dict(nodes)
+        self.machines = dict(machines or {})
         self.tenants = dict.fromkeys(nodes, 0.0)
         """The cores of each node that tenants want."""
         self.pods: dict[str, Pods] = {name: {} for name in nodes}
@@ -156,6 +160,7 @@ class SimulatedCluster:
         self.touched = set()
         for name in touched:
             self.looks += 1
+            machine = self.machines.get(name, Machine())
             yield CapacityChanged(
                 node=name,
                 node_uid=name,
@@ -163,6 +168,8 @@ class SimulatedCluster:
                 allocatable=self.nodes[name],
                 free=_without_float_errors(name, self.free_resources(name)),
                 own=tuple(self.pods[name].values()),
+                labels=machine.labels,
+                taints=machine.taints,
                 observed_s=now,
             )
 
@@ -218,6 +225,10 @@ class RecordedCluster:
         """The cores of others on each node, over time."""
         self.ours: dict[str, Resources] = {}
         """The amounts that our pods hold on each node now."""
+        self.labels: dict[str, dict[str, str]] = {}
+        """The last labels of each node."""
+        self.taints: dict[str, tuple[Taint, ...]] = {}
+        """The taints that each node always had."""
         self.held: list[Held] = []
         """An entry for each change, as in a run."""
 
@@ -235,6 +246,9 @@ class RecordedCluster:
         else:
             self.has[node] = seen.allocatable
             self.ours[node] = ours
+            self.labels[node] = seen.labels
+            always = self.taints.get(node, seen.taints)
+            self.taints[node] = tuple([taint for taint in always if taint in seen.taints])
 
         self._note_best(seen, ours)
         self._note_level(seen, now)
@@ -286,6 +300,8 @@ class RecordedCluster:
                 cpu=has.cpu,
                 memory_gib=best.memory_gib,
                 gpu=best.gpu,
+                labels=self.labels.get(name, {}),
+                taints=self.taints.get(name, ()),
             )
             nodes.append(machine)
         return Cluster(nodes=tuple(nodes), tenants=tuple(self._tenants()))

@@ -212,7 +212,9 @@ class World:
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
         self.seed = seed
-        self.machines = SimulatedCluster(scenario.cluster.resources_by_node())
+        self.machines = SimulatedCluster(
+            scenario.cluster.resources_by_node(), scenario.cluster.machines_by_node()
+        )
         self.records: dict[str, JobRecord] = {}
         self.trainings: dict[str, Training] = {}
         self.held: list[Held] = []

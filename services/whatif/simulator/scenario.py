@@ -57,7 +57,7 @@ from services.allocator.admission.validation import field_reasons, quota_reasons
 from services.allocator.policies.contract import Quotas
 from shared import documents
 from shared.documents import FileError, InvalidFile
-from shared.messages import JobRequested, Program, Resources, RoleResources, Span
+from shared.messages import JobRequested, Program, Resources, RoleResources, Span, Taint
 
 Least1 = Annotated[int, Meta(ge=1)]
 Least0 = Annotated[float, Meta(ge=0)]
@@ -127,6 +127,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     memory_gib: Least0 = 4.0
     gpu: Devices = 0
     name: str = ""
+    labels: dict[str, str] = {}
+    taints: tuple[Taint, ...] = ()
 
     def names(self) -> list[str]:
         """Return the name of each of the nodes."""
@@ -163,6 +165,10 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
             for name in machine.names():
                 found[name] = has
         return found
+
+    def machines_by_node(self) -> dict[str, Machine]:
+        """Return the machine of each node."""
+        return {name: machine for machine in self.nodes for name in machine.names()}
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):

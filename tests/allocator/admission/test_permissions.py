@@ -114,18 +114,28 @@ def test_a_claim_of_the_namespace_may_be_mounted():
 
 
 @pytest.mark.parametrize(
-    "field", ["privileged", "security_context", "securityContext", "hostNetwork", "service_account"]
+    "field",
+    [
+        "privileged",
+        "security_context",
+        "securityContext",
+        "hostNetwork",
+        "automountServiceAccountToken",
+    ],
 )
 def test_privileges_are_refused(field: str):
     assert reasons(**{field: True}) == (f"{field}: not allowed: a job's pods get no privileges",)
 
 
-@pytest.mark.parametrize("source", ["secret", "configMap", "projected", "hostPath", "csi"])
+@pytest.mark.parametrize("source", ["emptyDir", "nfs", "projected", "hostPath", "csi"])
 def test_other_volume_types_are_refused(source: str):
     found = reasons(
         volumes=[{"name": "x", "mount_path": "/x", "claim": "c", source: {"name": "nats"}}]
     )
-    only = "not allowed; a volume is a `claim` or, where the cluster allows it, a `host_path`"
+    only = (
+        "not allowed; a volume is a `claim`, a `secret`, a `config_map` or, where the cluster allows"
+        " it, a `host_path`"
+    )
     assert found == (f"volumes[0].{source}: {only}",)
 
 

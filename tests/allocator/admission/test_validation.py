@@ -63,7 +63,7 @@ def test_every_reason_is_listed():
         "checkpoint.keep: Expected `int` >= 1, got 0",
         "ps: min 1 <= start 3 <= max 2 does not hold",
         f"policy: 'guess' is not known; use one of {', '.join(sorted(POLICIES))}",
-        "volumes[0]: needs either claim or host_path",
+        "volumes[0]: needs one of claim, secret, config_map and host_path",
     )
 
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from typing import Any
+
+import msgspec
 
 from services.allocator.placement.amounts import subtract
 from services.allocator.state.job import GENERATIONS_LOST, Job
 from services.allocator.state.policy_view import size_of
 from services.allocator.state.state import State
+from services.launcher.actions import CreatePod
+from services.launcher.pods import pod_manifest
+from services.launcher.settings import Settings
+from services.local.scheduler import NodeInfo, filter_reasons, pod_requirements
 from shared.bus import subjects
-from shared.messages import AllocationDecided, Resources, Span, TaskPlan
+from shared.messages import AllocationDecided, JobRequested, Resources, Span, TaskPlan
 from tests.allocator.fuzz.world import World, actions
 
 QUIET_ROUNDS = 24
@@ -42,6 +49,7 @@ def check(world: World) -> None:
                 continue
             within_bounds(job, action)
             whole(job, action)
+            on_usable_nodes(job, action, state)
     within_nodes(world)
     within_quotas(world)
 
@@ -145,6 +153,45 @@ def whole(job: Job, action: AllocationDecided) -> None:
         )
     assert action.revision == job.revision + 1
     assert action.generation == job.generation or _is_next(job, action.generation)
+
+
+def on_usable_nodes(job: Job, action: AllocationDecided, state: State) -> None:
+    """A new task is on a node that its pod may use: by selector, affinity and tolerations, as
+    Kubernetes' scheduler reads them.
+    """
+    pod = {"spec": pod_constraints(job.request)}
+    known = {task.serial for decision in job.decided.values() for task in decision.tasks}
+    for task in action.tasks:
+        if task.serial in known:
+            continue
+        node = state.nodes[task.node]
+        seen = NodeInfo(
+            name=node.node,
+            labels=node.labels,
+            taints=tuple(msgspec.to_builtins(taint) for taint in node.taints),
+            cordoned=not node.schedulable,
+            allocatable={},
+            free={"pods": 1},
+        )
+        assert not filter_reasons(pod_requirements(pod), seen), (task, node.labels, node.taints)
+
+
+def pod_constraints(request: JobRequested) -> dict[str, Any]:
+    """The part of a pod's spec that says which nodes it may use."""
+    task = TaskPlan(role="worker", index=0, serial=1, node="n0", resources=Resources())
+    decision = AllocationDecided(
+        job=request.job, uid=1, revision=1, request=request, tasks=(task,), batch=1, reason="-"
+    )
+    order = CreatePod(decision=decision, task=task, name="pod", owner_uid="uid", grace_s=1.0)
+    spec = pod_manifest(order, Settings())["spec"]
+    for term in spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]:
+        chosen = term["matchFields"].pop()  # the node of this task
+        assert chosen["values"] == ["n0"]
+    if not request.affinity:
+        del spec["affinity"]
+    return {key: spec[key] for key in ("affinity", "nodeSelector", "tolerations") if key in spec}
 
 
 def _is_next(job: Job, generation: int) -> bool:

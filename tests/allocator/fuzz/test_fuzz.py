@@ -65,6 +65,21 @@ def test_every_decision_keeps_the_laws_in_random_worlds(
         _lives(World(rules, shape, EACH if policy == MIXED else ("",)), story)
 
 
+@pytest.mark.parametrize("policy", EACH)
+@settings(max_examples=-(-EXAMPLES // 2), deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.tuples(st.booleans(), SHAPE, STORY))
+def test_no_decision_names_a_node_that_the_pod_may_not_use(
+    policy: str, drawn: tuple[bool, bytes, bytes]
+) -> None:
+    at_once, shape, story = drawn
+    rules = msgspec.structs.replace(AT_ONCE if at_once else PATIENT, policy=policy)
+    world = World(rules, shape, pools=True)
+    for what, whom in zip(story[::2], story[1::2], strict=True):
+        world.step(what, whom)
+        check(world)
+    remembers_nothing(world)
+
+
 def _lives(world: World, story: bytes) -> None:
     for what, whom in zip(story[::2], story[1::2], strict=True):
         world.step(what, whom)

@@ -11,30 +11,37 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from services.allocator.admission.requests import answer_change, unanswered_changes
 from services.allocator.admission.validation import reasons_against
 from services.allocator.decide import Decisions, decide, prepare_tables
+from services.allocator.pod_policy import ALLOW_ALL
 from services.allocator.settings import Rules
 from services.allocator.state.job import Job
 from services.allocator.state.state import State, apply
 from shared.bus import subjects
 from shared.messages import (
+    Affinity,
     AllocationDecided,
     Bounds,
     CancelRequested,
     CapacityChanged,
     Change,
     ChangeRequested,
+    FieldRequirement,
     GenerationAbandoned,
     JobAccepted,
     JobChanged,
     JobFinished,
     JobRequested,
+    LabelRequirement,
     Message,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorTerm,
     OwnPod,
     Program,
     ProgressReported,
@@ -43,9 +50,11 @@ from shared.messages import (
     RoleResources,
     Span,
     SuspendRequested,
+    Taint,
     TaskExited,
     TaskPlan,
     TaskUsage,
+    Toleration,
     TrainingResumed,
 )
 from tests.allocator.fuzz.extremes import odd, read
@@ -67,16 +76,55 @@ TOTALS, JUMPS = (1_000_000, 0, 1), (-1e6, -5.0, 1e6, 3600.0, 1e9)
 SPACES = ("default", "other")
 RARE = 80
 """Of 256."""
+POOLS = ({"pool": "a"}, {"pool": "b", "zone": "1"}, {"zone": "2"}, {})
+TAINTS = (
+    (),
+    (Taint(key="team", value="a"),),
+    (Taint(key="team", value="b", effect="NoExecute"),),
+    (Taint(key="team", value="a"), Taint(key="spot", effect="PreferNoSchedule")),
+)
+TEAM_A = Toleration(key="team", value="a")
+CHOICES: tuple[dict[str, Any], ...] = (
+    {},
+    {"node_selector": {"pool": "a"}},
+    {"tolerations": (TEAM_A,)},
+    {"node_selector": {"pool": "b"}, "tolerations": (Toleration(operator="Exists"),)},
+    {
+        "affinity": Affinity(
+            node_affinity=NodeAffinity(
+                required_during_scheduling_ignored_during_execution=NodeSelector(
+                    node_selector_terms=(
+                        NodeSelectorTerm(
+                            match_expressions=(
+                                LabelRequirement(key="zone", operator="In", values=("1", "2")),
+                            )
+                        ),
+                        NodeSelectorTerm(
+                            match_fields=(FieldRequirement(operator="In", values=("n0",)),)
+                        ),
+                    )
+                )
+            )
+        ),
+        "tolerations": (Toleration(key="team", operator="Exists", effect="NoExecute"),),
+    },
+)
+"""What the requests of a world with pools say about nodes."""
 Pod = tuple[str, str]
 """Key of the job, name of the pod."""
 
 
 class World:
     """`decided` is what was decided on `before`, just now. A job names one of `policies` ("": the
-    cluster's).
+    cluster's). `pools`: nodes have labels and taints, which change, and jobs choose among them.
     """
 
-    def __init__(self, rules: Rules, shape: bytes, policies: Sequence[str] = ("",)) -> None:
+    def __init__(
+        self, rules: Rules, shape: bytes, policies: Sequence[str] = ("",), *, pools: bool = False
+    ) -> None:
+        self.pools = pools
+        if pools:
+            rules = replace(rules, pod_rules=ALLOW_ALL)
         self.rules, self.now, self.sequence = rules, 1000.0, 0
         self.state, self.before, self.decided = State(), State(), Decisions()
         self.sizes = {f"n{i}": node_size(byte) for i, byte in enumerate(shape[:4]) if byte < 248}
@@ -118,6 +166,8 @@ class World:
             self.sequence += 1
             asked = request(f"job-{self.sequence}", self.asked.pop(0), whom)
             asked = replace(asked, policy=self.policies[self.sequence % len(self.policies)] or None)
+            if self.pools:
+                asked = replace(asked, **CHOICES[whom % len(CHOICES)])
             self.accept_request(odd(asked, seed(whom, self.sequence)) if 0 < whom < RARE else asked)
 
     def accept_request(self, asked: JobRequested | None) -> None:
@@ -337,7 +387,18 @@ class World:
                 for (key, pod), task in own
                 for space, _, job in (key.partition("."),)
             ),
+            **self.marks(name),
         )
+
+    def marks(self, name: str) -> dict[str, Any]:
+        """The labels and taints of a node. The taints of one node change every few messages."""
+        if not self.pools:
+            return {}
+        number = int(name[1:])
+        return {
+            "labels": POOLS[number % len(POOLS)],
+            "taints": TAINTS[(number + self.sequence // 16) % len(TAINTS)],
+        }
 
 
 STEPS: tuple[Callable[[World, int], None], ...] = (

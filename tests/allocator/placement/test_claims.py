@@ -71,12 +71,12 @@ def test_under_every_policy_tasks_are_placed_where_the_claim_is_usable(policy: s
 
 
 def test_a_job_grows_only_on_nodes_where_its_claim_is_usable():
-    story = Story().hear(*zones(a=4, b=20), bound("a", "data"), accepted(mounting("data")))
+    story = Story().hear(*zones(a=5, b=20), bound("a", "data"), accepted(mounting("data")))
     first = story.decided()
     listed = own("mnist", *first.tasks)
-    story.hear(node("a1", cpu=4, free=1, labels={KEY: "a"}, own=listed), resumed(1))
+    story.hear(node("a1", cpu=5, free=2, labels={KEY: "a"}, own=listed), resumed(1))
     grown = story.decided()
-    assert nodes_of(grown) == {"a1"} and sum(size(grown)) == 3
+    assert nodes_of(grown) == {"a1"} and sum(size(grown)) == 4
 
 
 def test_a_job_without_room_at_its_claim_waits_with_that_reason():

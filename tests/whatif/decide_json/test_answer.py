@@ -451,3 +451,15 @@ def test_empty_task_lists_suspend_a_job_for_one_of_higher_priority() -> None:
     assert (shape(waits), shape(started)) == ((0, 0), (1, 3))
     (again,) = ask(at, 300, nodes, low)
     assert shape(again) == (1, 1)
+
+
+def test_a_job_goes_only_to_nodes_of_its_selector_and_tolerations() -> None:
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    nodes = [node("n1", labels={"pool": "a"}), node("n2", labels={"pool": "b"}, taints=[taint])]
+    chosen = REQUEST | {"node_selector": {"pool": "b"}}
+    (one,) = ask(desk(), 0, nodes, job(request=chosen))
+    assert one.workers == () and one.reason.endswith("it does not tolerate team=a:NoSchedule on n2")
+
+    tolerant = chosen | {"tolerations": [{"key": "team", "operator": "Exists"}]}
+    (one,) = ask(desk(), 0, nodes, job(request=tolerant))
+    assert one.workers == ("n2",) == one.ps and one.chief == "n2"

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from services.whatif.simulator.fake_cluster import Amount, Overcommitted, SimulatedCluster
-from shared.messages import OwnPod, Resources
+from services.whatif.simulator.fake_cluster import (
+    Amount,
+    Overcommitted,
+    RecordedCluster,
+    SimulatedCluster,
+)
+from services.whatif.simulator.scenario import Machine
+from shared.messages import CapacityChanged, OwnPod, Resources, Taint
 
 
 def pod(name: str = "one-worker-1", cpu: float = 2.0) -> OwnPod:
@@ -87,3 +94,31 @@ def test_tenants_above_a_nodes_capacity_share_it() -> None:
     assert fact.free.cpu == 0.0 and made.offered_amount().cpu == 0.0
     made.change_tenant("n1", -3.0)
     assert made.free_resources("n1").cpu == 1.0
+
+
+def test_nodes_have_the_labels_and_taints_of_their_machines() -> None:
+    taint = Taint(key="team", value="a")
+    marked = Machine(name="n1", cpu=4, labels={"pool": "a"}, taints=(taint,))
+    made = SimulatedCluster({"n1": Resources(cpu=4)}, {"n1": marked})
+
+    (fact,) = made.capacity_facts(0.0)
+    assert (fact.labels, fact.taints) == ({"pool": "a"}, (taint,))
+
+
+def test_a_recorded_node_has_its_labels_and_the_taints_that_it_always_had() -> None:
+    stays, comes = Taint(key="team", value="a"), Taint(key="ToBeDeletedByClusterAutoscaler")
+    first = CapacityChanged(
+        node="n1",
+        node_uid="n1",
+        seen="1",
+        allocatable=Resources(cpu=4),
+        free=Resources(cpu=4),
+        labels={"pool": "a"},
+        taints=(stays,),
+    )
+    recorded = RecordedCluster()
+    recorded.observe(first, 0.0)
+    recorded.observe(replace(first, taints=(stays, comes)), 1.0)
+
+    (machine,) = recorded.cluster().nodes
+    assert (machine.labels, machine.taints) == ({"pool": "a"}, (stays,))

@@ -28,6 +28,7 @@ from services.console.trouble import FAILED, WRONG_USE, Trouble
 from services.trainer.program import (
     FUNCTIONS,
     NO_OVERWRITE,
+    compiles_model,
     mentions_params,
     missing_functions,
 )
@@ -77,7 +78,8 @@ def check_program(
     params, files = params or {}, files or {}
     tree, names = _parse_python(body, path)
     is_hidden = _has_hidden_names(tree)
-    missing = "" if is_hidden else missing_functions(path.name, names)
+    compiles = any(map(compiles_model, (body, *files.values())))
+    missing = "" if is_hidden else missing_functions(path.name, names, compiles)
     reasons = [missing] if missing else []
     functions = _find_functions(tree, files, entry)
     reasons += [

@@ -8,8 +8,10 @@ In a pod a program lies below a folder with the name of its digest:
 
 It has `model()`, `optimizer()`, `loss(labels, outputs)`, `examples()` (how many) and
 `dataset(start, stop)` (a `tf.data.Dataset` of single examples `(inputs, label)`; Weir batches). It
-may have `evaluation()` (a dataset of examples that are not trained on) and `metrics()` (Keras
-metrics for it). The error names a missing function.
+may have `evaluation()` (a dataset of examples that are not trained on), `metrics()` (Keras metrics
+for it) and `outputs(models, inputs)` (what they measure). With `train_step(models, optimizers,
+batch)` it needs no `loss`, and with a model that it compiles neither `loss` nor `optimizer`. The
+error names a missing function.
 """
 
 from __future__ import annotations
@@ -29,9 +31,10 @@ from services.trainer.program_params import Params, Signature, signature_of
 
 NAME_BYTES = 200  # of a file name; file systems allow 255
 REQUIRED = ("model", "optimizer", "loss", "examples", "dataset")
-OPTIONAL = ("evaluation", "metrics")
+OPTIONAL = ("train_step", "outputs", "evaluation", "metrics")
 FUNCTIONS = (*REQUIRED, *OPTIONAL)
 ARCHIVE = ".zip"
+COMPILE = re.compile(rb"(?<!\bre)\.compile\(")
 NO_OVERWRITE = (
     "ema_overwrite_frequency, which Weir does not support: leave it out; with use_ema the averages"
     " become the weights before the evaluation and the last checkpoint"
@@ -42,6 +45,9 @@ class BadProgram(Exception):
     """The program cannot be used; the text has every reason. `at`: the function that is at
     fault, and `file` and `line` are its place.
     """
+
+    ag_pass_through = True
+    """TensorFlow raises it as it is, also from a function that it rewrites."""
 
     def __init__(self, why: str, at: object = None) -> None:
         super().__init__(why)
@@ -69,7 +75,8 @@ def load(path: Path, digest: str, entry: str = "", params: Params | None = None)
         _let_import_from(path, entry)
     sys.modules[spec.name] = module
     loader.exec_module(module)
-    _check_functions(module, path.name)
+    compiles = any(map(compiles_model, sources.values()))
+    _check_functions(module, path.name, compiles)
     reads_variable = any(mentions_params(text) for text in sources.values())
     _check_params(module, path.name, params or {}, reads_variable)
     program_params.bind_params(module, FUNCTIONS, params or {})
@@ -249,17 +256,28 @@ def program_digest(body: bytes) -> str:
     return f"sha256-{hashlib.sha256(body).hexdigest()}"
 
 
-def _check_functions(module: ModuleType, name: str) -> None:
-    if wrong := missing_functions(name, [f for f in REQUIRED if has_function(module, f)]):
+def _check_functions(module: ModuleType, name: str, compiles: bool) -> None:
+    found = [each for each in FUNCTIONS if has_function(module, each)]
+    if wrong := missing_functions(name, found, compiles):
         raise BadProgram(wrong)
 
 
-def missing_functions(name: str, found: Container[str]) -> str:
-    """Return which required functions a program of this name lacks, as text; empty if it has
-    all.
+def missing_functions(name: str, found: Container[str], compiles: bool = False) -> str:
+    """Return which required functions a program of this name lacks, as text; empty if it has all.
+
+    `compiles`: its text seems to compile a model; if it does not, it fails when the model is built.
     """
-    missing = [f"{function}()" for function in REQUIRED if function not in found]
-    return f"{name} lacks {', '.join(missing)}" if missing else ""
+    needed = [function for function in REQUIRED if function not in found]
+    if compiles:
+        needed = [function for function in needed if function not in ("loss", "optimizer")]
+    elif "train_step" in found:
+        needed = [function for function in needed if function != "loss"]
+    return f"{name} lacks {', '.join(f'{each}()' for each in needed)}" if needed else ""
+
+
+def compiles_model(text: bytes) -> bool:
+    """Return whether a Python file seems to compile a Keras model."""
+    return bool(COMPILE.search(text))
 
 
 def has_function(module: ModuleType, name: str) -> bool:

@@ -29,6 +29,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "read": ("file",),
     "batched": ("dataset", "size"),
     "train_step": ("models", "optimizers", "batch"),
+    "outputs": ("models", "inputs"),
 }
 """The arguments with which the trainer calls each function of a program, by position."""
 NUMBERS = "numbers"

@@ -14,7 +14,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -137,13 +138,13 @@ class Examiner:
 
     def _labels_are_ordered(self, module: ModuleType, where: Iterable[int], size: int) -> bool:
         """Return whether the labels of the batches that begin there come in an order."""
-        from services.trainer.worker import program_data
+        from services.trainer.worker import program_data, step_loss
 
         found: list[float] = []
         for start in where:
             with self.dog.limit(f"dataset({start}, {start + size})"):
-                _, labels = program_data.program_batch(module, start, start + size)
-            chosen = class_labels(labels)
+                batch = program_data.program_batch(module, start, start + size)
+            chosen = class_labels(step_loss.split_batch(batch).labels)
             if chosen is None:
                 return False
             found += chosen
@@ -170,13 +171,18 @@ class Examiner:
         vars(module)["model"] = with_fresh_layer_names(module.model)
         with self.dog.limit("model() or optimizer()"):
             built = training_step.build_model(module, strategy, self.asked.ps)
-        slots = sum(variable_bytes(variable) for variable in built.optimizer.variables)
+        used = optimizers.all_optimizers(built.optimizer)
+        slots = sum(variable_bytes(variable) for each in used for variable in each.variables)
         scheduled = None in optimizers.program_rates(built.optimizer)
         self.report(
-            variables=tuple(describe_variables(built.model)), slots=slots, scheduled=scheduled
+            variables=tuple(describe_variables(built)),
+            slots=slots,
+            scheduled=scheduled,
+            kind=built.kind,
         )
-        self._check_loss_shapes(module, built.model)
-        unlearnt = record_missing_gradients(built.optimizer)
+        if built.kind == "loss":
+            self._check_loss_shapes(module, built.model)
+        unlearnt = record_missing_gradients(used)
         with self.dog.limit(
             "dataset(0, 1), or a step through the model and loss(), while it is traced,"
         ):
@@ -184,13 +190,16 @@ class Examiner:
             several = scaling.has_several_passes(
                 batches, self.asked.batch, self.asked.device_batch_max
             )
+            most = self.asked.device_batch_max
+            is_cut = most is not None and most < self.asked.batch
+            training_step.check_passes(module, built, is_cut)
             traced = training_step.trace_step(
                 module, strategy, built, several
             ).get_concrete_function()
-        whole = variables_read_whole(traced, built.model)
-        self.report(variables=tuple(describe_variables(built.model, unlearnt, whole)))
+        whole = variables_read_whole(traced, built.variables)
+        self.report(variables=tuple(describe_variables(built, unlearnt, whole)))
         with self.dog.limit("a step through the model and loss()"):
-            self._time_update(coordinator, traced, built.model)
+            self._time_update(coordinator, traced, built.trainable_variables)
 
     def _check_loss_shapes(self, module: ModuleType, model: Any) -> None:
         """Compare the loss of a batch with its examples' losses. A very large batch is cut, because
@@ -209,7 +218,7 @@ class Examiner:
             self.report(lossy=pairwise_loss_shape(module.loss, labels, outputs, size))
             self.report(mixed=mean_hides_broadcast(module.loss, labels, outputs))
 
-    def _time_update(self, coordinator: Any, traced: Any, model: Any) -> None:
+    def _time_update(self, coordinator: Any, traced: Any, weights: Sequence[Any]) -> None:
         """Make two updates, because the first is slower."""
         from services.trainer.worker import training_step
         from services.trainer.worker.lanes import fetch_loss
@@ -221,9 +230,7 @@ class Examiner:
         began = time.monotonic()
         again = fetch_loss(coordinator.schedule(traced, args=where))
         took_s = time.monotonic() - began
-        finite = math.isfinite(loss + again) and all(
-            map(is_finite_variable, model.trainable_variables)
-        )
+        finite = math.isfinite(loss + again) and all(map(is_finite_variable, weights))
         self.report(update_s=took_s, loss=loss if math.isfinite(loss) else None, finite=finite)
 
     def _try_evaluation(self, module: ModuleType) -> None:
@@ -296,9 +303,9 @@ def class_labels(labels: Any) -> list[float] | None:
     import tensorflow as tf
 
     parts = tf.nest.flatten(labels)
-    if len(parts) != 1 or not (
-        parts[0].dtype.is_integer or parts[0].dtype.is_floating or parts[0].dtype.is_bool
-    ):
+    if len(parts) != 1 or not isinstance(parts[0], tf.Tensor):
+        return None
+    if not (parts[0].dtype.is_integer or parts[0].dtype.is_floating or parts[0].dtype.is_bool):
         return None
     values = parts[0].numpy().astype("float64").reshape(len(parts[0]), -1)
     if values.shape[1] == 1:
@@ -314,10 +321,10 @@ def variable_bytes(variable: Any) -> int:
 
 
 def describe_variables(
-    model: Any, unlearnt: Iterable[str] = (), whole: Iterable[str] = ()
+    built: Any, unlearnt: Iterable[str] = (), whole: Iterable[str] = ()
 ) -> Iterator[VariableInfo]:
-    trained = {id(variable) for variable in model.trainable_variables}
-    for each in model.variables:
+    trained = {id(variable) for variable in built.trainable_variables}
+    for each in built.variables:
         yield VariableInfo(
             name=each.path,
             shape=tuple(each.shape),
@@ -340,26 +347,30 @@ def with_fresh_layer_names(maker: Callable[[], Any]) -> Callable[[], Any]:
     return made
 
 
-def record_missing_gradients(optimizer: Any) -> list[str]:
-    """Return a list that receives the variables without a gradient at the optimizer's next call."""
+def record_missing_gradients(used: Iterable[Any]) -> list[str]:
+    """Return a list that receives the variables without a gradient at the next call of one of these
+    optimizers.
+    """
     names: list[str] = []
-    apply = optimizer.apply_gradients
-
-    def asked(pairs: Iterable[tuple[Any, Any]]) -> Any:
-        given = list(pairs)
-        names.extend(variable.path for gradient, variable in given if gradient is None)
-        return apply(given)
-
-    optimizer.apply_gradients = asked
+    for optimizer in used:
+        optimizer.apply_gradients = partial(_record_missing, names, optimizer.apply_gradients)
     return names
+
+
+def _record_missing(
+    names: list[str], apply: Callable[[Any], Any], pairs: Iterable[tuple[Any, Any]]
+) -> Any:
+    given = list(pairs)
+    names.extend(variable.path for gradient, variable in given if gradient is None)
+    return apply(given)
 
 
 def labels_and_outputs(module: ModuleType, model: Any, size: int) -> tuple[Any, Any]:
     """Return a batch's labels and the model's outputs for it."""
-    from services.trainer.worker import program_data
+    from services.trainer.worker import program_data, step_loss
 
-    inputs, labels = program_data.program_batch(module, 0, size)
-    return labels, model(inputs, training=False)
+    example = step_loss.split_batch(program_data.program_batch(module, 0, size))
+    return example.labels, model(example.inputs, training=False)
 
 
 def tensor_shapes(parts: Any) -> tuple[Shape, ...]:
@@ -431,14 +442,14 @@ def _mean_loss(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> fl
         return math.nan
 
 
-def variables_read_whole(traced: Any, model: Any) -> list[str]:
+def variables_read_whole(traced: Any, candidates: Iterable[Any]) -> list[str]:
     """Return the variables that a step reads as a whole only to look up some rows.
 
     A variable that is read is copied to its reader; `tf.gather(variable, rows)` with a TensorFlow
     variable looks the rows up on its ps. Keras 3's `Embedding` does the first (Keras 3.15): to
     TensorFlow its variable is a plain tensor.
     """
-    variables = {id(variable.value.handle): variable.path for variable in model.variables}
+    variables = {id(variable.value.handle): variable.path for variable in candidates}
     inside = {inner.name: variables.get(id(outer)) for outer, inner in traced.graph.captures}
     names = []
     for op in traced.graph.get_operations():

@@ -81,6 +81,12 @@ READERS = {
     "Path",
     "TFRecordDataset",
 }
+TRAINS_BY = {
+    "compiled": "the loss and the optimizer with which model() compiles the model",
+    "model": "the train_step of its model",
+    "program": "its own train_step()",
+}
+"""How a program trains without loss()."""
 LOSS = "loss"
 CROSS_ENTROPY = re.compile(r"(sparse_)?(categorical|binary)_?crossentropy", re.IGNORECASE)
 OF_SHAPE = re.compile(
@@ -230,6 +236,8 @@ def _differing_examples(one: dict[int, str], other: dict[int, str]) -> list[int]
 
 def _model_findings(here: Observations, rows_example: str) -> Iterator[Finding]:
     yield _size_finding(here)
+    if here.kind in TRAINS_BY:
+        yield fine_finding(f"it trains by {TRAINS_BY[here.kind]}")
     yield from _variable_findings(here.variables or (), rows_example)
     if here.scheduled:
         what = (

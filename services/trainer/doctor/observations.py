@@ -70,9 +70,9 @@ class Observations(msgspec.Struct, frozen=True, kw_only=True):
     `together` and `alone`: digests of examples by number, read in a batch and one by one;
     `infinite`: those with a value that is not finite. `ordered`: the labels of the batches read are
     sorted or grouped by class. `slots`: bytes of the optimizer besides the variables. `loaded_gib`:
-    memory that the program's import added. `labels` and `outputs`: shapes in a batch; `span`: range
-    of the only output. `lossy`: shape of a loss with a number for each pair of examples; `mixed`:
-    the loss is the mean of such a one.
+    memory that the program's import added. `kind`: how it trains (`worker/own_step.py`). `labels`
+    and `outputs`: shapes in a batch; `span`: range of the only output. `lossy`: shape of a loss
+    with a number for each pair of examples; `mixed`: the loss is the mean of such a one.
     """
 
     loaded_s: float | None = None
@@ -95,6 +95,7 @@ class Observations(msgspec.Struct, frozen=True, kw_only=True):
     loss: float | None = None
     finite: bool = True
     evaluated: bool | None = None
+    kind: str = ""
     failed: str = ""
     done: bool = False
 

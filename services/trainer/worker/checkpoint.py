@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -77,14 +77,13 @@ class Checkpoint:
 
     def __init__(self, built: BuiltModel) -> None:
         self._ledger = built.counters.ledger
-        self._whole = tf.train.Checkpoint(
-            model=built.model, optimizer=built.optimizer, meter=built.counters
-        )
+        self._states = _untracked_states(built)
+        self._whole = tf.train.Checkpoint(**_tracked_objects(built), states=self._states)
         tensors, _, self._savers, _ = self._whole._saver._gather_serialized_tensors()
         self._constant: list[CheckpointTensor] = []
         self._parts: list[CheckpointTensor] = []
         for owner, found in tensors.items():
-            parts = self._constant if owner is None else self._parts
+            parts = self._constant if owner is None or _is_table(found) else self._parts
             for key, source in found.items():
                 parts.append(CheckpointTensor(owner, key, source))
         self._copies = [_copy_variable(part.source) for part in self._parts]
@@ -94,6 +93,9 @@ class Checkpoint:
         self._restore_cut = tf.function(self._restore_from_copies, input_signature=[])
         self._write = tf.function(self._write_copies, input_signature=PATH_SIGNATURE)
         self._read = tf.function(self._restore_from_files, input_signature=PATH_SIGNATURE)
+        self._read_without_states = tf.function(
+            self._restore_without_states, input_signature=PATH_SIGNATURE
+        )
 
     # ------------------------------------------------------------ traced functions
 
@@ -136,8 +138,22 @@ class Checkpoint:
         """Restore as `tf.train.Checkpoint.read` does, for a path that is not known when it is
         traced.
         """
-        tensors, _, savers, _ = self._whole._saver._gather_serialized_tensors()
+        tensors, savers = self._restored_tensors()
         functional_saver.MultiDeviceSaver(tensors, savers).restore(path)
+
+    def _restore_without_states(self, path: tf.Tensor) -> None:
+        tensors, savers = self._restored_tensors()
+        for state in self._states:
+            del tensors[state]
+        functional_saver.MultiDeviceSaver(tensors, savers).restore(path)
+
+    def _restored_tensors(self) -> tuple[Any, Any]:
+        """Return the tensors of a checkpoint without lookup tables: `model()` fills these."""
+        tensors, _, savers, _ = self._whole._saver._gather_serialized_tensors()
+        for owner, found in list(tensors.items()):
+            if owner is not None and _is_table(found):
+                del tensors[owner]
+        return tensors, savers
 
     # ------------------------------------------------------------ operations
 
@@ -197,9 +213,19 @@ class Checkpoint:
         variable are not those that were written (checksums in the index), `NotFoundError` if a file
         or variable is missing.
         """
+        read = self._read if self._has_states(path) else self._read_without_states
         with self._all_or_nothing():
-            self._read(tf.constant(path))
+            read(tf.constant(path))
             return msgspec.json.decode(self._ledger.numpy(), type=Ledger)
+
+    def _has_states(self, path: str) -> bool:
+        """Return whether a checkpoint has the states of random numbers: older ones do not."""
+        if not self._states:
+            return True
+        key = next((part.key for part in self._parts if part.owner is self._states[0]), "")
+        with contextlib.suppress(tf.errors.OpError):
+            return bool(tf.train.load_checkpoint(path).has_tensor(key))
+        return True
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -212,6 +238,24 @@ class Checkpoint:
             raise
         finally:
             self._drop()
+
+
+def _is_table(found: Mapping[str, Any]) -> bool:
+    """Return whether these are the rows of a lookup table, not the value of a variable."""
+    return all(isinstance(source, tf.Tensor) for source in found.values())
+
+
+def _tracked_objects(built: BuiltModel) -> dict[str, Any]:
+    return {"model": built.model, "optimizer": built.optimizer, "meter": built.counters}
+
+
+def _untracked_states(built: BuiltModel) -> list[Any]:
+    """Return variables that TensorFlow does not find by the attributes of models: the states of
+    random numbers, such as those of dropout.
+    """
+    whole = tf.train.Checkpoint(**_tracked_objects(built))
+    tracked = {id(each) for each in tf.train.TrackableView(whole).descendants()}
+    return [v for v in (built.random, *built.variables) if v is not None and id(v) not in tracked]
 
 
 def _empty_tensor(dtype: tf.DType) -> tf.Tensor:

@@ -176,6 +176,8 @@ class Chief:
     def _trace_step(self, strategy: Any) -> Any:
         most = self.assignment.request.device_batch_max
         several = scaling.has_several_passes(self._accumulated_batches, self.assignment.batch, most)
+        is_cut = most is not None and most < self.assignment.batch
+        training_step.check_passes(self.program, self.built, is_cut)
         return training_step.trace_step(
             self.program, strategy, self.built, several
         ).get_concrete_function()
@@ -429,7 +431,7 @@ class Chief:
         weights, so training that continues from one is not affected.
         """
         with self.strategy.scope():
-            self.built.optimizer.finalize_variable_values(self.built.model.trainable_variables)
+            optimizers.finalize_weights(self.built.optimizer)
 
     def _save_final(self) -> None:
         """Save for the last time; try for two minutes."""

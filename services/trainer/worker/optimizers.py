@@ -20,7 +20,8 @@ Schedules: `ScaledSchedule` scales the result of a schedule, since no variable h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -49,22 +50,29 @@ class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: 
 # ---------------------------------------------------------------- when it is built
 
 
-def build_optimizer(optimizer: Any, model: Any, maker: object = None) -> Any:
-    """Build the optimizer for the model's variables and return it, wrapped if the model's policy
-    requires it.
-
-    Raise `BadProgram` for unsupported options; `maker` is the program's function that made it.
-    """
+def scale_for_half(optimizer: Any, model: Any) -> Any:
+    """Return the optimizer, wrapped as `Model.compile` does it if the model computes in float16."""
     scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    if model.dtype_policy.name == "mixed_float16" and not scaled:
-        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
-    optimizer.build(model.trainable_variables)
+    if model.dtype_policy.name != "mixed_float16" or scaled:
+        return optimizer
+    return keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
+
+
+def build_optimizer(
+    optimizer: Any, variables: Sequence[Any], where: str = "optimizer()", maker: object = None
+) -> None:
+    """Build the optimizer for these variables, and adapt it.
+
+    Raise `BadProgram` for unsupported options; `maker` is the program's function that made it, and
+    `where` its place in words.
+    """
+    optimizer.build(variables)
     parts = optimizer_parts(optimizer)
     if any(part.use_ema and part.ema_overwrite_frequency for part in parts):
-        raise BadProgram(f"optimizer() sets {NO_OVERWRITE}", maker)
+        raise BadProgram(f"{where} sets {NO_OVERWRITE}", maker)
     if len({part.gradient_accumulation_steps for part in parts}) > 1:
         raise BadProgram(
-            "optimizer() has parts with different gradient_accumulation_steps: give all the same",
+            f"{where} has parts with different gradient_accumulation_steps: give all the same",
             maker,
         )
     for part in parts:
@@ -76,15 +84,86 @@ def build_optimizer(optimizer: Any, model: Any, maker: object = None) -> Any:
         # Its steps count passes under Keras, and updates here.
         steps = optimizer.dynamic_growth_steps // accumulated_batches(optimizer)
         optimizer.dynamic_growth_steps = max(steps, 1)
-    return optimizer
+
+
+def check_own_step(optimizer: Any, where: str, maker: object) -> None:
+    """Raise `BadProgram` if an optimizer that a step of the program's own calls accumulates
+    gradients: such a step cannot be cut into passes.
+    """
+    if accumulated_batches(optimizer) > 1:
+        raise BadProgram(
+            f"{where} sets gradient_accumulation_steps, which a train_step of the program's own "
+            "cannot have on parameter servers: leave it out, and let the job have a larger batch",
+            maker,
+        )
+
+
+def remember_scale(optimizer: Any) -> None:
+    """Let `apply` of a `LossScaleOptimizer` divide by the scale that `scale_loss` used in the same
+    step: another worker may change it between.
+    """
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return
+    apply = optimizer.apply
+    used: dict[Any, tf.Tensor] = {}
+
+    def scale_loss(loss: Any) -> Any:
+        scale = optimizer.dynamic_scale.value.read_value()
+        used[tf.compat.v1.get_default_graph()] = scale
+        return loss * tf.cast(scale, loss.dtype)
+
+    def apply_matched(grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        scale = used.get(tf.compat.v1.get_default_graph())
+        return apply(match_scale(optimizer, grads, scale), trainable_variables)
+
+    optimizer.scale_loss = scale_loss
+    optimizer.apply = apply_matched
+
+
+@contextmanager
+def record_variables(optimizers: Sequence[Any], found: list[list[Any]]) -> Iterator[None]:
+    """Append the variables to which each optimizer would apply gradients, each once, and apply
+    none. Trace the step in here.
+    """
+    for optimizer, variables in zip(optimizers, found, strict=True):
+        optimizer.apply = partial(_record_apply, variables)
+    try:
+        yield
+    finally:
+        for optimizer in optimizers:
+            del optimizer.apply
+
+
+def _record_apply(
+    variables: list[Any], grads: Sequence[Any], trainable_variables: Any = None
+) -> None:
+    known = {id(variable) for variable in variables}
+    for variable in trainable_variables or ():
+        if id(variable) not in known:
+            known.add(id(variable))
+            variables.append(variable)
+
+
+def all_optimizers(optimizer: Any) -> list[Any]:
+    """Return the optimizers of a program: one, or those of a dict."""
+    return list(optimizer.values()) if isinstance(optimizer, dict) else [optimizer]
 
 
 def optimizer_parts(optimizer: Any) -> list[Any]:
-    """Return the optimizers that update variables: those that a `LossScaleOptimizer` or
-    `MultiOptimizer` wraps.
+    """Return the optimizers that update variables: those of a dict, and those that a
+    `LossScaleOptimizer` or `MultiOptimizer` wraps.
     """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    return list(getattr(inner, "optimizers", [inner]))
+    parts: list[Any] = []
+    for each in all_optimizers(optimizer):
+        inner = getattr(each, "inner_optimizer", each)
+        parts += getattr(inner, "optimizers", [inner])
+    return parts
+
+
+def finalize_weights(optimizer: Any) -> None:
+    """Finish as `Model.fit` does: with `use_ema` the averages become the weights."""
+    for each in all_optimizers(optimizer):
+        each.finalize_variable_values(each._trainable_variables)
 
 
 def accumulated_batches(optimizer: Any) -> int:

@@ -30,7 +30,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import script_ops
 
-from services.trainer.program import BadProgram
+from services.trainer.program import BadProgram, has_function
 from services.trainer.worker import failure_cause
 from services.trainer.worker.watchdog import Watchdog
 from shared.text import format_count
@@ -98,7 +98,8 @@ def element_spec(program: ModuleType, model: Any = None) -> Any:
     takes. Keras itself drops a last axis of 1.
     """
     spec = _program_dataset(program, 0, 1).batch(1).element_spec
-    given = [leaf.shape for leaf in tf.nest.flatten(spec[0])]
+    inputs = spec[0] if isinstance(spec, tuple) else spec
+    given = [leaf.shape for leaf in tf.nest.flatten(inputs)]
     taken = [tf.TensorShape(each.shape) for each in getattr(model, "inputs", None) or []]
     if taken and len(given) == len(taken) and all(map(_has_more, given, taken)):
         raise BadProgram(
@@ -125,20 +126,24 @@ def _join_shapes(shapes: Iterable[Any]) -> str:
 
 
 def _program_dataset(program: ModuleType, start: int, stop: int) -> Any:
-    return check_pairs(program.dataset(start, stop), f"dataset({start}, {stop})", program.dataset)
+    made = program.dataset(start, stop)
+    return check_elements(program, made, f"dataset({start}, {stop})", program.dataset)
 
 
-def check_pairs(made: Any, by: str, maker: object = None) -> Any:
-    """Return the program's dataset if its elements are pairs; else raise `BadProgram` with its
-    function.
+def check_elements(program: ModuleType, made: Any, by: str, maker: object = None) -> Any:
+    """Return the program's dataset if its elements are `(inputs, label)` or `(inputs, label,
+    weight)`, or anything if `loss` does not get them; else raise `BadProgram` with its function.
     """
     if not isinstance(made, tf.data.Dataset):
         raise BadProgram(f"{by} returned {type(made)}; a tf.data.Dataset is needed", maker)
-    if not isinstance(made.element_spec, tuple) or len(made.element_spec) != 2:
-        raise BadProgram(
-            f"{by} has elements {made.element_spec}; pairs (inputs, label) are needed", maker
-        )
-    return made
+    spec = made.element_spec
+    is_free = has_function(program, "train_step") or not has_function(program, "loss")
+    if is_free or (isinstance(spec, tuple) and len(spec) in (2, 3)):
+        return made
+    raise BadProgram(
+        f"{by} has elements {spec}; pairs (inputs, label) are needed, or (inputs, label, weight)",
+        maker,
+    )
 
 
 def traced_batch(spec: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:

@@ -2,7 +2,8 @@
 
 The model is built twice: once plainly to learn its sizes, once in place. Slots of the optimizer lie
 on the ps of their variable, so that applying a gradient never crosses the network. Each update is
-counted on the ps that applies it.
+counted on the ps that applies it. Several models are placed as one: all their variables, largest
+first. `own_step.py` says how a program trains, `step_loss.py` what the loss of a batch is.
 
 The loop over batches is outside the step: inside one traced function a Keras 3 optimizer meets a
 merge call in control flow. An update of several passes (`scaling.py`) has an inner loop that only
@@ -11,21 +12,20 @@ adds up gradients. Passes run one after the other, so that a worker holds the ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from services.trainer.program import BadProgram
-from services.trainer.worker import optimizers, program_data
-from services.trainer.worker.optimizers import build_optimizer
+from services.trainer.program import BadProgram, has_function
+from services.trainer.worker import optimizers, own_step, program_data, step_loss, step_resources
+from services.trainer.worker.own_step import Kind
 from services.trainer.worker.scaling import Pass, PlacementPlan
 from shared.messages import ModelProfile
 
 POSITIONS, SHARES = tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.float32)
-HALVES = (tf.float16, tf.bfloat16)
 
 
 class TrainingCounters(tf.Module):  # type: ignore[misc]
@@ -59,48 +59,143 @@ class TrainingCounters(tf.Module):  # type: ignore[misc]
 
 
 class BuiltModel(NamedTuple):
+    """`model` and `optimizer`: as the program's functions return them, so each may be a dict.
+
+    `metrics`: the variables of the models' own metrics. `random`: the state of Keras's own random
+    numbers.
+    """
+
     model: Any
     optimizer: Any
     counters: TrainingCounters
     profile: ModelProfile
+    kind: Kind = "loss"
+    metrics: tuple[Any, ...] = ()
+    random: Any = None
+
+    @property
+    def models(self) -> list[Any]:
+        return all_models(self.model)
+
+    @property
+    def trainable_variables(self) -> list[Any]:
+        return [each for model in self.models for each in model.trainable_variables]
+
+    @property
+    def variables(self) -> list[Any]:
+        return [each for model in self.models for each in model.variables]
+
+
+def all_models(model: Any) -> list[Any]:
+    """Return the models of a program: one, or those of a dict."""
+    return list(model.values()) if isinstance(model, dict) else [model]
 
 
 def build_model(program: ModuleType, strategy: Any, ps: int) -> BuiltModel:
-    """Build model, optimizer and counters on `ps` parameter servers, largest variable first."""
+    """Build models, optimizers and counters on `ps` parameter servers, largest variable first."""
     sizes: list[int] = []
     with _record_sizes(sizes):
-        plain = _make_model(program)
-    plan, profile = PlacementPlan(sizes, ps), model_profile(plain)
-    with strategy.scope(), _place_variables(strategy, plan.next_place, plan.record_size):
-        model = _make_model(program)
+        plain = make_model(program)
+    plan, profile = PlacementPlan(sizes, ps), model_profile(all_models(plain))
+    kind = own_step.training_kind(program, plain)
+    with (
+        strategy.scope(),
+        step_resources.worker_tables(),
+        _place_variables(strategy, plan.next_place, plan.record_size),
+    ):
+        model = make_model(program)
     with strategy.scope(), _place_variables(strategy, lambda: 0):
-        made = _call_maker("optimizer()", program.optimizer, tf.keras.optimizers.Optimizer)
-        optimizer = build_optimizer(made, model, program.optimizer)
+        random = own_step.fresh_random_state()
+        metrics = _build_metrics(program, model, kind)
+        optimizer = _build_optimizers(program, model, kind, metrics)
         meter = TrainingCounters()
-    return BuiltModel(model, optimizer, meter, profile)
+    return BuiltModel(model, optimizer, meter, profile, kind, metrics, random)
 
 
-def _make_model(program: ModuleType) -> Any:
-    """Return the program's model; call it on one example if its inputs are not known yet."""
-    model = _call_maker("model()", program.model, tf.keras.Model)
-    if not model.built:
-        inputs, _ = program_data.program_batch(program, 0, 1)
-        model(inputs)
-    return model
-
-
-def _call_maker(name: str, maker: Callable[[], Any], kind: type) -> Any:
-    """Return the result of a function of the program. Raise `BadProgram` if it is not of this
-    kind.
+def make_model(program: ModuleType) -> Any:
+    """Return the program's model, or a dict of models; call a single one on an example if its
+    inputs are not known yet.
     """
-    made = maker()
-    if not isinstance(made, kind):
-        raise BadProgram(f"{name} returned {type(made)}; a keras {kind.__name__} is needed", maker)
+    made = program.model()
+    if isinstance(made, dict):
+        own_step.check_names("model()", made, program.model)
+        for name, each in made.items():
+            _check_model(f"model()[{name!r}]", each, program.model)
+            if not each.built:
+                raise BadProgram(
+                    f"model()[{name!r}] has no inputs yet: give it a keras.Input, or call it once "
+                    "in model()",
+                    program.model,
+                )
+        return made
+    _check_model("model()", made, program.model)
+    if not made.built:
+        made(step_loss.split_batch(program_data.program_batch(program, 0, 1)).inputs)
     return made
 
 
-def model_profile(model: Any) -> ModelProfile:
-    weights = model.trainable_variables
+def _check_model(name: str, made: Any, maker: object) -> None:
+    if not isinstance(made, tf.keras.Model):
+        raise BadProgram(f"{name} returned {type(made)}; a keras Model is needed", maker)
+
+
+def _build_metrics(program: ModuleType, model: Any, kind: Kind) -> tuple[Any, ...]:
+    """Return the variables of the models' metrics."""
+    if kind == "loss":
+        return ()
+    if kind != "program":
+        step_loss.build_metrics(model, program_data.element_spec(program, model))
+    found = [each for part in all_models(model) for each in step_loss.metric_variables(part)]
+    return tuple(found)
+
+
+def _build_optimizers(program: ModuleType, model: Any, kind: Kind, metrics: Sequence[Any]) -> Any:
+    """Return the program's optimizers, built for the variables that they train."""
+    made, where, maker = _program_optimizers(program, model, kind)
+    if not own_step.is_own_step(kind):
+        if kind == "loss":
+            made = optimizers.scale_for_half(made, model)
+        optimizers.build_optimizer(made, model.trainable_variables, where, maker)
+        return made
+    used = optimizers.all_optimizers(made)
+    for each in used:
+        optimizers.check_own_step(each, where, maker)
+    step = own_step.bound_step(program, kind, model, made, metrics)
+    spec = program_data.element_spec(program)
+    for each, variables in zip(used, own_step.find_variables(step, spec, used), strict=True):
+        optimizers.build_optimizer(each, variables, where, maker)
+        optimizers.remember_scale(each)
+    return made
+
+
+def _program_optimizers(program: ModuleType, model: Any, kind: Kind) -> tuple[Any, str, object]:
+    """Return the optimizer, or a dict of them, and where the program makes it: in words, and its
+    function.
+    """
+    if kind in ("compiled", "model"):
+        return own_step.model_optimizers(model), "model.compile() in model()", program.model
+    if not has_function(program, "optimizer"):
+        raise BadProgram("there is no optimizer(): write it beside loss() or train_step()")
+    made = program.optimizer()
+    if isinstance(made, dict):
+        own_step.check_names("optimizer()", made, program.optimizer)
+        if kind == "loss":
+            raise BadProgram(
+                "optimizer() returned several optimizers: write train_step(models, optimizers, "
+                "batch), which calls them, or return a keras.optimizers.MultiOptimizer",
+                program.optimizer,
+            )
+    for each in optimizers.all_optimizers(made):
+        if not isinstance(each, tf.keras.optimizers.Optimizer):
+            raise BadProgram(
+                f"optimizer() returned {type(each)}; a keras Optimizer is needed",
+                program.optimizer,
+            )
+    return made, "optimizer()", program.optimizer
+
+
+def model_profile(models: Iterable[Any]) -> ModelProfile:
+    weights = [each for model in models for each in model.trainable_variables]
     count = sum(int(tf.size(v.value)) for v in weights)
     return ModelProfile(
         parameters=count, bytes=sum(_variable_bytes(v) for v in weights), variables=len(weights)
@@ -165,9 +260,7 @@ def trace_step(program: ModuleType, strategy: Any, built: BuiltModel, several: b
                 _update_by_passes, args=(program, built, spec, starts, stops, shares)
             )
         batch = program_data.traced_batch(spec, starts[0], stops[0])
-        return strategy.run(
-            _update_in_one_pass, args=(program, built, *batch, stops[0] - starts[0])
-        )
+        return strategy.run(_update_in_one_pass, args=(program, built, batch, stops[0] - starts[0]))
 
     return step
 
@@ -183,12 +276,31 @@ def step_arguments(passes: Sequence[Pass]) -> tuple[tf.Tensor, tf.Tensor, tf.Ten
 
 
 def _update_in_one_pass(
-    program: ModuleType, built: BuiltModel, inputs: Any, labels: Any, count: tf.Tensor
+    program: ModuleType, built: BuiltModel, batch: Any, count: tf.Tensor
 ) -> tf.Tensor:
+    if own_step.is_own_step(built.kind):
+        return _update_by_own_step(program, built, batch, count)
     scale = optimizers.loss_scale(built.optimizer)
-    loss, gradients = _loss_and_gradients(program, built, inputs, labels, scale)
+    loss, gradients = _loss_and_gradients(program, built, batch, scale)
     _apply_gradients(built, gradients, scale, count)
+    _check_resources(program, built)
     return loss
+
+
+def _update_by_own_step(
+    program: ModuleType, built: BuiltModel, batch: Any, count: tf.Tensor
+) -> tf.Tensor:
+    step = own_step.bound_step(program, built.kind, built.model, built.optimizer, built.metrics)
+    loss = step(batch)
+    with tf.control_dependencies(_after_updates(built.variables)):
+        built.counters.count_update(count)
+    _check_resources(program, built)
+    return loss
+
+
+def _check_resources(program: ModuleType, built: BuiltModel) -> None:
+    if step_resources.PS in built.counters.applied.device:
+        step_resources.check_resources(program)
 
 
 def _update_by_passes(
@@ -202,8 +314,8 @@ def _update_by_passes(
     scale = optimizers.loss_scale(built.optimizer)
 
     def one_pass(at: Any) -> tuple[tf.Tensor, list[Any]]:
-        inputs, labels = program_data.traced_batch(spec, starts[at], stops[at])
-        loss, gradients = _loss_and_gradients(program, built, inputs, labels, scale)
+        batch = program_data.traced_batch(spec, starts[at], stops[at])
+        loss, gradients = _loss_and_gradients(program, built, batch, scale)
         shared = [optimizers.multiply_gradient(each, shares[at]) for each in gradients]
         return tf.cast(loss, tf.float32) * shares[at], shared
 
@@ -221,18 +333,40 @@ def _update_by_passes(
         lambda at, *_: at < count, add_pass, begin, shapes, parallel_iterations=1
     )
     _apply_gradients(built, _join_parts(first, parts), scale, tf.reduce_sum(stops - starts))
+    _check_resources(program, built)
     return loss
 
 
+def check_passes(program: ModuleType, built: BuiltModel, cut: bool) -> None:
+    """Raise `BadProgram` if a batch is to be cut into passes, and its loss needs all of it."""
+    if not cut or built.kind == "loss":
+        return
+    remedy = "leave device_batch_max out, or let it be no smaller than the batch"
+    if own_step.is_own_step(built.kind):
+        raise BadProgram(
+            "a train_step of the program's own makes a whole update, so device_batch_max cannot "
+            f"cut its batch: {remedy}",
+            program.train_step if built.kind == "program" else program.model,
+        )
+    why = step_loss.whole_batch_reason(built.model)
+    if why:
+        raise BadProgram(
+            f"{why}, whose result for a batch may not be the mean over its examples, so "
+            f"device_batch_max cannot cut the batch: {remedy}",
+            program.model,
+        )
+
+
 def _loss_and_gradients(
-    program: ModuleType, built: BuiltModel, inputs: Any, labels: Any, scale: tf.Tensor | None
+    program: ModuleType, built: BuiltModel, batch: Any, scale: tf.Tensor | None
 ) -> tuple[tf.Tensor, list[Any]]:
-    """Return the mean loss, and the gradients of `scale` times that."""
+    """Return the mean loss, and the gradients of `scale` times all that is minimised."""
     with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(program.loss(labels, built.model(inputs, training=True)))
-        loss = tf.cast(loss, tf.float32) if loss.dtype in HALVES else loss
-        terms = [loss, *(tf.cast(each, loss.dtype) for each in built.model.losses)]
-        total = tf.add_n(terms) if len(terms) > 1 else loss
+        with step_loss.traced_batch(built.metrics):
+            if built.kind == "compiled":
+                loss, total = step_loss.compiled_loss(built.model, batch)
+            else:
+                loss, total = step_loss.program_loss(program, built.model, batch)
         scaled = total if scale is None else total * tf.cast(scale, total.dtype)
     return loss, tape.gradient(scaled, built.model.trainable_variables)
 

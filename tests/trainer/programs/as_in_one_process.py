@@ -149,7 +149,7 @@ def case_of(optimizer, model=net, inputs=images, most=None, share=1.0, fits=None
 
 def trained(case, lanes, weights=None):
     """The model and its optimizer, trained as a chief does it."""
-    program = program_of(case)
+    program = getattr(case, "program", None) or program_of(case)
     program_data.serve_batches(program, Watchdog(__file__, 60.0, 60.0))
     built = training_step.build_model(program, strategy, 1)
     if weights is not None:
@@ -168,7 +168,7 @@ def trained(case, lanes, weights=None):
             raise word
     running.drain()
     with strategy.scope():
-        built.optimizer.finalize_variable_values(built.model.trainable_variables)
+        optimizers.finalize_weights(built.optimizer)
     return built, running
 
 

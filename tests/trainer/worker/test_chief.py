@@ -155,6 +155,7 @@ def chief_of(folder: Path, workers: Workers, saves: Saves, lanes: int) -> Chief:
     program: Any = SimpleNamespace(
         model=lambda: keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)]),
         optimizer=lambda: keras.optimizers.SGD(0.1),
+        loss=keras.losses.mean_squared_error,
     )
     assigned = Assignment(
         generation=1,

@@ -173,6 +173,7 @@ def test_overwriting_with_averages_is_refused_by_name() -> None:
     program: Any = SimpleNamespace(
         model=lambda: keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)]),
         optimizer=lambda: keras.optimizers.SGD(use_ema=True, ema_overwrite_frequency=10),
+        loss=keras.losses.mean_squared_error,
     )
     with pytest.raises(
         BadProgram, match=r"optimizer\(\) sets ema_overwrite_frequency, which Weir does not support"
@@ -187,6 +188,7 @@ def test_parts_that_accumulate_differently_are_refused() -> None:
     program: Any = SimpleNamespace(
         model=lambda: keras.Sequential(layers),
         optimizer=lambda: keras.optimizers.MultiOptimizer(mapped),
+        loss=keras.losses.mean_squared_error,
     )
     with pytest.raises(BadProgram, match="different gradient_accumulation_steps"):
         training_step.build_model(program, tf.distribute.get_strategy(), 1)

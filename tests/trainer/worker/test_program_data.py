@@ -42,8 +42,21 @@ def test_a_value_that_is_no_dataset_is_an_error(made: Any) -> None:
 
 
 def test_a_dataset_without_labels_is_refused() -> None:
+    asked = program(tf.data.Dataset.range(3))
+    asked.loss = lambda labels, outputs: outputs
+
     with pytest.raises(BadProgram, match=r"pairs \(inputs, label\) are needed"):
-        program_data.element_spec(program(tf.data.Dataset.range(3)))
+        program_data.element_spec(asked)
+
+
+def test_elements_may_have_weights_and_any_structure_without_a_loss() -> None:
+    whole = tf.data.Dataset.from_tensor_slices({"a": np.ones(3)})
+    weighted = tf.data.Dataset.from_tensor_slices((np.ones((3, 1)), np.ones(3), np.ones(3)))
+    with_loss = program(weighted)
+    with_loss.loss = lambda labels, outputs: outputs
+
+    assert list(program_data.element_spec(program(whole))) == ["a"]
+    assert len(program_data.element_spec(with_loss)) == 3
 
 
 def test_a_batched_dataset_is_detected_by_the_models_input() -> None:

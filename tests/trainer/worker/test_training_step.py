@@ -22,6 +22,7 @@ def program(**functions: Any) -> Any:
     whole = {
         "model": lambda: keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)]),
         "optimizer": lambda: keras.optimizers.SGD(),
+        "loss": keras.losses.mean_squared_error,
     }
     return SimpleNamespace(**{**whole, **functions})
 

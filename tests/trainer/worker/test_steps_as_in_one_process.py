@@ -1,0 +1,108 @@
+"""Each form of a training step does on parameter servers what it does in one process
+(`programs/steps_as_in_one_process.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = Path(__file__).parents[1] / "programs" / "steps_as_in_one_process.py"
+EXAMPLES, BATCH = 1408, 32
+CLOSE = 1e-4  # float32, and sums in another order
+RATHER_CLOSE = 1e-2
+"""Keras counts the last, smaller batch like the others in the losses of single outputs."""
+CASES = (
+    "weights",
+    "mask",
+    "dropout",
+    "lookup",
+    "compiled",
+    "compiled-passes",
+    "compiled-outputs",
+    "compute-loss",
+    "train-step",
+    "several-models",
+    "scaled-loss",
+)
+ACCUMULATED = {"compiled-passes": 2}
+"""Batches of an update, if not one."""
+
+
+@pytest.fixture(scope="module")
+def told() -> Any:
+    """Train every case once, in a process of its own, which has a cluster in it."""
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **quiet, "PYTHONPATH": str(ROOT)},
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights_and_optimizers_are_those_of_one_process(told: Any, case: str) -> None:
+    assert told[case]["weights"] < CLOSE
+    assert told[case]["state"] < CLOSE
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_update_counts_once_with_all_its_examples(told: Any, case: str) -> None:
+    updates = EXAMPLES // BATCH // ACCUMULATED.get(case, 1)
+
+    assert told[case]["updates"] == updates
+    assert told[case]["counted"] == [updates, EXAMPLES, EXAMPLES]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_reported_loss_is_that_of_one_process(told: Any, case: str) -> None:
+    ours, theirs = told[case]["loss"]
+
+    assert ours == pytest.approx(theirs, rel=1e-3)
+
+
+@pytest.mark.parametrize("case", ["weights", "compiled", "compiled-outputs", "compute-loss"])
+def test_the_evaluation_gives_what_model_evaluate_gives(told: Any, case: str) -> None:
+    ours, theirs = told[case]["metrics"]
+
+    assert ours.keys() >= theirs.keys()
+    assert {name: ours[name] for name in theirs} == pytest.approx(theirs, rel=RATHER_CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("table", "the training step uses a lookup table that can change"),
+        ("variable", "the training step uses a variable that was not made in model()"),
+    ],
+)
+def test_what_only_the_chief_would_have_is_refused_with_its_line(
+    told: Any, what: str, why: str
+) -> None:
+    said, line = told["refused"][what]
+
+    assert said.startswith(why)
+    used = {"table": "table.lookup(words)", "variable": "outputs * outside"}[what]
+    assert used in SCRIPT.read_text().splitlines()[line - 1]
+
+
+@pytest.mark.parametrize("case", ["dropout", "lookup"])
+def test_a_checkpoint_has_all_variables_and_one_without_random_states_is_read(
+    told: Any, case: str
+) -> None:
+    restored, from_older, every = told["restored"][case]
+
+    assert restored == every
+    assert from_older == [name for name in every if "seed_generator" not in name]

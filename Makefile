@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 patiently = { s=0; while sleep $(TELL_S) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do s=$$((s + $(TELL_S))); \
 	echo "$$s s so far: $$(du -sh $(2) | cut -f1) of about $(3) in $(2)"; done; } & teller=$$!; $(1); code=$$?; kill $$teller 2>/dev/null; exit $$code
 
-.PHONY: help up demo images test test-fast test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-year test-cluster texts mutations clean
+.PHONY: help up demo images test test-fast test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-year zoo test-cluster texts mutations clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -55,6 +55,9 @@ chaos: $(READY) ## 92 faults of 23 kinds while real jobs train (an hour at most;
 
 soak: $(READY) ## 200 hand-overs of one job, in which nothing may grow (under 90 minutes; SOAK_HANDOVERS=30)
 	$(BIN)/python -m tests.bench.soak
+
+zoo: $(READY) ## fifteen programs under Weir: do they reach the result of one process? (two hours at most; PROGRAM=NAME,NAME)
+	$(BIN)/python -m tests.bench.zoo
 
 test-cluster: $(if $(KUBECONFIG),$(READY)) ## deploy on a real Kubernetes, try it, take it away: KUBECONFIG=FILE
 	@test -n "$(KUBECONFIG)" || { echo "Which cluster? make test-cluster KUBECONFIG=FILE (and OVERLAY, WEIR_IMAGE, WEIR_TRAINER_IMAGE)"; exit 2; }

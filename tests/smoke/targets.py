@@ -12,7 +12,7 @@ import msgspec
 
 from tests.architecture.source import ROOT
 
-PATTERN = re.compile(r"^(bench-[a-z-]+|chaos|soak|fuzz):", re.MULTILINE)
+PATTERN = re.compile(r"^(bench-[a-z-]+|chaos|soak|fuzz|zoo):", re.MULTILINE)
 
 
 class Smoke(msgspec.Struct, frozen=True):
@@ -231,5 +231,9 @@ SMOKE = {
     "soak": Smoke(
         {"SOAK_HANDOVERS": "2"},
         ("hand_overs", "flat", "pods_leaked", "median_s", "p95_s", "growth"),
+    ),
+    "zoo": Smoke(
+        {"PROGRAM": "convnet,sorted_digits", "ZOO_SEEDS": "2"},
+        ("programs", "equal", "unequal", "refused", "figures", "minutes"),
     ),
 }

@@ -1,0 +1,440 @@
+"""The same result as one process: every program of the zoo under Weir, against `Model.fit` or a
+plain loop in one process: `make zoo` (at most two hours; PROGRAM=convnet,gan for some).
+
+For each program of `tests/zoo`:
+
+1. the reference trains in one process with five seeds, and once with the program's feature off;
+2. a job trains on 1 ps and 1 worker;
+3. a job grows and shrinks twice between 1 and 2 workers while it trains.
+
+The band is where a further run of the reference falls with 99 % (Student's t, n runs):
+
+    mean +- t(0.995, n - 1) s sqrt(1 + 1/n), at least 1 % of the distance from the untrained metric
+
+Both jobs have to end inside, and the program with its feature off outside. A band is to be at most
+a third of that distance, or it shows nothing. A program that the trainer refuses has the reason in
+the table. The references are measured in each run.
+
+Environment: PROGRAM (names with commas), ZOO_SEEDS (5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from scipy import stats
+
+from services.cli.trial import Failed, Trial, trial
+from services.local.stack import Stack
+from shared.messages import (
+    Bounds,
+    ChangeRequested,
+    ClusterSpecPublished,
+    JobFinished,
+    JobRequested,
+    ProgressReported,
+    TaskReady,
+    TrainingResumed,
+)
+from shared.runtime import process
+from tests.bench.report import finish, say
+from tests.flow.kills import family
+from tests.zoo.catalogue import FOLDER, ZOO
+
+PROGRAMS = tuple(filter(None, os.environ.get("PROGRAM", "").split(","))) or tuple(ZOO)
+SEEDS = int(os.environ.get("ZOO_SEEDS", "5"))
+CLUSTER = "nodes:\n  - {name: node, count: 1, cpu: 8, memory_gib: 24}\n"
+SIZES = (2, 1, 2, 1)
+"""Workers after each change of the job that is resized; it starts with 1."""
+SETTINGS = {"WEIR_ALLOCATOR_WINDOW_S": "0.3", "WEIR_ALLOCATOR_COOLDOWN_S": "0.5"}
+KINDS = ("static", "resized")
+STOPPED_S, GOING_S = 0.5, 0.02
+"""While a change is prepared, workers stand still for the one and compute for the other, by turns:
+programs this small would otherwise end before their job has changed four times.
+"""
+PATIENCE_S, REFERENCE_S = 900.0, 600.0
+SURE, LEAST, MOST = 0.995, 0.01, 1 / 3
+"""Quantile of a band's half; the least half of a band and the most of a whole one, as shares of
+the distance from the untrained to the trained metric.
+"""
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """A program in one process: its metric untrained, after each seed, and with its feature off."""
+
+    untrained: float
+    metrics: tuple[float, ...]
+    spoilt: float
+    seconds: float
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.metrics)
+
+    @property
+    def distance(self) -> float:
+        return abs(self.mean - self.untrained)
+
+    @property
+    def half_band(self) -> float:
+        count = len(self.metrics)
+        least = LEAST * self.distance
+        if count < 2:
+            return least
+        spread = statistics.stdev(self.metrics) * math.sqrt(1 + 1 / count)
+        return max(float(stats.t.ppf(SURE, count - 1)) * spread, least)
+
+    @property
+    def narrow(self) -> bool:
+        return 2 * self.half_band <= MOST * self.distance
+
+    def contains(self, metric: float) -> bool:
+        return abs(metric - self.mean) <= self.half_band
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of Weir. `sizes`: its workers, one generation after the other."""
+
+    metric: float
+    sizes: tuple[int, ...]
+    exact: bool
+    seconds: float
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found about one program. `refused`: why a job did not train to its end."""
+
+    reference: Reference
+    static: Run | None = None
+    resized: Run | None = None
+    refused: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Return whether both jobs reached the result of one process, by a test that means
+        something.
+        """
+        return not self.refused and not _complaints(self)
+
+
+# ---------------------------------------------------------------- one process
+
+
+async def measure_reference(name: str, folder: Path) -> Reference:
+    seeds = [str(seed + 1) for seed in range(SEEDS)]
+    began = time.monotonic()
+    trained = await _run_reference(name, folder, *seeds)
+    spoilt = await _run_reference(name, folder, seeds[0], "--without-feature")
+    return Reference(
+        untrained=statistics.fmean(each["untrained"] for each in trained),
+        metrics=tuple(each["metric"] for each in trained),
+        spoilt=spoilt[0]["metric"],
+        seconds=time.monotonic() - began,
+    )
+
+
+async def _run_reference(name: str, folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "tests.zoo.reference", name, str(folder), *arguments]
+    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    trainer = await asyncio.create_subprocess_exec(
+        *command, env=environ, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(REFERENCE_S):
+            output, errors = await trainer.communicate()
+    finally:
+        if trainer.returncode is None:
+            trainer.kill()
+    if trainer.returncode:
+        raise Failed(f"the reference of {name} failed: {errors.decode()[-2000:]}")
+    return [json.loads(line) for line in output.decode().splitlines()]
+
+
+# ---------------------------------------------------------------- a job of Weir
+
+
+async def train(name: str, folder: Path, kind: str) -> Run:
+    """Train a program under Weir, on a stack of its own. Raise `Failed` with the cause if the job
+    does not succeed.
+    """
+    with tempfile.TemporaryDirectory(prefix="weir-zoo-") as place:
+        cluster = Path(place) / "cluster.yaml"
+        cluster.write_text(CLUSTER)
+        async with Stack(Path(place) / "weir", cluster, SETTINGS) as stack, trial(stack) as watched:
+            await watched.submit(job_request(name, folder), FOLDER / f"{name}.py")
+            await watched.until(lambda: watched.of(TrainingResumed), PATIENCE_S, "the start")
+            if kind == "resized":
+                await _resize_or_end(watched, job_name(name))
+            finished = await watched.await_finish(PATIENCE_S)
+            return _run(name, watched, finished)
+
+
+def job_name(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def job_request(name: str, folder: Path) -> dict[str, Any]:
+    entry = ZOO[name]
+    one = {"start": 1, "min": 1, "max": 1}
+    request: dict[str, Any] = {
+        "job": job_name(name),
+        "epochs": entry.epochs,
+        "batch": {"start": entry.batch, "min": entry.batch, "max": entry.batch},
+        "ps": one,
+        "workers": one,
+        "resources": {
+            "chief": {"cpu": 1.0, "memory_gib": 3.0},
+            "ps": {"cpu": 0.5, "memory_gib": 2.0},
+            "worker": {"cpu": 1.0, "memory_gib": 2.5},
+        },
+        "policy": "static",
+    }
+    if params := entry.params(folder):
+        request["params"] = params
+        if "params" not in JobRequested.__struct_fields__:
+            raise Failed("a request has no params")
+    return request
+
+
+async def _resize_or_end(watched: Trial, job: str) -> None:
+    """Resize the job as far as it comes. Its sizes say if it ended before the last change."""
+    try:
+        await _resize(watched, job)
+    except Failed:
+        if not watched.of(JobFinished):
+            raise
+
+
+async def _resize(watched: Trial, job: str) -> None:
+    """Change the number of workers by hand, again and again: each time at its share of the
+    training, or when the last change is done, if that is later.
+    """
+    for number, workers in enumerate(SIZES):
+        share = (number + 0.5) / (len(SIZES) + 1)
+        await watched.until(partial(_has_trained, watched, share), PATIENCE_S, "its share")
+        change = ChangeRequested(
+            job=job, workers=Bounds(min=workers, max=workers), request_id=f"resize-{number}"
+        )
+        resumed = len(watched.of(TrainingResumed))
+        async with _slow_workers(watched):
+            await watched.bus.publish(change)
+            await watched.until(
+                partial(_has_resumed, watched, resumed), PATIENCE_S, f"{workers} workers"
+            )
+
+
+def _has_trained(watched: Trial, share: float) -> bool:
+    reports = watched.of(ProgressReported)
+    return bool(reports) and reports[-1].samples >= share * reports[-1].total_samples
+
+
+def _has_resumed(watched: Trial, before: int) -> bool:
+    return len(watched.of(TrainingResumed)) > before
+
+
+@asynccontextmanager
+async def _slow_workers(watched: Trial) -> AsyncIterator[None]:
+    """Inside, the workers of the running generation stand still most of the time."""
+    pids = _running_workers(watched)
+    braking = asyncio.create_task(_brake(pids))
+    try:
+        yield
+    finally:
+        await process.cancel_tasks(braking)
+        _send(pids, signal.SIGCONT)
+
+
+async def _brake(pids: Sequence[int]) -> None:
+    while True:
+        _send(pids, signal.SIGSTOP)
+        await asyncio.sleep(STOPPED_S)
+        _send(pids, signal.SIGCONT)
+        await asyncio.sleep(GOING_S)
+
+
+def _running_workers(watched: Trial) -> list[int]:
+    """Return the processes that train in the workers of the running generation."""
+    generation = watched.of(TrainingResumed)[-1].generation
+    spec = next(m for m in watched.of(ClusterSpecPublished) if m.generation == generation)
+    pods = {task.pod for task in spec.tasks if task.role == "worker"}
+    uids = {m.pod_uid for m in watched.of(TaskReady) if m.pod in pods}
+    running = [family(uid).running() for uid in uids]
+    return [pid for pid in running if pid is not None]
+
+
+def _send(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _run(name: str, watched: Trial, finished: JobFinished) -> Run:
+    metric = ZOO[name].metric
+    if metric not in finished.metrics:
+        raise Failed(f"the job reported {', '.join(finished.metrics) or 'no metric'}, not {metric}")
+    specs = {m.generation: m for m in watched.of(ClusterSpecPublished)}
+    return Run(
+        metric=finished.metrics[metric],
+        sizes=tuple(
+            len(specs[m.generation].addresses("worker")) for m in watched.of(TrainingResumed)
+        ),
+        exact=finished.counted == watched.of(ProgressReported)[-1].total_samples,
+        seconds=finished.finished_s - watched.submitted_s,
+    )
+
+
+# ---------------------------------------------------------------- the table
+
+
+async def examine(name: str) -> Row:
+    """Measure one program: the reference, then both jobs."""
+    with tempfile.TemporaryDirectory(prefix="weir-zoo-data-") as folder:
+        reference = await measure_reference(name, Path(folder))
+        say(f"{name}: {_describe_reference(reference)}")
+        runs, refused = dict[str, Run](), ""
+        for kind in KINDS:
+            try:
+                runs[kind] = await train(name, Path(folder), kind)
+            except Failed as error:
+                say(f"{name}, {kind}: {error}")
+                refused = _first_line(error)
+                break
+            say(f"{name}, {kind}: {_describe_run(runs[kind], reference)}")
+        static, resized = (runs.get(kind) for kind in KINDS)
+        return Row(reference=reference, static=static, resized=resized, refused=refused)
+
+
+def _first_line(error: Failed) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else "no reason was given"
+
+
+def _describe_reference(reference: Reference) -> str:
+    return (
+        f"untrained {reference.untrained:.4f}, one process {reference.mean:.4f}"
+        f" +- {reference.half_band:.4f}, feature off {reference.spoilt:.4f},"
+        f" {reference.seconds:.0f} s"
+    )
+
+
+def _describe_run(run: Run, reference: Reference) -> str:
+    verdict = "inside" if reference.contains(run.metric) else "OUTSIDE"
+    sizes = "-".join(map(str, run.sizes))
+    exact = "" if run.exact else ", NOT EXACTLY ONCE"
+    return f"{run.metric:.4f} {verdict}, workers {sizes}, {run.seconds:.0f} s{exact}"
+
+
+HEADINGS = (
+    "program",
+    "metric",
+    "untrained",
+    "one process",
+    "off",
+    "static",
+    "resized",
+    "sizes",
+    "",
+)
+
+
+def table(rows: Mapping[str, Row]) -> list[str]:
+    """Return the lines of the table."""
+    cells = [HEADINGS, *(_cells(name, row) for name, row in rows.items())]
+    widths = [max(len(line[at]) for line in cells) for at in range(len(HEADINGS))]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+
+
+def _cells(name: str, row: Row) -> tuple[str, ...]:
+    reference = row.reference
+    return (
+        name,
+        ZOO[name].metric,
+        f"{reference.untrained:.3f}",
+        f"{reference.mean:.3f} +- {reference.half_band:.3f}",
+        f"{reference.spoilt:.3f}",
+        _cell(row.static, reference),
+        _cell(row.resized, reference),
+        "-".join(map(str, row.resized.sizes)) if row.resized else "",
+        f"refused: {row.refused}" if row.refused else "; ".join(_complaints(row)) or "equal",
+    )
+
+
+def _cell(run: Run | None, reference: Reference) -> str:
+    return f"{run.metric:.3f} ({run.metric - reference.mean:+.3f})" if run else ""
+
+
+def _complaints(row: Row) -> list[str]:
+    """Return why a row does not show that the results are the same."""
+    reference, found = row.reference, list[str]()
+    if not reference.narrow:
+        found.append("band too wide")
+    if reference.contains(reference.spoilt):
+        found.append("the feature makes no difference")
+    for kind, run in (("static", row.static), ("resized", row.resized)):
+        if run and not reference.contains(run.metric):
+            found.append(f"{kind} outside")
+        if run and not run.exact:
+            found.append(f"{kind} not exactly once")
+    if row.resized and row.resized.sizes != (1, *SIZES):
+        found.append("not resized four times")
+    return found
+
+
+def result(rows: Mapping[str, Row], minutes: float) -> dict[str, Any]:
+    return {
+        "programs": len(rows),
+        "equal": sorted(name for name, row in rows.items() if row.equal),
+        "unequal": {
+            name: _complaints(row)
+            for name, row in rows.items()
+            if not row.equal and not row.refused
+        },
+        "refused": {name: row.refused for name, row in rows.items() if row.refused},
+        "figures": {name: _figures(row) for name, row in rows.items()},
+        "minutes": minutes,
+    }
+
+
+def _figures(row: Row) -> dict[str, Any]:
+    reference = row.reference
+    figures: dict[str, Any] = {
+        "untrained": reference.untrained,
+        "one_process": reference.mean,
+        "half_band": reference.half_band,
+        "feature_off": reference.spoilt,
+    }
+    for kind, run in (("static", row.static), ("resized", row.resized)):
+        if run:
+            figures[kind] = run.metric
+            figures[f"{kind}_gap"] = run.metric - reference.mean
+    return {name: round(value, 5) for name, value in figures.items()}
+
+
+async def main() -> dict[str, Any]:
+    began, rows = time.monotonic(), dict[str, Row]()
+    for number, name in enumerate(PROGRAMS, start=1):
+        say(f"{number} of {len(PROGRAMS)}: {name}, after {(time.monotonic() - began) / 60:.0f} min")
+        rows[name] = await examine(name)
+    say("\n".join(["", *table(rows)]))
+    return result(rows, (time.monotonic() - began) / 60)
+
+
+if __name__ == "__main__":
+    if unknown := [name for name in PROGRAMS if name not in ZOO]:
+        sys.exit(f"no such program: {', '.join(unknown)}; there are {', '.join(ZOO)}")
+    finish(asyncio.run(main()))

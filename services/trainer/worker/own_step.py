@@ -33,6 +33,7 @@ NOT_TRAINABLE = (
     "there is no loss(), and model() is not compiled: write loss(labels, outputs) and optimizer(), "
     "or call model.compile(optimizer, loss) in model()"
 )
+MERGE_CALL = "`merge_call` called"
 CONTROL_FLOW = (
     "the training step applies gradients inside of a condition, a loop or another tf.function, "
     "which parameter servers cannot: apply them in train_step itself, and multiply a gradient by 0 "
@@ -108,8 +109,13 @@ def bound_step(
     step = _plain_function(program.train_step if kind == "program" else model.train_step)
 
     def run(batch: Any) -> tf.Tensor:
-        with traced_batch(metrics):
-            logs = step(model, optimizer, batch) if kind == "program" else step(batch)
+        try:
+            with traced_batch(metrics):
+                logs = step(model, optimizer, batch) if kind == "program" else step(batch)
+        except RuntimeError as error:
+            if MERGE_CALL in str(error):
+                raise BadProgram(CONTROL_FLOW, maker) from error
+            raise
         return reported_loss(logs, maker)
 
     return run

@@ -84,17 +84,22 @@ def test_the_evaluation_gives_what_model_evaluate_gives(told: Any, case: str) ->
 @pytest.mark.parametrize(
     ("what", "why"),
     [
+        ("condition", "the training step applies gradients inside of a condition"),
         ("table", "the training step uses a lookup table that can change"),
         ("variable", "the training step uses a variable that was not made in model()"),
     ],
 )
-def test_what_only_the_chief_would_have_is_refused_with_its_line(
+def test_what_cannot_be_on_parameter_servers_is_refused_with_its_line(
     told: Any, what: str, why: str
 ) -> None:
     said, line = told["refused"][what]
 
     assert said.startswith(why)
-    used = {"table": "table.lookup(words)", "variable": "outputs * outside"}[what]
+    used = {
+        "condition": "def seldom_step(",
+        "table": "table.lookup(words)",
+        "variable": "outputs * outside",
+    }[what]
     assert used in SCRIPT.read_text().splitlines()[line - 1]
 
 

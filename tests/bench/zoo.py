@@ -312,16 +312,17 @@ async def examine(name: str) -> Row:
                 runs[kind] = await train(name, Path(folder), kind)
             except Failed as error:
                 say(f"{name}, {kind}: {error}")
-                refused = _first_line(error)
+                refused = _last_line(error)
                 break
             say(f"{name}, {kind}: {_describe_run(runs[kind], reference)}")
         static, resized = (runs.get(kind) for kind in KINDS)
         return Row(reference=reference, static=static, resized=resized, refused=refused)
 
 
-def _first_line(error: Failed) -> str:
+def _last_line(error: Failed) -> str:
+    """Return the error of a traceback, or the last reason of several."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else "no reason was given"
+    return lines[-1].strip() if lines else "no reason was given"
 
 
 def _describe_reference(reference: Reference) -> str:

@@ -279,6 +279,16 @@ class JobNameMessage(Message, frozen=True, kw_only=True):
         return f"{self.namespace}.{self.job}"
 
 
+class Shuffle(Part, frozen=True, kw_only=True):
+    """The order of the examples: `on`: another one in each epoch, by `seed`; off: that of their
+    numbers. `window`: records of a file that are shuffled with one another.
+    """
+
+    on: bool = True
+    seed: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    window: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
+
+
 class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested"):
     """A request for training. Durable at once; answered by `JobAccepted` or `JobRejected`.
 
@@ -315,6 +325,7 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     rate_with_workers: Literal["stable", "keep"] = "stable"
     cpu_limits: CpuLimits = "hard"
     volumes: tuple[Volume, ...] = ()
+    shuffle: Shuffle | None = None
     params: dict[ParamName, Any] = {}
     env: Annotated[tuple[EnvVar, ...], Meta(max_length=512)] = ()
     env_from: Annotated[tuple[EnvFrom, ...], Meta(max_length=64)] = ()

@@ -47,6 +47,7 @@ ONE_PROCESS = (
     "tests/deploy/test_image.py",
     "tests/trainer/worker/test_checkpoint.py",
     "tests/trainer/worker/test_checkpoint_files.py",
+    "tests/trainer/worker/test_input_pipeline.py",
     "tests/trainer/worker/test_tensorboard_events.py",
 )
 """Modules whose tests share a fixture that takes long to make, so one process runs them all."""

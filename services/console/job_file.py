@@ -1,10 +1,11 @@
 """A job's YAML file as the body of a request.
 
 The file has the fields of `JobRequested`, with short forms: `ps: 2` stands for `{start: 2, min: 2,
-max: 2}` (also of `workers` and `batch`), `program` is a path relative to the file, `env` may be a
-mapping of names to values, and `image_pull_secrets` a list of names. The allocator's own check
-finds wrong, unknown and missing fields that every cluster would refuse; the cluster's allocator
-checks the rest. A file that cannot be read raises `Trouble` with the cause and the remedy.
+max: 2}` (also of `workers` and `batch`), `shuffle: off` for `{on: false}`, `program` is a path
+relative to the file, `env` may be a mapping of names to values, and `image_pull_secrets` a list of
+names. The allocator's own check finds wrong, unknown and missing fields that every cluster would
+refuse; the cluster's allocator checks the rest. A file that cannot be read raises `Trouble` with
+the cause and the remedy.
 
 The example jobs are in `deploy/jobs` of a checkout, or in a folder beside this module in an
 installed package.
@@ -120,9 +121,7 @@ def _error_place(error: Exception) -> str:
 
 
 def complete_fields(fields: Fields, program: Fields | None, request_id: str) -> Fields:
-    """Return the fields of the request: plain numbers as spans, the program by its digest, variables
-    and secrets by name as Kubernetes has them.
-    """
+    """Return the fields of the request: short forms in full, the program by its digest."""
     complete = dict(fields)
     if isinstance(fields.get("env"), dict):
         complete["env"] = [_variable(name, value) for name, value in fields["env"].items()]
@@ -134,6 +133,8 @@ def complete_fields(fields: Fields, program: Fields | None, request_id: str) -> 
     for name in SPANS:
         if name in fields:
             complete[name] = _span(fields[name])
+    if isinstance(fields.get("shuffle"), bool):
+        complete["shuffle"] = {"on": fields["shuffle"]}
     if program is not None:
         complete["program"] = program
     complete["request_id"] = request_id

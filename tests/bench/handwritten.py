@@ -23,6 +23,7 @@ from typing import Any
 LOOK_S = 0.02
 LANES_PER_WORKER = 2
 BATCH = 256
+TOKEN = "handwritten_batch"
 
 
 def parent(folder: Path, words: list[str]) -> None:
@@ -61,12 +62,37 @@ def write(path: Path, text: str) -> None:
 def stand(cluster: dict[str, list[str]], role: str, index: int, program: Any) -> None:
     import tensorflow as tf
 
-    from services.trainer.worker import program_data
-    from services.trainer.worker.watchdog import Watchdog
-
     if role == "worker":
-        program_data.serve_batches(program, Watchdog(str(program.__file__), 60.0, 60.0))
+        serve_batches(program)
     tf.distribute.Server(tf.train.ClusterSpec(cluster), job_name=role, task_index=index).join()
+
+
+_served: list[Any] = []
+
+
+def serve_batches(program: Any) -> None:
+    """Let steps read batches by a function of Python in this process."""
+    from tensorflow.python.ops import script_ops
+
+    from services.trainer.worker import program_data
+
+    def read_batch(start: Any, stop: Any) -> list[Any]:
+        return program_data.read_batch(program, int(start), int(stop))
+
+    _served.append(read_batch)  # TensorFlow's table holds weak references
+    script_ops._py_funcs._funcs[TOKEN] = read_batch
+
+
+def traced_batch(spec: Any, start: Any, stop: Any) -> Any:
+    import tensorflow as tf
+
+    leaves = tf.nest.flatten(spec)
+    values = tf.raw_ops.PyFunc(
+        input=[start, stop], token=TOKEN, Tout=[leaf.dtype for leaf in leaves]
+    )
+    for value, leaf in zip(values, leaves, strict=True):
+        value.set_shape([None, *leaf.shape])
+    return tf.nest.pack_sequence_as(spec, values)
 
 
 def lead(folder: Path, number: int, cluster: dict[str, list[str]], program: Any) -> None:
@@ -83,7 +109,7 @@ def lead(folder: Path, number: int, cluster: dict[str, list[str]], program: Any)
     with strategy.scope():
         model, optimizer = program.model(), program.optimizer()
         optimizer.build(model.trainable_variables)
-    spec = program_data.element_spec(program)
+    spec = program_data.example_spec(program)
 
     def update(inputs: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -94,7 +120,7 @@ def lead(folder: Path, number: int, cluster: dict[str, list[str]], program: Any)
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.int64)] * 2)  # type: ignore[untyped-decorator]
     def step(start: Any, stop: Any) -> Any:
-        return strategy.run(update, args=program_data.traced_batch(spec, start, stop))
+        return strategy.run(update, args=traced_batch(spec, start, stop))
 
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
     if number:

@@ -42,6 +42,7 @@ from shared.messages import (
     Resources,
     ResumeRequested,
     RoleResources,
+    Shuffle,
     Span,
     SuspendRequested,
 )
@@ -184,12 +185,15 @@ def excess_of_quota(request: JobRequested, rules: Rules) -> str:
 
 def with_defaults(request: JobRequested, rules: Rules) -> JobRequested:
     """Return the request with defaults filled in: tasks of Weir's default size, the cluster's
-    policy.
+    policy, shuffled examples.
+
+    A job that an earlier version accepted has no `shuffle`, and keeps the order of the numbers.
     """
     return replace(
         request,
         resources=request.resources or RoleResources(),
         policy=request.policy or rules.policy,
+        shuffle=request.shuffle or Shuffle(),
     )
 
 

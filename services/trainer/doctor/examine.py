@@ -164,10 +164,16 @@ class Examiner:
     # ------------------------------------------------------------ model and updates
 
     def _try_updates(self, module: ModuleType) -> None:
-        from services.trainer.worker import optimizers, program_data, scaling, training_step
+        from services.trainer.worker import (
+            input_pipeline,
+            optimizers,
+            program_data,
+            remote_worker,
+            training_step,
+        )
 
-        strategy, coordinator, self.standing = _start_cluster(self.asked.ps)
-        program_data.serve_batches(module, self.dog)
+        strategy, self.standing = _start_cluster(self.asked.ps)
+        input_pipeline.serve_leases(module, self.dog)
         vars(module)["model"] = with_fresh_layer_names(module.model)
         with self.dog.limit("model() or optimizer()"):
             built = training_step.build_model(module, strategy, self.asked.ps)
@@ -186,20 +192,18 @@ class Examiner:
         with self.dog.limit(
             "dataset(0, 1), or a step through the model and loss(), while it is traced,"
         ):
-            batches = optimizers.accumulated_batches(built.optimizer)
-            several = scaling.has_several_passes(
-                batches, self.asked.batch, self.asked.device_batch_max
+            plan = input_pipeline.DataPlan(
+                program_data.example_order(module, self.seen.examples or 1, None),
+                min(self.asked.batch, self.seen.examples or 1),
+                self.asked.device_batch_max,
+                optimizers.accumulated_batches(built.optimizer),
             )
-            most = self.asked.device_batch_max
-            is_cut = most is not None and most < self.asked.batch
-            training_step.check_passes(module, built, is_cut)
-            traced = training_step.trace_step(
-                module, strategy, built, several
-            ).get_concrete_function()
-        whole = variables_read_whole(traced, built.variables)
+            examples = program_data.example_spec(module, built.model)
+            (worker,) = remote_worker.trace_workers(module, strategy, built, plan, examples, 1)
+        whole = variables_read_whole(worker.step, built.variables)
         self.report(variables=tuple(describe_variables(built, unlearnt, whole)))
         with self.dog.limit("a step through the model and loss()"):
-            self._time_update(coordinator, traced, built.trainable_variables)
+            self._time_update(worker, plan, built.trainable_variables)
 
     def _check_loss_shapes(self, module: ModuleType, model: Any) -> None:
         """Compare the loss of a batch with its examples' losses. A very large batch is cut, because
@@ -218,17 +222,13 @@ class Examiner:
             self.report(lossy=pairwise_loss_shape(module.loss, labels, outputs, size))
             self.report(mixed=mean_hides_broadcast(module.loss, labels, outputs))
 
-    def _time_update(self, coordinator: Any, traced: Any, weights: Sequence[Any]) -> None:
+    def _time_update(self, worker: Any, plan: Any, weights: Sequence[Any]) -> None:
         """Make two updates, because the first is slower."""
-        from services.trainer.worker import training_step
-        from services.trainer.worker.lanes import fetch_loss
-        from services.trainer.worker.scaling import split_passes
+        from services.trainer.worker.lanes import update_once
 
-        size = min(self.asked.batch, self.seen.examples or 0)
-        where = training_step.step_arguments(split_passes([(0, size)], self.asked.device_batch_max))
-        loss = fetch_loss(coordinator.schedule(traced, args=where))
+        loss = update_once(worker, plan)
         began = time.monotonic()
-        again = fetch_loss(coordinator.schedule(traced, args=where))
+        again = update_once(worker, plan)
         took_s = time.monotonic() - began
         finite = math.isfinite(loss + again) and all(map(is_finite_variable, weights))
         self.report(update_s=took_s, loss=loss if math.isfinite(loss) else None, finite=finite)
@@ -244,12 +244,8 @@ class Examiner:
 # ---------------------------------------------------------------- the cluster in this process
 
 
-def _start_cluster(ps: int) -> tuple[Any, Any, Any]:
-    """Return the strategy over so many ps and one worker, its coordinator, and the servers to keep
-    alive.
-    """
-    import tensorflow as tf
-
+def _start_cluster(ps: int) -> tuple[Any, Any]:
+    """Return the strategy over so many ps and one worker, and the servers to keep alive."""
     from services.trainer.pod.children import Ports
     from services.trainer.worker import child
     from services.trainer.worker.chief import connect_cluster
@@ -265,7 +261,7 @@ def _start_cluster(ps: int) -> tuple[Any, Any, Any]:
         for index in range(len(cluster[role])):
             servers.append(child.start_server(cluster, role, index, 2, 1))
     strategy = connect_cluster(cluster)
-    return strategy, tf.distribute.coordinator.ClusterCoordinator(strategy), (held, servers)
+    return strategy, (held, servers)
 
 
 def main() -> None:

@@ -42,6 +42,7 @@ import structlog
 import tensorflow as tf
 from tensorflow.python.checkpoint import functional_saver
 from tensorflow.python.trackable import trackable_utils
+from tensorflow.python.training import py_checkpoint_reader
 from tensorflow.python.util import object_identity
 
 from services.trainer import checkpoint_policy
@@ -223,8 +224,9 @@ class Checkpoint:
         if not self._states:
             return True
         key = next((part.key for part in self._parts if part.owner is self._states[0]), "")
-        with contextlib.suppress(tf.errors.OpError):
-            return bool(tf.train.load_checkpoint(path).has_tensor(key))
+        # `tf.train.load_checkpoint` takes some paths in an object store for folders.
+        with contextlib.suppress(tf.errors.OpError, ValueError):
+            return bool(py_checkpoint_reader.NewCheckpointReader(path).has_tensor(key))
         return True
 
     @contextmanager

@@ -1,31 +1,25 @@
 """The chief of one generation: prepare beside the running one, begin and drain on order.
 
-prepare connect, build, trace, and run everything once, from a save to its restore, without a
-lasting effect begin restore, start the lanes, report the first update train until drained, finished
-or broken; checkpoints in between (`saving.py`), a report each second drain stop at a batch
-boundary, save, and wait: for the end, or for the order to continue finish save, evaluate, report; a
-job whose last checkpoint cannot be saved for long is not finished
-
-It also works around a fault of TensorFlow (seen in 2.21). `ClusterCoordinator` runs each step
-inside a `CancellationManagerContext`. TensorFlow keeps the active manager in a module variable that
-all threads share (`tensorflow/python/eager/cancellation.py`). So a function that another thread
-calls meanwhile, such as the write of a checkpoint, gets the manager of the steps. If that function
-then fails, because the disk is full for example, TensorFlow cancels everything under its manager:
-all steps, now and later. `keep_cancellation_per_thread` gives each thread a manager of its own.
+prepare   connect, build, trace, and run everything once, from a save to its restore, without a
+          lasting effect
+begin     restore, start the lanes, report the first update
+train     until drained, finished or broken; checkpoints in between (`saving.py`), a report each
+          second
+drain     stop at a batch boundary, save, and wait: for the end, or for the order to continue
+finish    save, evaluate, report; a job whose last checkpoint cannot be saved for long is not
+          finished
 """
 
 from __future__ import annotations
 
 import contextlib
 import queue
-import threading
 import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import cancellation
 
 from services.trainer.program import example_count
 from services.trainer.protocol import (
@@ -47,6 +41,7 @@ from services.trainer.worker import (
     evaluation,
     failure_cause,
     optimizers,
+    program_data,
     saving,
     scaling,
     shard_ledger,
@@ -54,35 +49,37 @@ from services.trainer.worker import (
     training_step,
 )
 from services.trainer.worker.checkpoint import Checkpoint, restore_earlier, restore_newest
+from services.trainer.worker.input_pipeline import DataPlan
 from services.trainer.worker.lanes import (
     Lanes,
     StallDetector,
-    fetch_loss,
-    lost_workers,
-    missing_tasks,
+    rehearse_updates,
     unreachable_tasks,
 )
+from services.trainer.worker.remote_worker import trace_workers
 from services.trainer.worker.saving import CheckpointSaver, Draft
+from services.trainer.worker.shard_ledger import Ledger
 from services.trainer.worker.tensorboard_events import EventWriter
 from services.trainer.worker.watchdog import Watchdog
 
-LANES_PER_WORKER = 2
 LAST_TRIES, LAST_WAIT_S = 13, 10.0  # for the last save
 TIDY_S = 5.0  # wait for the ledger to name the last checkpoint
 SOON_S = 0.2  # to write the last TensorBoard points of a broken generation
 Send = Callable[[Line], None]
-_active = threading.local()
 
 
 def connect_cluster(cluster: dict[str, list[str]]) -> Any:
     """Return a strategy over a generation's cluster. Waits until every ps and worker accepts
     connections.
+
+    A `ClusterCoordinator` is not used: it gives a step to any worker (`remote_worker.py`).
     """
-    keep_cancellation_per_thread()
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(cluster), task_type="chief", task_id=0, rpc_layer="grpc"
     )
-    return tf.distribute.ParameterServerStrategy(resolver)
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    strategy.extended._allow_run_without_coordinator = True
+    return strategy
 
 
 def pause_between(last_s: float, first_s: float, off_s: float = 0.0) -> float | None:
@@ -132,10 +129,7 @@ class Chief:
     def prepare(self) -> None:
         began = time.monotonic()
         self.strategy = strategy = connect_cluster(self.assignment.cluster)
-        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        self.watchdog.missing_tasks = lambda: missing_tasks(
-            self.coordinator, self.assignment.cluster
-        )
+        self.watchdog.missing_tasks = lambda: unreachable_tasks(self.assignment.cluster)
         with self.watchdog.limit("model() or optimizer()"):
             self.built = training_step.build_model(
                 self.program, strategy, len(self.assignment.cluster["ps"])
@@ -150,9 +144,13 @@ class Chief:
         with self.watchdog.limit(
             "dataset(0, 1), or a step through the model and loss(), while it is traced,"
         ):
-            self.step = self._trace_step(strategy)
-        self.lanes = self._make_lanes()
-        self.lanes.no_worker_left = lambda: len(lost_workers(self.coordinator)) == self.workers
+            examples = program_data.example_spec(self.program, self.built.model)
+            self.plan = self._data_plan(program_data.example_bytes(examples))
+            self.remote_workers = trace_workers(
+                self.program, strategy, self.built, self.plan, examples, self.workers
+            )
+        self.lanes = Lanes(self.remote_workers, self.plan, self.inbox)
+        self.watchdog.missing_tasks = self._missing_tasks
         every_s, redo_s = self.assignment.request.checkpoint.every_s, self.assignment.redo_s
         self.saving = CheckpointSaver(
             self.checkpoint,
@@ -173,40 +171,28 @@ class Chief:
             evaluation.try_evaluation(self.program, self.watchdog)
         self.send(Prepared(seconds=time.monotonic() - began))
 
-    def _trace_step(self, strategy: Any) -> Any:
-        most = self.assignment.request.device_batch_max
-        several = scaling.has_several_passes(self._accumulated_batches, self.assignment.batch, most)
-        is_cut = most is not None and most < self.assignment.batch
-        training_step.check_passes(self.program, self.built, is_cut)
-        return training_step.trace_step(
-            self.program, strategy, self.built, several
-        ).get_concrete_function()
+    def _missing_tasks(self) -> list[str]:
+        """Return the tasks that have gone: lost workers, and those that cannot be reached at their
+        address, which may belong to another by now.
+        """
+        return [*self.lanes.lost_workers(), *unreachable_tasks(self.assignment.cluster)]
 
-    def _make_lanes(self) -> Lanes:
-        count, most = LANES_PER_WORKER * self.workers, self.assignment.request.device_batch_max
-        batch = self.assignment.batch
-        return Lanes(
-            self.coordinator, self.step, batch, count, self.inbox, self._accumulated_batches, most
+    def _data_plan(self, example_bytes: int) -> DataPlan:
+        request = self.assignment.request
+        return DataPlan(
+            order=program_data.example_order(self.program, self.ledger.examples, request.shuffle),
+            batch=self.assignment.batch,
+            most=request.device_batch_max,
+            accumulated=optimizers.accumulated_batches(self.built.optimizer),
+            example_bytes=example_bytes,
         )
-
-    @property
-    def _accumulated_batches(self) -> int:
-        return optimizers.accumulated_batches(self.built.optimizer)
 
     def _warm_up(self) -> None:
         """Run the step on every worker, a save and a restore, so that their slow first run happens
         now.
         """
-        stop = min(self.assignment.batch, self.ledger.examples)
-        positions = training_step.step_arguments(
-            scaling.split_passes([(0, stop)], self.assignment.request.device_batch_max)
-        )
         with self.checkpoint.rehearse(self.folder, self._on_rehearsal_failed):
-            for value in [
-                self.coordinator.schedule(self.step, args=positions)
-                for _ in range(2 * self.workers)
-            ]:
-                fetch_loss(value)
+            rehearse_updates(self.remote_workers, self.plan)
 
     def _on_rehearsal_failed(self, error: Any) -> None:
         """Fail a hand-over that cannot save. A generation with nothing beside it trains anyway."""
@@ -238,7 +224,8 @@ class Chief:
         )
         saving.mark_named_in_background(self.assignment, named, self.ledger.total)
         self.saving.begin(order.past)
-        self._start_lanes(int(self.built.counters.step))
+        self._note_start(self.ledger)
+        self.lanes.start(self.ledger, int(self.built.counters.step))
         self._await_first_update()
         self.watchdog.use_later_limit()
         word = Resumed(
@@ -288,12 +275,16 @@ class Chief:
             request.rate_with_workers, self.workers, request.workers.start
         )
 
-    def _start_lanes(self, steps: int) -> None:
+    def _note_start(self, ledger: Ledger) -> None:
+        """Measure speed from here on. A job that is finished already has no update to wait for."""
         self.reported = self.went = time.monotonic()
-        self.reported_at = self.went_at = self.ledger.applied
-        self.lanes.start(shard_ledger.settle_ledger(self.ledger), steps)
-        if self.ledger.finished:
+        self.reported_at = self.went_at = ledger.applied
+        if ledger.finished:
             self.inbox.put("finished")
+
+    def _resume_lanes(self) -> None:
+        self._note_start(self.lanes.ledger)
+        self.lanes.resume()
 
     def _await_first_update(self) -> None:
         """Wait for the first update; other events that arrive meanwhile stay for `train`."""
@@ -327,7 +318,7 @@ class Chief:
                     draft = self._drain_to_draft(time.monotonic())
                     if not draft.ledger.finished:  # `finish` may change the weights, then saves
                         self.saving.save_and_wait(draft)
-                    self._start_lanes(self.lanes.steps)
+                    self._resume_lanes()
                 case CommittedCheckpoints():
                     saving.keep_committed_in_background(self.assignment, word, self.ledger.total)
                 case MemoryHeadroom():
@@ -347,7 +338,7 @@ class Chief:
             self.summaries.flush()
             while not isinstance(self.inbox.get(), ContinueTraining):
                 pass
-        self._start_lanes(self.lanes.steps)
+        self._resume_lanes()
         return False
 
     def _next_event(self) -> Any:
@@ -370,7 +361,7 @@ class Chief:
             draft = self._drain_to_draft(now)
             if not draft.ledger.finished:  # as in `train`
                 self.saving.save_in_background(draft)
-            self._start_lanes(self.lanes.steps)
+            self._resume_lanes()
 
     def report(self, now: float) -> None:
         loss, _ = self.lanes.take_losses()
@@ -397,8 +388,7 @@ class Chief:
         checkpoint.
         """
         speed = (self.lanes.ledger.applied - self.went_at) / max(began - self.went, 1e-9)
-        self.lanes.drain()
-        self.ledger = shard_ledger.settle_ledger(self.lanes.ledger)
+        self.ledger = self.lanes.drain()
         return Draft(
             step=self.lanes.steps,
             ledger=self.ledger,
@@ -459,24 +449,3 @@ class Chief:
             and self.saving.newest is not None
             and self.saving.newest.path in word.paths
         )
-
-
-def keep_cancellation_per_thread() -> None:
-    """Make the active cancellation manager a value of each thread. Calling this twice changes
-    nothing more.
-    """
-    cancellation.context = _active_manager
-    cancellation.CancellationManagerContext.__enter__ = _enter_context
-    cancellation.CancellationManagerContext.__exit__ = _exit_context
-
-
-def _active_manager() -> Any:
-    return getattr(_active, "manager", None)
-
-
-def _enter_context(context: Any) -> None:
-    _active.manager = context._cancellation_manager
-
-
-def _exit_context(context: Any, *_: object) -> None:
-    _active.manager = None

@@ -83,7 +83,7 @@ def _run_role(assignment: Assignment, send: LineWriter, lines: Any) -> int:
     if assignment.role == "ps":
         return _serve_tensorflow(assignment, send, lines)
     _configure_threads(assignment)
-    from services.trainer.worker import program_data
+    from services.trainer.worker import input_pipeline
 
     dog = _start_watchdog(assignment, send)
     with dog.limit("its import"):
@@ -91,7 +91,7 @@ def _run_role(assignment: Assignment, send: LineWriter, lines: Any) -> int:
         module = load_program(Path(assignment.program), asked.program, asked.params)
     if assignment.role == "chief":
         return _run_chief(assignment, module, send, lines, dog)
-    program_data.serve_batches(module, dog)
+    input_pipeline.serve_leases(module, dog)
     return _serve_tensorflow(assignment, send, lines)
 
 

@@ -1,13 +1,19 @@
-"""Lanes: threads of the chief that keep every worker busy, each with one update in progress.
+"""Lanes: threads of the chief that keep every worker busy.
 
-There are twice as many lanes as workers, so that a worker finds its next batch waiting. A lane
-takes the batches of an update from the ledger (several with gradient accumulation; fewer if fewer
-are left), schedules it, waits until it is applied, and only then records them as applied. So a
-hand-over loses nothing that was accumulated.
+Each worker has two. The feeder leases positions of the ledger to the worker, and has the batches
+staged there before they are needed (`input_pipeline.py`). The stepper lets the worker make one
+update after the other of the batches that are staged, and records each as applied when the worker
+has returned. So a hand-over loses nothing.
+
+    todo  --lease-->  pending  --fetch-->  ready  --update-->  applied
+      ^                  |                   |         |
+      +------------------+------ the worker is lost ---+
+
+All but `todo` and applied are `given` in the ledger. A checkpoint counts them as to do.
 
 `StallDetector`: while batches are out, updates must be applied. A step that hangs inside TensorFlow
 shows no Python stack, but no update is applied any more, neither while training nor while draining.
-While the chief saves, evaluates or waits after a drain, no batch is out, so that time does not
+While the chief saves, evaluates or waits after a drain, no update is due, so that time does not
 count.
 """
 
@@ -18,121 +24,157 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import tensorflow as tf
 
 from services.trainer.protocol import Failed
-from services.trainer.worker import shard_ledger, training_step
-from services.trainer.worker.scaling import split_passes
-from services.trainer.worker.shard_ledger import Ledger, Shard, example_range
+from services.trainer.worker import shard_ledger
+from services.trainer.worker.input_pipeline import (
+    FEWEST_BATCHES,
+    MOST_BATCHES,
+    DataPlan,
+    Lease,
+    StagedPass,
+)
+from services.trainer.worker.remote_worker import WorkerFailure
+from services.trainer.worker.shard_ledger import Ledger, Shard
 from services.trainer.worker.watchdog import Watchdog
+from shared.text import format_count, format_names
 
-RETRY_S, LOOK_S = 0.02, 0.1
 REACH_S = 1.0
+STAGED_BATCHES = 4
+"""Batches of an update's size that are kept staged on a worker."""
+SPANS_NAMED = 4
+READ_MS = 100
+TRANSIENT_FAILURES = 3
+"""So often in a row a worker may fail without being lost."""
 
 
-class Value(Protocol):
-    """`tf.distribute.coordinator.RemoteValue`, as far as a lane needs it."""
-
-    def fetch(self) -> Any: ...
-
-
-class Coordinator(Protocol):
-    """`tf.distribute.coordinator.ClusterCoordinator`, as far as a lane needs it."""
-
-    def schedule(self, fn: Any, args: Any = None) -> Value: ...
-
-
-def fetch_loss(value: Value) -> float:
-    """Return the loss once a worker has delivered it. Raise the error with which the coordinator
-    gives up.
-
-    A value wakes its reader before it has left its worker. If the worker dies in between, the
-    reader gets an error while the coordinator runs the batch again elsewhere; after that the same
-    value can be fetched. A permanent error is the very same object at each try. TensorFlow offers
-    no event to wait for.
+class Worker(Protocol):
+    """A worker of the cluster (`remote_worker.py`). Each call returns when the worker has done it;
+    it raises `WorkerFailure`, or the error of the program.
     """
-    seen: Exception | None = None
-    while True:
-        try:
-            return float(value.fetch())
-        except tf.errors.CancelledError:
-            raise
-        except tf.errors.OpError as error:
-            if error is seen:
-                raise
-            seen = error
-            time.sleep(RETRY_S)
+
+    name: str
+
+    def push(self, lease: Lease) -> None:
+        """Let the worker read this lease after the ones before."""
+
+    def fetch(self, passes: int) -> list[StagedPass]:
+        """Stage so many passes, in the order of the leases."""
+
+    def update(self, passes: int, batches: int) -> float:
+        """Make an update of the passes that were staged first; return its mean loss."""
+
+    def clear(self) -> None:
+        """Drop everything that is leased or staged."""
+
+    def explain(self, lease: Lease) -> None:
+        """Raise the error that reading this lease makes, with its line; return if it makes
+        none.
+        """
+
+
+class _Lane:
+    """What one worker has: `pending` batches are leased, `ready` ones staged, `busy` ones in its
+    update.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.pending: deque[Shard] = deque()
+        self.ready: deque[Shard] = deque()
+        self.busy: list[Shard] = []
+        self.lease_batches = 1
+        self.lost = False
+        self.failures = 0
+        self.turn = 0
+        """Rises when everything is dropped. What a call brings that began before is void."""
+
+    def set_lease_size(self, read_ms: int) -> None:
+        """Make leases so long that their datasets take Python about `READ_MS`. The first one is
+        short, so that training begins soon.
+        """
+        if read_ms < READ_MS / 2:
+            self.lease_batches = min(2 * self.lease_batches, MOST_BATCHES)
+        elif read_ms > READ_MS * 2:
+            self.lease_batches = max(self.lease_batches // 2, 1)
+
+    def drop_all(self) -> list[Shard]:
+        dropped = [*self.busy, *self.ready, *self.pending]
+        self.busy, self.ready, self.pending = [], deque(), deque()
+        self.turn += 1
+        return dropped
 
 
 class Lanes:
-    """Begin with `start`, stop at a batch boundary with `drain`.
+    """Begin with `start`, stop at a batch boundary with `drain`, go on with `resume`.
 
     Each of these goes to `inbox` at most once a run: `"first"` (an update is applied), `"finished"`
     (nothing is left to do), and the exception that ended a lane.
     """
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        traced: Any,
-        batch: int,
-        count: int,
-        inbox: queue.Queue[Any],
-        accumulated: int = 1,
-        device_batch_max: int | None = None,
-    ) -> None:
-        """`accumulated`: batches of an update. `device_batch_max`: the most examples that a worker
-        may hold at once.
-        """
-        self._coordinator = coordinator
-        self._traced = traced
-        self._batch = batch
-        self._count = count
+    def __init__(self, workers: Sequence[Worker], plan: DataPlan, inbox: queue.Queue[Any]) -> None:
+        self._plan = plan
         self._inbox = inbox
-        self._accumulated = accumulated
-        self._device_batch_max = device_batch_max
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._lanes = [_Lane(worker) for worker in workers]
+        self._changed = threading.Condition()
+        self._running = False
         self._losses: list[tuple[float, int]] = []
         self._steps = 0
-        self.applied_s = 0.0  # when the last update was applied, in seconds since 1970
         self._posted: set[str] = set()
-        self.no_worker_left: Callable[[], bool] = lambda: False
+        self.applied_s = 0.0  # when the last update was applied, in seconds since 1970
         self.ledger: Ledger = shard_ledger.new_ledger(1, 1)
 
-    def start(self, ledger: Ledger, steps: int) -> None:
-        """Train on from this ledger and number of updates. Raise `Unavailable` if batches are still
-        out.
-        """
-        if any(thread.is_alive() for thread in self._threads):
-            raise tf.errors.UnavailableError(None, None, "no worker is left")
-        self.ledger, self._steps = ledger, steps
-        self._posted.clear()
-        self._stop.clear()
-        self._threads = [
-            threading.Thread(target=self._run_lane, daemon=True) for _ in range(self._count)
-        ]
-        for thread in self._threads:
-            thread.start()
+    # ------------------------------------------------------------ start, drain, resume
 
-    def drain(self) -> None:
-        """Return when no batch is out, or when no worker is left that could finish one."""
-        self._stop.set()
-        for thread in self._threads:
-            while thread.is_alive() and not self.no_worker_left():
-                thread.join(LOOK_S)
+    def start(self, ledger: Ledger, steps: int) -> None:
+        """Train from this ledger and number of updates. Call it once."""
+        self.ledger, self._steps = shard_ledger.settle_ledger(ledger), steps
+        for lane in self._lanes:
+            for target in (self._feed, self._step):
+                threading.Thread(target=self._guard, args=(target, lane), daemon=True).start()
+        self.resume()
+
+    def resume(self) -> None:
+        """Train on. Raise `Unavailable` if no worker is left."""
+        with self._changed:
+            if self.no_worker_left():
+                raise tf.errors.UnavailableError(None, None, "no worker is left")
+            self._posted.clear()
+            self._running = True
+            self._changed.notify_all()
+
+    def drain(self) -> Ledger:
+        """Return the ledger for a checkpoint when no update is in progress."""
+        with self._changed:
+            self._running = False
+            self._changed.wait_for(lambda: not any(lane.busy for lane in self._lanes))
+            return shard_ledger.settle_ledger(self.ledger)
+
+    def no_worker_left(self) -> bool:
+        return all(lane.lost for lane in self._lanes)
+
+    def lost_workers(self) -> list[str]:
+        return [lane.worker.name for lane in self._lanes if lane.lost]
 
     @property
     def steps(self) -> int:
         return self._steps
 
+    @property
+    def is_updating(self) -> bool:
+        """Return whether an update is due or in progress."""
+        is_due = self._running and bool(self.ledger.given)
+        return is_due or any(lane.busy for lane in self._lanes)
+
     def take_losses(self) -> tuple[float | None, int]:
         """Return the mean loss of the examples applied since the last call, and their number."""
-        with self._lock:
+        with self._changed:
             taken, self._losses = self._losses, []
         total, count = 0.0, 0
         for loss, examples in taken:
@@ -140,53 +182,181 @@ class Lanes:
             count += examples
         return (total / count if count else None), count
 
-    def _run_lane(self) -> None:
+    # ------------------------------------------------------------ the threads of a lane
+
+    def _guard(self, target: Any, lane: _Lane) -> None:
         try:
-            while not self._stop.is_set():
-                taken = self._take_batches()
-                if not taken:
-                    return
-                self._record_applied(taken, self._apply_update(taken))
+            while not lane.lost:
+                target(lane)
         except Exception as error:
-            self._stop.set()
+            with self._changed:
+                self._running = False
+                lane.busy = []
+                self._changed.notify_all()
             self._post_once("failed", error)
 
-    def _apply_update(self, taken: Sequence[Shard]) -> float:
-        batches = [shard_ledger.example_range(self.ledger, shard) for shard in taken]
-        passes = split_passes(batches, self._device_batch_max)
-        return fetch_loss(
-            self._coordinator.schedule(self._traced, args=training_step.step_arguments(passes))
-        )
+    def _feed(self, lane: _Lane) -> None:
+        """Lease positions if few are pending, else stage batches."""
+        with self._changed:
+            self._changed.wait_for(lambda: lane.lost or self._has_to_read(lane))
+            if lane.lost:
+                return
+            turn = lane.turn
+            lease = self._take_lease(lane) if self._needs_lease(lane) else None
+            batches = list(lane.pending)[: self._room(lane)] if lease is None else []
+        try:
+            if lease is not None:
+                lane.worker.push(lease)
+            else:
+                self._stage(lane, batches, turn)
+        except WorkerFailure as failure:
+            self._handle_failure(lane, failure, turn)
+        except tf.errors.OpError:
+            self._explain(lane, batches)
+            raise
 
-    def _take_batches(self) -> list[Shard]:
-        """Return the batches of the next update; empty if there is nothing to do now."""
-        taken: list[Shard] = []
-        with self._lock:
-            while len(taken) < self._accumulated:
-                self.ledger, shard = shard_ledger.take_shard(self.ledger, self._batch)
-                if shard is None:
-                    break
-                taken.append(shard)
-        return taken
+    def _has_to_read(self, lane: _Lane) -> bool:
+        return self._needs_lease(lane) or (bool(lane.pending) and self._room(lane) > 0)
 
-    def _record_applied(self, taken: Sequence[Shard], loss: float) -> None:
-        with self._lock:
-            for shard in taken:
-                self.ledger = shard_ledger.mark_applied(self.ledger, shard)
-            self._losses.append((loss, sum(shard.size for shard in taken)))
+    def _needs_lease(self, lane: _Lane) -> bool:
+        few = len(lane.pending) < max(self._staged_batches, FEWEST_BATCHES)
+        return few and bool(self.ledger.todo)
+
+    @property
+    def _staged_batches(self) -> int:
+        return max(STAGED_BATCHES, 2 * self._plan.accumulated)
+
+    def _room(self, lane: _Lane) -> int:
+        """Return how many batches may be staged now; the first one alone, so that it comes soon."""
+        if not lane.ready and not lane.busy:
+            return 1
+        return self._staged_batches - len(lane.ready)
+
+    def _take_lease(self, lane: _Lane) -> Lease | None:
+        present = sum([not each.lost for each in self._lanes])
+        most = self._plan.lease_batches(self.ledger, max(present, 1))
+        size = self._plan.batch * min(lane.lease_batches, most)
+        self.ledger, shard = shard_ledger.take_shard(self.ledger, size)
+        if shard is None:
+            return None
+        lane.pending += self._plan.cut(shard)
+        return self._plan.lease(shard)
+
+    def _stage(self, lane: _Lane, batches: Sequence[Shard], turn: int) -> None:
+        passes = sum([self._plan.passes(batch) for batch in batches])
+        staged = lane.worker.fetch(passes)
+        with self._changed:
+            if lane.turn != turn:
+                return
+            _check_positions(batches, staged)
+            lane.set_lease_size(staged[-1].read_ms)
+            for batch in batches:
+                lane.pending.popleft()
+                lane.ready.append(batch)
+            self._changed.notify_all()
+
+    def _explain(self, lane: _Lane, batches: Iterable[Shard]) -> None:
+        for batch in batches:
+            lane.worker.explain(self._plan.lease(batch))
+
+    def _step(self, lane: _Lane) -> None:
+        """Make one update."""
+        with self._changed:
+            self._changed.wait_for(lambda: lane.lost or self._has_update(lane))
+            if lane.lost:
+                return
+            turn = lane.turn
+            count = min(self._plan.accumulated, len(lane.ready))
+            lane.busy = [lane.ready.popleft() for _ in range(count)]
+            batches = lane.busy
+            self._changed.notify_all()
+        passes = sum([self._plan.passes(batch) for batch in batches])
+        try:
+            loss = lane.worker.update(passes, len(batches))
+        except WorkerFailure as failure:
+            self._handle_failure(lane, failure, turn)
+        else:
+            self._record_applied(lane, batches, loss)
+
+    def _has_update(self, lane: _Lane) -> bool:
+        """Return whether the batches of an update are ready: all, or the last ones."""
+        if not self._running or not lane.ready:
+            return False
+        enough = len(lane.ready) >= self._plan.accumulated
+        return enough or not (lane.pending or self.ledger.todo)
+
+    def _record_applied(self, lane: _Lane, batches: Sequence[Shard], loss: float) -> None:
+        with self._changed:
+            for batch in batches:
+                self.ledger = shard_ledger.mark_applied(self.ledger, batch)
+            lane.busy, lane.failures = [], 0
+            self._losses.append((loss, sum(batch.size for batch in batches)))
             self._steps += 1
             self.applied_s = time.time()
             finished = self.ledger.finished
+            self._changed.notify_all()
         self._post_once("first", "first")
         if finished:
             self._post_once("finished", "finished")
 
+    def _handle_failure(self, lane: _Lane, failure: WorkerFailure, turn: int) -> None:
+        """Give back what the worker had. Raise the cause if it fails again and again."""
+        with self._changed:
+            if lane.turn != turn:
+                return
+            lane.failures += 1
+            if not failure.lost and lane.failures > TRANSIENT_FAILURES:
+                raise failure.cause
+            lane.lost = failure.lost
+            for batch in lane.drop_all():
+                self.ledger = shard_ledger.return_shard(self.ledger, batch)
+            self._changed.notify_all()
+        if not failure.lost:
+            lane.worker.clear()
+
     def _post_once(self, key: str, word: object) -> None:
-        with self._lock:
+        with self._changed:
             if key in self._posted:
                 return
             self._posted.add(key)
         self._inbox.put(word)
+
+
+def _check_positions(batches: Sequence[Shard], staged: Sequence[StagedPass]) -> None:
+    """Raise `RuntimeError` if a worker has staged other batches than it was told."""
+    found = [(each.position, each.size) for each in staged]
+    at = 0
+    for batch in batches:
+        position = batch.start
+        while position < batch.stop:
+            if at == len(found) or found[at][0] != position:
+                raise RuntimeError(f"{batch} was leased, and the worker staged {found}")
+            position += found[at][1]
+            at += 1
+
+
+def update_once(worker: Worker, plan: DataPlan) -> float:
+    """Let a worker make an update of the first batch; return its loss. Raise the error of the
+    program or of the worker.
+    """
+    batch = Shard(0, min(plan.batch, plan.order.examples))
+    passes = plan.passes(batch)
+    try:
+        worker.push(plan.lease(batch))
+        worker.fetch(passes)
+        return worker.update(passes, 1)
+    except WorkerFailure as failure:
+        raise failure.cause from failure
+    except tf.errors.OpError:
+        worker.explain(plan.lease(batch))
+        raise
+
+
+def rehearse_updates(workers: Sequence[Worker], plan: DataPlan) -> None:
+    """Let every worker make two updates of the first batch, all workers at a time."""
+    for _ in range(2):
+        with ThreadPoolExecutor(len(workers)) as threads:
+            list(threads.map(lambda worker: update_once(worker, plan), workers))
 
 
 class LaneProgress(Protocol):
@@ -197,6 +367,9 @@ class LaneProgress(Protocol):
 
     @property
     def ledger(self) -> Ledger: ...
+
+    @property
+    def is_updating(self) -> bool: ...
 
 
 class StallDetector:
@@ -214,7 +387,7 @@ class StallDetector:
         ledger = self._lanes.ledger
         steps = self._lanes.steps
         now = self._dog.clock_s
-        if not ledger.given or steps != self._steps:
+        if not self._lanes.is_updating or steps != self._steps:
             self._steps, self._since_s = steps, now
         if now - self._since_s < self._patience * self._dog.limit_s:
             return None
@@ -225,32 +398,15 @@ def describe_stall(ledger: Ledger, steps: int, waited_s: float) -> str:
     """Return the facts about a step that does not return."""
     spans = []
     for shard in ledger.given:
-        start, stop = example_range(ledger, shard)
+        start, stop = shard_ledger.example_range(ledger, shard)
         spans.append(f"{start} .. {stop - 1}")
-    out = ", ".join(spans)
+    count = format_count(sum([shard.size for shard in ledger.given]), "example")
     return (
-        f"no update was applied for {waited_s:.0f} s (since update {steps}), while {len(spans)}"
-        f" batches were out (examples {out}): a step does not return. It is TensorFlow that runs"
-        " the model and loss() inside of it, so there is no Python stack to show; a loop that"
-        " never ends, for instance a tf.while_loop, looks like this."
+        f"no update was applied for {waited_s:.0f} s (since update {steps}), while {count} were"
+        f" out (at the places {format_names(spans, SPANS_NAMED)} of their epoch): a step does not return. It is"
+        " TensorFlow that runs the model and loss() inside of it, so there is no Python stack to"
+        " show; a loop that never ends, for instance a tf.while_loop, looks like this."
     )
-
-
-def missing_tasks(coordinator: Any, cluster: dict[str, list[str]]) -> list[str]:
-    """Return the tasks that have gone: lost by the coordinator, or unreachable at their address.
-
-    The coordinator's view counts because the address of a lost worker may belong to another by now.
-    """
-    return [*lost_workers(coordinator), *unreachable_tasks(cluster)]
-
-
-def lost_workers(coordinator: Any) -> list[str]:
-    """Return the workers that the coordinator knows to be dead. It waits an hour for each."""
-    return [
-        f"worker-{worker.worker_index}"
-        for worker in coordinator._cluster.workers
-        if worker._is_dead_with_error
-    ]
 
 
 def unreachable_tasks(cluster: dict[str, list[str]]) -> list[str]:

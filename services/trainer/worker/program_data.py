@@ -1,11 +1,14 @@
 """Examples from the program, for training, on the worker.
 
-The program's own Python runs in the worker's process, from whatever source it reads. The chief
-traces a step that requests positions start .. stop - 1 through an operation that calls back into
-the Python of the process that executes it. TensorFlow finds the callback by a token in a table of
-the process, so each worker registers its own function under the token that the chief traced. So
-`dataset` may use NumPy, files or a generator, with plain integers, and no example passes through
-the chief.
+The program's own Python runs in the worker's process, from whatever source it reads, so `dataset`
+may use NumPy, files or a generator. No example passes through the chief (`input_pipeline.py`).
+
+    dataset(numbers)         the examples with these numbers (a NumPy array of int64), in this order
+    dataset(start, stop)     the examples start .. stop - 1
+
+The numbers that a worker needs next are in a permuted order (`example_order.py`). From a program
+that reads ranges they are read in as few calls as pay: two ranges are read as one, with the
+examples between them, if reading these takes less time than another call.
 
 Functions given to `map` or `filter` are traced and run without Python, so their errors have an
 operation's name and no line. The graph of the function knows the line of each operation, and
@@ -20,46 +23,155 @@ the program's function that made the dataset.
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from traceback import FrameSummary, StackSummary
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import script_ops
 
+from services.trainer import program_params
 from services.trainer.program import BadProgram, has_function
-from services.trainer.worker import failure_cause
-from services.trainer.worker.watchdog import Watchdog
+from services.trainer.worker.example_order import ExampleOrder, block_size
+from shared.messages import Shuffle
 from shared.text import format_count
 
-TOKEN = "weir_feed"
 SINGLE = (
     "is it batched already? Weir makes the batches: dataset(start, stop) must return single"
     " examples"
 )
-_served: list[Any] = []
 NODE = re.compile(r"\{\{node ([^}]+)\}\}")
+FEW = 32  # examples: enough to show how long each takes
+SHORTEST_S = 1e-5
+READ_BYTES = 32 << 20
+TRIED = 2
 
 
-def serve_batches(program: ModuleType, dog: Watchdog) -> None:
-    """Answer the step's calls in this process. TensorFlow's table holds weak references, so keep
-    one.
+class ReadCosts:
+    """How many examples a program reads in the time of another call of `dataset(start, stop)`.
+
+    Only the way of reading depends on it, never the examples or their order.
     """
 
-    def batch(start: Any, stop: Any) -> list[Any]:
-        with dog.limit(f"dataset({int(start)}, {int(stop)})"):
-            try:
-                arrays = read_batch(program, int(start), int(stop))
-            except Exception as error:
-                raise failure_cause.mark_failure(error, str(program.__file__)) from None
-        dog.use_later_limit()
-        return arrays
+    def __init__(self) -> None:
+        self._gap: int | None = None
+        self._most = 1
 
-    _served.append(batch)
-    script_ops._py_funcs._funcs[TOKEN] = batch
+    def widest_gap(self, program: ModuleType, order: ExampleOrder, wanted: int) -> int:
+        """Return that number, so limited that the examples between `wanted` ones fit in memory."""
+        if self._gap is None:
+            few = min(FEW, order.examples)
+            one_s = min([_seconds_to_read(program, 1) for _ in range(TRIED)])
+            few_s = min([_seconds_to_read(program, few) for _ in range(TRIED)])
+            each_s = max(few_s - one_s, SHORTEST_S) / few
+            self._gap = int(one_s / each_s)
+            self._most = READ_BYTES // example_bytes(range_dataset(program, 0, 1).element_spec)
+        return min(self._gap, self._most // wanted)
+
+
+def _seconds_to_read(program: ModuleType, count: int) -> float:
+    began = time.monotonic()
+    program_batch(program, 0, count)
+    return time.monotonic() - began
+
+
+def example_bytes(spec: Any) -> int:
+    """Return the bytes of an example of this structure; dimensions that are not known count as
+    one.
+    """
+    total = 0
+    for leaf in tf.nest.flatten(spec):
+        shape = leaf.shape if leaf.shape.rank else []
+        total += math.prod([size or 1 for size in shape]) * (leaf.dtype.size or 8)
+    return max(total, 1)
+
+
+def takes_numbers(program: ModuleType) -> bool:
+    """Return whether the program has `dataset(numbers)`; otherwise it has `dataset(start, stop)`."""
+    signature = program_params.signature_of(program.dataset)
+    return program_params.argument_count("dataset", signature) == 1
+
+
+def example_order(program: ModuleType, examples: int, shuffle: Shuffle | None) -> ExampleOrder:
+    """Return the order of a job's examples. `shuffle` absent: the order of the numbers."""
+    if shuffle is None or not shuffle.on:
+        return ExampleOrder(examples)
+    block = 1 if takes_numbers(program) else block_size(examples)
+    return ExampleOrder(examples, shuffle.seed, block)
+
+
+def lease_dataset(
+    program: ModuleType, order: ExampleOrder, start: int, stop: int, costs: ReadCosts
+) -> Any:
+    """Return the dataset of the examples at these positions, in this order.
+
+    Raise `BadProgram` if the program gives fewer or more.
+    """
+    numbers = order.numbers(start, stop)
+    if takes_numbers(program):
+        made = check_elements(
+            program, program.dataset(numbers), "dataset(numbers)", program.dataset
+        )
+        return _with_length(made, len(numbers))
+    if order.seed is None:
+        first = int(numbers[0])
+        return _with_length(range_dataset(program, first, first + len(numbers)), len(numbers))
+    ranges = _covering_ranges(np.sort(numbers), costs.widest_gap(program, order, len(numbers)))
+    return tf.data.Dataset.from_tensor_slices(_read_chosen(program, numbers, ranges))
+
+
+def lease_name(program: ModuleType, order: ExampleOrder, start: int, stop: int) -> str:
+    """Return the call that gives a lease, as text."""
+    if takes_numbers(program):
+        return "dataset(numbers)"
+    numbers = order.numbers(start, stop)
+    if order.seed is None:
+        return f"dataset({numbers[0]}, {numbers[-1] + 1})"
+    return f"dataset(), called for {len(numbers)} numbers from {min(numbers)} to {max(numbers)},"
+
+
+def _with_length(dataset: Any, length: int) -> Any:
+    """Return the dataset with an error if it has more or fewer elements."""
+    return dataset.apply(tf.data.experimental.assert_cardinality(length))
+
+
+def _covering_ranges(ordered: Any, gap: int) -> list[tuple[int, int]]:
+    """Return ranges (start, stop) that contain these ordered numbers; ranges with at most `gap`
+    examples between them are one.
+    """
+    breaks = np.flatnonzero(np.diff(ordered) > gap + 1)
+    starts = ordered[np.concatenate([[0], breaks + 1])]
+    stops = ordered[np.concatenate([breaks, [len(ordered) - 1]])] + 1
+    return [(int(start), int(stop)) for start, stop in zip(starts, stops, strict=True)]
+
+
+def _read_chosen(program: ModuleType, numbers: Any, ranges: list[tuple[int, int]]) -> Any:
+    """Return the examples with these numbers, stacked, from ranges that contain them."""
+    parts = [program_batch(program, *each) for each in ranges]
+    held = np.concatenate([np.arange(*each) for each in ranges])
+    rows = np.searchsorted(held, numbers)
+    return tf.nest.map_structure(lambda *each: tf.gather(tf.concat(each, 0), rows), *parts)
+
+
+def read_examples(program: ModuleType, numbers: Any) -> None:
+    """Read the examples with these numbers, and raise the error with its place in the program."""
+    if not takes_numbers(program):
+        for start, stop in _covering_ranges(np.sort(numbers), 0):
+            program_batch(program, start, stop)
+        return
+    made = check_elements(program, program.dataset(numbers), "dataset(numbers)", program.dataset)
+    with locate_errors(made, program.dataset):
+        found = sum(1 for _ in made)
+    if found != len(numbers):
+        raise BadProgram(
+            f"dataset(numbers) gave {format_count(found, 'example')} for {len(numbers)} numbers",
+            program.dataset,
+        )
 
 
 def read_batch(program: ModuleType, start: int, stop: int) -> list[Any]:
@@ -71,13 +183,13 @@ def program_batch(program: ModuleType, start: int, stop: int) -> Any:
     """Return the batch of these examples in the program's own structure. Raise `BadProgram` if any
     is missing.
     """
-    dataset, count = _program_dataset(program, start, stop), stop - start
+    dataset, count = range_dataset(program, start, stop), stop - start
     with locate_errors(dataset, program.dataset):
         batch = next(iter(dataset.batch(count)), None)
     found = 0 if batch is None else len(tf.nest.flatten(batch)[0])
     if found != count:
         raise BadProgram(
-            f"dataset({start}, {stop}) gave {format_count(found, 'example')} instead of {count}"
+            f"{_call_name(program, start, stop)} gave {format_count(found, 'example')} instead of {count}"
             f"{_batched_hint(dataset, found, count)}",
             program.dataset,
         )
@@ -91,15 +203,29 @@ def _batched_hint(dataset: Any, found: int, count: int) -> str:
     return f", of the shapes {_join_shapes(shapes)}: {SINGLE}" if likely else ""
 
 
+def batch_spec(examples: Any) -> Any:
+    """Return the structure of a batch of such examples: shapes with an open first axis, and
+    types.
+    """
+    return tf.nest.map_structure(lambda each: each._batch(None), examples)
+
+
 def element_spec(program: ModuleType, model: Any = None) -> Any:
-    """Return the structure of one batch: shapes with an open first axis, and types.
+    """Return the structure of one batch: shapes with an open first axis, and types. Raise
+    `BadProgram` as `example_spec` does.
+    """
+    return batch_spec(example_spec(program, model))
+
+
+def example_spec(program: ModuleType, model: Any = None) -> Any:
+    """Return the structure of one example: shapes and types.
 
     Raise `BadProgram` if the dataset is batched: every input has one axis more than the model
     takes. Keras itself drops a last axis of 1.
     """
-    spec = _program_dataset(program, 0, 1).batch(1).element_spec
+    spec = range_dataset(program, 0, 1).element_spec
     inputs = spec[0] if isinstance(spec, tuple) else spec
-    given = [leaf.shape for leaf in tf.nest.flatten(inputs)]
+    given = [leaf.shape for leaf in tf.nest.flatten(batch_spec(inputs))]
     taken = [tf.TensorShape(each.shape) for each in getattr(model, "inputs", None) or []]
     if taken and len(given) == len(taken) and all(map(_has_more, given, taken)):
         raise BadProgram(
@@ -125,9 +251,17 @@ def _join_shapes(shapes: Iterable[Any]) -> str:
     return ", ".join(map(str, shapes))
 
 
-def _program_dataset(program: ModuleType, start: int, stop: int) -> Any:
-    made = program.dataset(start, stop)
-    return check_elements(program, made, f"dataset({start}, {stop})", program.dataset)
+def range_dataset(program: ModuleType, start: int, stop: int) -> Any:
+    """Return the program's dataset of the examples start .. stop - 1."""
+    arguments = [np.arange(start, stop)] if takes_numbers(program) else [start, stop]
+    made = program.dataset(*arguments)
+    return check_elements(program, made, _call_name(program, start, stop), program.dataset)
+
+
+def _call_name(program: ModuleType, start: int, stop: int) -> str:
+    if takes_numbers(program):
+        return f"dataset(numbers), for {start} .. {stop - 1},"
+    return f"dataset({start}, {stop})"
 
 
 def check_elements(program: ModuleType, made: Any, by: str, maker: object = None) -> Any:
@@ -144,17 +278,6 @@ def check_elements(program: ModuleType, made: Any, by: str, maker: object = None
         f"{by} has elements {spec}; pairs (inputs, label) are needed, or (inputs, label, weight)",
         maker,
     )
-
-
-def traced_batch(spec: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
-    """Return the batch in the program's own structure, inside a traced step."""
-    leaves = tf.nest.flatten(spec)
-    values = tf.raw_ops.PyFunc(
-        input=[start, stop], token=TOKEN, Tout=[leaf.dtype for leaf in leaves]
-    )
-    for value, leaf in zip(values, leaves, strict=True):
-        value.set_shape([None, *leaf.shape[1:]])
-    return tf.nest.pack_sequence_as(spec, values)
 
 
 @contextmanager

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 
 def largest_first(sizes: Sequence[int], bins: int) -> list[int]:
@@ -68,28 +67,6 @@ class PlacementPlan:
         self._held[place] += max(size, 1)
         if size in self._sizes[self._next :]:
             self._next = self._sizes.index(size, self._next) + 1
-
-
-class Pass(NamedTuple):
-    """Examples start .. stop - 1, and the share of their mean gradient in the update."""
-
-    start: int
-    stop: int
-    share: float
-
-
-def split_passes(batches: Sequence[tuple[int, int]], device_batch_max: int | None) -> list[Pass]:
-    """Return the passes of an update over these batches (start, stop), each of at most
-    `device_batch_max` examples.
-    """
-    passes = []
-    for start, stop in batches:
-        size = stop - start
-        most = device_batch_max or size
-        for first in range(start, stop, most):
-            last = min(first + most, stop)
-            passes.append(Pass(first, last, (last - first) / (size * len(batches))))
-    return passes
 
 
 def has_several_passes(accumulated: int, batch: int, device_batch_max: int | None) -> bool:

@@ -71,19 +71,39 @@ def take_shard(ledger: Ledger, size: int) -> tuple[Ledger, Shard | None]:
     return msgspec.structs.replace(ledger, todo=left, given=(*ledger.given, shard)), shard
 
 
-def mark_applied(ledger: Ledger, shard: Shard) -> Ledger:
-    """Return the ledger after the shard's update. Raise ValueError for a shard that was not given
-    out.
+def mark_applied(ledger: Ledger, part: Shard) -> Ledger:
+    """Return the ledger after an update with these positions, a part of one shard that is out.
+
+    Raise ValueError for positions that were not given out.
     """
-    given = list(ledger.given)
-    given.remove(shard)
-    return msgspec.structs.replace(ledger, given=tuple(given))
+    return msgspec.structs.replace(ledger, given=_without(ledger.given, part))
 
 
-def return_shard(ledger: Ledger, shard: Shard) -> Ledger:
-    """Return the ledger with a shard that was not applied to do again."""
-    returned = mark_applied(ledger, shard)
-    return msgspec.structs.replace(returned, todo=tuple(sorted((*returned.todo, shard))))
+def return_shard(ledger: Ledger, part: Shard) -> Ledger:
+    """Return the ledger with positions that were out and not applied to do again."""
+    returned = mark_applied(ledger, part)
+    return msgspec.structs.replace(returned, todo=_joined(sorted((*returned.todo, part))))
+
+
+def _without(shards: tuple[Shard, ...], part: Shard) -> tuple[Shard, ...]:
+    """Return the shards without this part of one of them."""
+    for at, shard in enumerate(shards):
+        if shard.start <= part.start < part.stop <= shard.stop:
+            sides = (Shard(shard.start, part.start), Shard(part.stop, shard.stop))
+            rest = tuple([side for side in sides if side.size])
+            return shards[:at] + rest + shards[at + 1 :]
+    raise ValueError(f"{part} is not given out")
+
+
+def _joined(shards: list[Shard]) -> tuple[Shard, ...]:
+    """Return sorted shards with those that touch each other as one."""
+    joined: list[Shard] = []
+    for shard in shards:
+        if joined and joined[-1].stop == shard.start:
+            joined[-1] = Shard(joined[-1].start, shard.stop)
+        else:
+            joined.append(shard)
+    return tuple(joined)
 
 
 def settle_ledger(ledger: Ledger) -> Ledger:

@@ -21,11 +21,12 @@ import tensorflow as tf
 
 from services.trainer.program import BadProgram, has_function
 from services.trainer.worker import optimizers, own_step, program_data, step_loss, step_resources
+from services.trainer.worker.input_pipeline import Pipeline
 from services.trainer.worker.own_step import Kind
-from services.trainer.worker.scaling import Pass, PlacementPlan
+from services.trainer.worker.scaling import PlacementPlan
 from shared.messages import ModelProfile
 
-POSITIONS, SHARES = tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.float32)
+PASSES = tf.TensorSpec([], tf.int32)
 
 
 class TrainingCounters(tf.Module):  # type: ignore[misc]
@@ -245,34 +246,28 @@ def _place_variables(
         yield
 
 
-def trace_step(program: ModuleType, strategy: Any, built: BuiltModel, several: bool = False) -> Any:
-    """Return a function of `step_arguments` for `ClusterCoordinator.schedule`; it returns the mean
-    loss.
+def trace_step(
+    program: ModuleType, strategy: Any, built: BuiltModel, pipeline: Pipeline, several: bool = False
+) -> Any:
+    """Return a function of `step_arguments` that makes one update of the passes that are staged
+    next on the worker that runs it; it returns the mean loss.
 
     `several`: updates may have more than one pass.
     """
-    spec = program_data.element_spec(program, built.model)
 
-    @tf.function(input_signature=[POSITIONS, POSITIONS, SHARES])  # type: ignore[untyped-decorator]
-    def step(starts: tf.Tensor, stops: tf.Tensor, shares: tf.Tensor) -> tf.Tensor:
+    @tf.function(input_signature=[PASSES, PASSES])  # type: ignore[untyped-decorator]
+    def step(passes: tf.Tensor, batches: tf.Tensor) -> tf.Tensor:
         if several:
-            return strategy.run(
-                _update_by_passes, args=(program, built, spec, starts, stops, shares)
-            )
-        batch = program_data.traced_batch(spec, starts[0], stops[0])
-        return strategy.run(_update_in_one_pass, args=(program, built, batch, stops[0] - starts[0]))
+            return strategy.run(_update_by_passes, args=(program, built, pipeline, passes, batches))
+        batch, count, _ = pipeline.take()
+        return strategy.run(_update_in_one_pass, args=(program, built, batch, count))
 
     return step
 
 
-def step_arguments(passes: Sequence[Pass]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the traced step's arguments for these passes."""
-    starts, stops, shares = zip(*passes, strict=True)
-    return (
-        tf.constant(starts, tf.int64),
-        tf.constant(stops, tf.int64),
-        tf.constant(shares, tf.float32),
-    )
+def step_arguments(passes: int, batches: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the traced step's arguments for an update of so many passes over so many batches."""
+    return tf.constant(passes, tf.int32), tf.constant(batches, tf.int32)
 
 
 def _update_in_one_pass(
@@ -306,33 +301,37 @@ def _check_resources(program: ModuleType, built: BuiltModel) -> None:
 def _update_by_passes(
     program: ModuleType,
     built: BuiltModel,
-    spec: Any,
-    starts: tf.Tensor,
-    stops: tf.Tensor,
-    shares: tf.Tensor,
+    pipeline: Pipeline,
+    passes: tf.Tensor,
+    batches: tf.Tensor,
 ) -> tf.Tensor:
     scale = optimizers.loss_scale(built.optimizer)
 
-    def one_pass(at: Any) -> tuple[tf.Tensor, list[Any]]:
-        batch = program_data.traced_batch(spec, starts[at], stops[at])
+    def one_pass() -> tuple[tf.Tensor, list[Any], tf.Tensor]:
+        batch, count, batch_count = pipeline.take()
+        share = tf.cast(count / (batch_count * tf.cast(batches, tf.int64)), tf.float32)
         loss, gradients = _loss_and_gradients(program, built, batch, scale)
-        shared = [optimizers.multiply_gradient(each, shares[at]) for each in gradients]
-        return tf.cast(loss, tf.float32) * shares[at], shared
+        shared = [optimizers.multiply_gradient(each, share) for each in gradients]
+        return tf.cast(loss, tf.float32) * share, shared, count
 
     def add_pass(
-        at: tf.Tensor, loss: tf.Tensor, parts: list[tf.Tensor]
-    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        more, found = one_pass(at)
-        return at + 1, loss + more, _add_parts(first, parts, _gradient_parts(found))
+        at: tf.Tensor, loss: tf.Tensor, examples: tf.Tensor, parts: list[tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Any]:
+        more, found, count = one_pass()
+        return (
+            at + 1,
+            loss + more,
+            examples + count,
+            _add_parts(first, parts, _gradient_parts(found)),
+        )
 
-    loss, first = one_pass(0)
-    begin = (tf.constant(1), loss, _gradient_parts(first))
-    shapes = (tf.TensorShape([]), tf.TensorShape([]), _part_shapes(first))
-    count = tf.size(starts)
-    _, loss, parts = tf.while_loop(
-        lambda at, *_: at < count, add_pass, begin, shapes, parallel_iterations=1
+    loss, first, count = one_pass()
+    begin = (tf.constant(1), loss, count, _gradient_parts(first))
+    shapes = (tf.TensorShape([]), tf.TensorShape([]), tf.TensorShape([]), _part_shapes(first))
+    _, loss, examples, parts = tf.while_loop(
+        lambda at, *_: at < passes, add_pass, begin, shapes, parallel_iterations=1
     )
-    _apply_gradients(built, _join_parts(first, parts), scale, tf.reduce_sum(stops - starts))
+    _apply_gradients(built, _join_parts(first, parts), scale, examples)
     _check_resources(program, built)
     return loss
 

@@ -9,10 +9,15 @@ connect to one cluster only.
 import json
 import sys
 
-import tensorflow as tf
-
-from services.trainer.worker import program_data, scaling, shard_ledger, training_step
+from services.trainer.worker import (
+    input_pipeline,
+    program_data,
+    remote_worker,
+    shard_ledger,
+    training_step,
+)
 from services.trainer.worker.checkpoint import Checkpoint
+from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.watchdog import Watchdog
 from tests.trainer.programs.servers import hashes, module_of, places, started
 
@@ -21,19 +26,19 @@ PS, FROM, TO = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 
 module = module_of("counting.py")
 strategy, servers = started(PS)
-coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 built = training_step.build_model(module, strategy, PS)
 whole = Checkpoint(built)
 ledger = shard_ledger.new_ledger(module.examples(), 2) if FROM == "-" else whole.read(FROM)
 restored = hashes(built)
-program_data.serve_batches(module, Watchdog(module.__file__, 60.0, 60.0))
-train = training_step.trace_step(module, strategy, built)
+input_pipeline.serve_leases(module, Watchdog(module.__file__, 60.0, 60.0))
+plan = input_pipeline.DataPlan(ExampleOrder(module.examples()), 16)
+examples = program_data.example_spec(module, built.model)
+(worker,) = remote_worker.trace_workers(module, strategy, built, plan, examples, 1)
 for _ in range(3):
     ledger, shard = shard_ledger.take_shard(ledger, 16)
-    at = training_step.step_arguments(
-        scaling.split_passes([shard_ledger.example_range(ledger, shard)], None)
-    )
-    coordinator.schedule(train, args=at).fetch()
+    worker.push(plan.lease(shard))
+    worker.fetch(1)
+    worker.update(1, 1)
     ledger = shard_ledger.mark_applied(ledger, shard)
 path = f"{TO}/ckpt-{int(built.counters.step)}"
 whole.write(path, ledger)

@@ -16,8 +16,16 @@ import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
 
-from services.trainer.worker import optimizers, program_data, scaling, shard_ledger, training_step
+from services.trainer.worker import (
+    input_pipeline,
+    optimizers,
+    program_data,
+    remote_worker,
+    shard_ledger,
+    training_step,
+)
 from services.trainer.worker.checkpoint import Checkpoint
+from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.lanes import Lanes
 from services.trainer.worker.watchdog import Watchdog
 from tests.trainer.programs.servers import started
@@ -31,7 +39,6 @@ spoilt = images.copy()
 spoilt[5 * BATCH + 3, 0] = np.inf  # one number of the sixth batch
 words = (digits.data[order, :12]).astype("int64")
 strategy, servers = started(3, workers=2)
-coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 fed = []
 
@@ -114,7 +121,6 @@ def program_of(case):
     inputs = case.inputs
 
     def dataset(start, stop):
-        fed.append(stop - start)
         return tf.data.Dataset.from_tensor_slices((inputs[start:stop], labels[start:stop]))
 
     def loss(labels, outputs):
@@ -147,21 +153,35 @@ def case_of(optimizer, model=net, inputs=images, most=None, share=1.0, fits=None
     )
 
 
-def trained(case, lanes, weights=None):
+def recording(fetch):
+    """The same, and the examples of each pass go to `fed`."""
+
+    def recorded(passes):
+        staged = fetch(passes)
+        fed.extend(each.size for each in staged)
+        return staged
+
+    return recorded
+
+
+def trained(case, workers, weights=None):
     """The model and its optimizer, trained as a chief does it."""
     program = getattr(case, "program", None) or program_of(case)
-    program_data.serve_batches(program, Watchdog(__file__, 60.0, 60.0))
+    input_pipeline.serve_leases(program, Watchdog(__file__, 60.0, 60.0))
     built = training_step.build_model(program, strategy, 1)
     if weights is not None:
         built.model.set_weights(weights)
     optimizers.scale_schedules(built.optimizer, case.share)
     optimizers.set_rates(built.optimizer, optimizers.program_rates(built.optimizer), case.share)
     batches = optimizers.accumulated_batches(built.optimizer)
-    several = scaling.has_several_passes(batches, BATCH, case.most)
-    traced = training_step.trace_step(program, strategy, built, several).get_concrete_function()
-    inbox = queue.Queue()
+    plan = input_pipeline.DataPlan(ExampleOrder(EXAMPLES), BATCH, case.most, batches)
+    examples = program_data.example_spec(program, built.model)
+    remote = remote_worker.trace_workers(program, strategy, built, plan, examples, workers)
     fed.clear()
-    running = Lanes(coordinator, traced, BATCH, lanes, inbox, batches, case.most)
+    for worker in remote:
+        worker.fetch = recording(worker.fetch)
+    inbox = queue.Queue()
+    running = Lanes(remote, plan, inbox)
     running.start(shard_ledger.new_ledger(EXAMPLES, case.epochs), 0)
     while (word := inbox.get(timeout=120)) != "finished":
         if isinstance(word, Exception):
@@ -223,9 +243,9 @@ def compared(case):
 
 
 def together(case):
-    """Two asynchronous workers with two lanes each; beside it what one process reaches."""
+    """Two asynchronous workers; beside it what one process reaches."""
     alone, _ = fitted(case)
-    built, lanes = trained(case, 4)
+    built, lanes = trained(case, 2)
     plain = case.model()
     plain.set_weights(built.model.get_weights())
     counted = [int(built.counters.step), int(built.counters.applied), lanes.ledger.applied]

@@ -1,10 +1,11 @@
 """A training program that counts, on a ps and in the same step as the gradient, how often each
 example is applied.
 
-The worker waits COUNTING_PACE's content in seconds before each batch (a file, so that a test may
-change its mind).
+The worker waits COUNTING_PACE's content in seconds for each 16 examples that it reads (a file, so
+that a test may change its mind).
 """
 
+import math
 import os
 import time
 from pathlib import Path
@@ -57,7 +58,7 @@ def examples():
 
 def dataset(start, stop):
     if _pace and stop - start > 1:
-        time.sleep(float(Path(_pace).read_text()))
+        time.sleep(float(Path(_pace).read_text()) * math.ceil((stop - start) / 16))
     features = _inputs[start:stop]
     labels = features.sum(axis=1, keepdims=True)
     return tf.data.Dataset.from_tensor_slices(((np.arange(start, stop), features), labels))

@@ -8,8 +8,16 @@ import sys
 
 import tensorflow as tf
 
-from services.trainer.worker import checkpoint, program_data, scaling, shard_ledger, training_step
+from services.trainer.worker import (
+    checkpoint,
+    input_pipeline,
+    program_data,
+    remote_worker,
+    shard_ledger,
+    training_step,
+)
 from services.trainer.worker.checkpoint import Checkpoint
+from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.watchdog import Watchdog
 from shared.checkpoints import CommitMark
 from tests.trainer.programs.servers import hashes, module_of, started
@@ -38,21 +46,21 @@ def refused(path):
 
 module = module_of("counting.py")
 strategy, servers = started(2)
-coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 built = training_step.build_model(module, strategy, 2)
 whole = Checkpoint(built)
-program_data.serve_batches(module, Watchdog(module.__file__, 60.0, 60.0))
-train = training_step.trace_step(module, strategy, built)
+input_pipeline.serve_leases(module, Watchdog(module.__file__, 60.0, 60.0))
+plan = input_pipeline.DataPlan(ExampleOrder(module.examples()), 16)
+examples = program_data.example_spec(module, built.model)
+(worker,) = remote_worker.trace_workers(module, strategy, built, plan, examples, 1)
 ledger = shard_ledger.new_ledger(module.examples(), 3)
 
 
 def trained(ledger, steps):
     for _ in range(steps):
         ledger, shard = shard_ledger.take_shard(ledger, 16)
-        at = training_step.step_arguments(
-            scaling.split_passes([shard_ledger.example_range(ledger, shard)], None)
-        )
-        coordinator.schedule(train, args=at).fetch()
+        worker.push(plan.lease(shard))
+        worker.fetch(1)
+        worker.update(1, 1)
         ledger = shard_ledger.mark_applied(ledger, shard)
     return ledger
 

@@ -20,13 +20,17 @@ import tensorflow as tf
 from services.trainer.protocol import Assignment, Begin, ContinueTraining, Drain, SaveNow
 from services.trainer.worker import optimizers, shard_ledger, training_step
 from services.trainer.worker.chief import Chief, last_applied_s, pause_between
+from services.trainer.worker.example_order import ExampleOrder
+from services.trainer.worker.input_pipeline import DataPlan
 from services.trainer.worker.lanes import Lanes
+from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.saving import Draft
 from services.trainer.worker.shard_ledger import Shard
 from services.trainer.worker.training_step import TrainingCounters
 from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Resources
 from tests.trainer.builders import request
+from tests.trainer.worker.fake_worker import FakeWorker
 
 
 @pytest.mark.parametrize(
@@ -95,40 +99,26 @@ def test_the_time_of_the_first_update_is_not_overwritten() -> None:
 
 
 BATCH = 16
+PLAN = DataPlan(ExampleOrder(64), BATCH)
 
 
-class Applied:
-    def fetch(self) -> float:
-        return 1.0
+class LosesWorker(FakeWorker):
+    """It makes two updates, then it is lost once the test allows it."""
 
-
-class Lost:
-    """A batch whose worker is dead."""
-
-    def __init__(self, waited_for: threading.Semaphore) -> None:
-        self.waited_for = waited_for
-
-    def fetch(self) -> float:
-        self.waited_for.release()
-        threading.Event().wait()
-        raise AssertionError
-
-
-class Workers:
-    """They apply two batches, then the last of them dies. `starts`: the first example of each
-    batch, in order.
-    """
-
-    def __init__(self) -> None:
-        self.numbers, self.lost, self.starts = (
+    def __init__(self, plan: DataPlan) -> None:
+        super().__init__(plan)
+        self.numbers, self.begun, self.may_die = (
             itertools.count(),
-            threading.Semaphore(0),
-            list[int](),
+            threading.Event(),
+            threading.Event(),
         )
 
-    def schedule(self, fn: object, args: Any = None) -> Applied | Lost:
-        self.starts.append(int(args[0][0]))
-        return Applied() if next(self.numbers) < 2 else Lost(self.lost)
+    def update(self, passes: int, batches: int) -> float:
+        if next(self.numbers) < 2:
+            return super().update(passes, batches)
+        self.begun.set()
+        assert self.may_die.wait(60)
+        raise WorkerFailure(tf.errors.UnavailableError(None, None, "gone"), lost=True)
 
 
 class Saves:
@@ -150,8 +140,8 @@ class Saves:
     save_in_background = save_and_wait
 
 
-def chief_of(folder: Path, workers: Workers, saves: Saves, lanes: int) -> Chief:
-    """A chief that is prepared, with workers and saves that are played."""
+def chief_of(folder: Path, worker: FakeWorker, saves: Saves) -> Chief:
+    """A chief that is prepared, with a worker and saves that are played."""
     program: Any = SimpleNamespace(
         model=lambda: keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)]),
         optimizer=lambda: keras.optimizers.SGD(0.1),
@@ -175,18 +165,17 @@ def chief_of(folder: Path, workers: Workers, saves: Saves, lanes: int) -> Chief:
     made.rates = optimizers.program_rates(made.built.optimizer)
     made.checkpoint, made.saving = None, saves
     made.ledger = shard_ledger.new_ledger(64, 3)
-    made.lanes = Lanes(workers, None, BATCH, lanes, inbox)
+    made.lanes = Lanes([worker], PLAN, inbox)
     return made  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("occasion", ["drain", "save now", "the interval"])
 def test_a_checkpoint_stores_batches_in_flight_as_not_done(tmp_path: Path, occasion: str) -> None:
-    workers, saves = Workers(), Saves()
-    chief = chief_of(tmp_path, workers, saves, lanes=2)
+    worker, saves = LosesWorker(PLAN), Saves()
+    chief = chief_of(tmp_path, worker, saves)
     chief.begin(Begin())
-    for _ in range(2):
-        assert workers.lost.acquire(timeout=10), "two batches are not out"
-    chief.lanes.no_worker_left = lambda: True
+    assert worker.begun.wait(10), "no batch is out"
+    worker.may_die.set()
     if occasion == "the interval":
         saves.due_s = time.monotonic()
     for word in {"drain": [Drain(successor=2), ContinueTraining()], "save now": [SaveNow()]}.get(
@@ -206,13 +195,13 @@ def test_a_checkpoint_stores_batches_in_flight_as_not_done(tmp_path: Path, occas
 def test_a_restored_ledger_hands_out_batches_in_flight_first(
     tmp_path: Path,
 ) -> None:
-    workers = Workers()
-    chief = chief_of(tmp_path, workers, Saves(), lanes=1)
+    worker = LosesWorker(PLAN)
+    chief = chief_of(tmp_path, worker, Saves())
     chief.ledger, shard = shard_ledger.take_shard(chief.ledger, BATCH)
     assert shard == Shard(0, BATCH)
 
     chief.begin(Begin())
 
-    assert workers.starts[0] == 0, "the batch that was out is left out"
-    chief.lanes.no_worker_left = lambda: True
+    assert worker.updates[0] == [(0, BATCH)], "the batch that was out is left out"
+    worker.may_die.set()
     chief.lanes.drain()

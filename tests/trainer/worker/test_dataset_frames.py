@@ -128,8 +128,14 @@ def test_an_ambiguous_failure_has_the_line_of_the_dataset(load: Load, text: str,
     assert told(module).startswith(f"net.py:{line_of(module, 'def dataset')}: {says}")
 
 
+MODEL = """
+def model():
+    return tf.keras.Sequential([tf.keras.layers.Input(()), tf.keras.layers.Reshape((1,))])
+"""
+
+
 def test_a_failed_evaluation_operation_has_its_line(load: Load) -> None:
-    module = load(f"{MAPPED}\n\ndef evaluation():\n    return dataset(0, 4)\n")
+    module = load(f"{MAPPED}\n\ndef evaluation():\n    return dataset(0, 4)\n\n{MODEL}")
 
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         evaluation.try_evaluation(module, Watchdog(str(module.__file__), 60.0, 60.0))

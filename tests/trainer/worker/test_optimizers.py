@@ -38,6 +38,8 @@ def model():
 
 
 def loss(labels, outputs):
+    if not tf.executing_eagerly():
+        tf.debugging.assert_less_equal(tf.shape(labels)[0], {most}, "too many examples at once")
     return outputs  # its gradient is one, whatever the weights are
 
 
@@ -47,7 +49,6 @@ def examples():
 
 def dataset(start, stop):
     time.sleep({wait_s})
-    assert stop - start <= {most}, f"{{stop - start}} examples at once"
     ones = np.ones((stop - start, 4), "float32")
     return tf.data.Dataset.from_tensor_slices((ones, ones[:, :1]))
 

@@ -13,7 +13,8 @@ import pytest
 import tensorflow as tf
 
 from services.trainer.program import BadProgram
-from services.trainer.worker import own_step, step_loss, training_step
+from services.trainer.worker import own_step, program_data, step_loss, training_step
+from services.trainer.worker.input_pipeline import Pipeline
 
 
 def net() -> Any:
@@ -53,7 +54,8 @@ def built(asked: Any) -> training_step.BuiltModel:
 
 def traced(asked: Any) -> Any:
     strategy = tf.distribute.get_strategy()
-    made = training_step.trace_step(asked, strategy, built(asked))
+    pipeline = Pipeline(program_data.example_spec(asked), 32, None)
+    made = training_step.trace_step(asked, strategy, built(asked), pipeline)
     return made.get_concrete_function()
 
 

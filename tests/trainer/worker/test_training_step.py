@@ -15,7 +15,8 @@ import pytest
 import tensorflow as tf
 
 from services.trainer.program import BadProgram
-from services.trainer.worker import training_step
+from services.trainer.worker import program_data, training_step
+from services.trainer.worker.input_pipeline import Pipeline
 
 
 def program(**functions: Any) -> Any:
@@ -93,7 +94,8 @@ def test_an_update_is_counted_after_every_weight_is_updated(
     strategy = tf.distribute.get_strategy()
     made = program_test_step(optimizer)
     built = training_step.build_model(made, strategy, 1)
-    graph = training_step.trace_step(made, strategy, built).get_concrete_function().graph
+    pipeline = Pipeline(program_data.example_spec(made, built.model), 4, None)
+    graph = training_step.trace_step(made, strategy, built, pipeline).get_concrete_function().graph
 
     counts = writes(graph, built.counters.applied.handle) | writes(
         graph, built.counters.step.handle

@@ -1,0 +1,111 @@
+"""Calls of one worker by the chief: each runs a traced function on the worker and waits for it.
+
+`ClusterCoordinator.schedule` gives a function to whichever worker is free. Here a worker has staged
+the batches of its own updates, so the chief has to say which worker it means.
+
+A failed call is one of three: the worker is lost (no pod starts again at its address, so this is
+final), something between worker and ps failed for a moment, or the program is at fault.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.distribute.coordinator import cluster_coordinator
+from tensorflow.python.eager import context, executor
+
+from services.trainer.worker import scaling, training_step
+from services.trainer.worker.input_pipeline import DataPlan, Lease, Pipeline, StagedPass
+from services.trainer.worker.training_step import BuiltModel
+
+PS_NAME = "/job:ps"
+TASK_NAME = "/job:"
+
+
+class WorkerFailure(Exception):
+    """A worker did not do a call, for no fault of the program. `lost`: it never will again."""
+
+    def __init__(self, cause: Exception, lost: bool) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.lost = lost
+
+
+def trace_workers(
+    program: ModuleType,
+    strategy: Any,
+    built: BuiltModel,
+    plan: DataPlan,
+    examples: Any,
+    count: int,
+) -> list[RemoteWorker]:
+    """Trace the functions that workers run, and return so many workers. `examples`: the structure
+    of an example.
+    """
+    is_cut = plan.most is not None and plan.most < plan.batch
+    training_step.check_passes(program, built, is_cut)
+    pipeline = Pipeline(examples, plan.batch, plan.most)
+    several = scaling.has_several_passes(plan.accumulated, plan.batch, plan.most)
+    traced = training_step.trace_step(program, strategy, built, pipeline, several)
+    step = traced.get_concrete_function()
+    return [RemoteWorker(index, pipeline, step) for index in range(count)]
+
+
+class RemoteWorker:
+    """One worker of the cluster. Reading and updates have a stream of calls each, so that neither
+    waits for the other.
+    """
+
+    def __init__(self, index: int, pipeline: Pipeline, step: Any) -> None:
+        self.name = f"worker-{index}"
+        self._device = f"/job:worker/replica:0/task:{index}/device:CPU:0"
+        self._pipeline = pipeline
+        self.step = step
+        self._reading = executor.new_executor(enable_async=False)
+        self._updating = executor.new_executor(enable_async=False)
+        self._opened = False
+
+    def push(self, lease: Lease) -> None:
+        if not self._opened:
+            self._call(self._reading, self._pipeline.open)
+            self._opened = True
+        self._call(self._reading, self._pipeline.push, tf.constant([lease], tf.int64))
+
+    def fetch(self, passes: int) -> list[StagedPass]:
+        rows = self._call(self._reading, self._pipeline.fetch, tf.constant(passes, tf.int32))
+        return [StagedPass(*row) for row in rows.tolist()]
+
+    def update(self, passes: int, batches: int) -> float:
+        arguments = training_step.step_arguments(passes, batches)
+        return float(self._call(self._updating, self.step, *arguments))
+
+    def clear(self) -> None:
+        self._call(self._reading, self._pipeline.clear)
+        self._opened = False
+
+    def explain(self, lease: Lease) -> None:
+        self._call(self._reading, self._pipeline.explain, tf.constant(lease, tf.int64))
+
+    def _call(self, stream: Any, function: Any, *arguments: tf.Tensor) -> Any:
+        """Run a function on the worker and return its result as a NumPy value."""
+        try:
+            with tf.device(self._device), context.executor_scope(stream):
+                return function(*arguments).numpy()
+        except tf.errors.OpError as error:
+            failure = classify_error(error)
+            if failure is None:
+                raise
+            raise failure from error
+
+
+def classify_error(error: Any) -> WorkerFailure | None:
+    """Return the failure of the worker or the network; None: the program is at fault."""
+    if cluster_coordinator._is_ps_failure(error):
+        return WorkerFailure(error, lost=False)
+    if cluster_coordinator._is_worker_failure(error):
+        return WorkerFailure(error, lost=True)
+    if isinstance(error, tf.errors.CancelledError) and TASK_NAME in str(error):
+        return WorkerFailure(error, lost=False)  # it follows from another task's failure
+    return None

@@ -1,0 +1,112 @@
+"""Which examples reach the updates, with every form of data; all tasks live in this process.
+
+Prints, as JSON: for each case the number of times that each example was applied, by the ps, after
+two epochs; the numbers in the order of their application (one worker); and the calls of `dataset`.
+"""
+
+import json
+import queue
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import tensorflow as tf
+
+from services.trainer.worker import (
+    input_pipeline,
+    program_data,
+    remote_worker,
+    shard_ledger,
+    training_step,
+)
+from services.trainer.worker.lanes import Lanes
+from services.trainer.worker.watchdog import Watchdog
+from shared.messages import Shuffle
+from tests.trainer.programs import counting
+from tests.trainer.programs.servers import started
+
+EXAMPLES, BATCH, EPOCHS, WORKERS = counting.EXAMPLES, 16, 2, 2
+strategy, servers = started(1, WORKERS)
+calls = []
+table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
+table.insert(tf.range(EXAMPLES, dtype=tf.int64), tf.range(EXAMPLES, dtype=tf.int64))
+
+
+def read(numbers):
+    calls.append(len(numbers))
+    features = counting._inputs[numbers]
+    parts = (np.asarray(numbers, np.int64), features), features.sum(axis=1, keepdims=True)
+    return tf.data.Dataset.from_tensor_slices(parts)
+
+
+def generated(numbers):
+    def elements():
+        for number in numbers:
+            features = counting._inputs[number]
+            yield (number, features), features.sum(keepdims=True)
+
+    calls.append(len(numbers))
+    spec = ((tf.TensorSpec([], tf.int64), tf.TensorSpec([4])), tf.TensorSpec([1]))
+    return tf.data.Dataset.from_generator(elements, output_signature=spec)
+
+
+def looked_up(numbers):
+    return read(numbers).map(lambda x, y: ((tf.ensure_shape(table.lookup(x[0]), []), x[1]), y))
+
+
+def by_range(make):
+    return lambda start, stop: make(np.arange(start, stop))
+
+
+def by_numbers(make):
+    return lambda numbers: make(numbers)
+
+
+CASES = {
+    "range": (by_range(read), Shuffle(on=False), {}),
+    "shuffled range": (by_range(read), Shuffle(seed=3), {}),
+    "numbers": (by_numbers(read), Shuffle(on=False), {}),
+    "shuffled numbers": (by_numbers(read), Shuffle(seed=3), {}),
+    "passes": (by_numbers(read), Shuffle(seed=3), {"most": 5, "accumulated": 3}),
+    "generator": (by_numbers(generated), Shuffle(seed=3), {}),
+    "table": (by_numbers(looked_up), Shuffle(seed=3), {}),
+}
+
+
+def trained(make, shuffle, fields, workers):
+    program = SimpleNamespace(
+        __file__=__file__,
+        model=counting.model,
+        optimizer=counting.optimizer,
+        loss=counting.loss,
+        examples=counting.examples,
+        dataset=make,
+    )
+    input_pipeline.serve_leases(program, Watchdog(__file__, 60.0, 60.0))
+    built = training_step.build_model(program, strategy, 1)
+    order = program_data.example_order(program, EXAMPLES, shuffle)
+    plan = input_pipeline.DataPlan(order, BATCH, **fields)
+    examples = program_data.example_spec(program, built.model)
+    remote = remote_worker.trace_workers(program, strategy, built, plan, examples, workers)
+    calls.clear()
+    inbox = queue.Queue()
+    lanes = Lanes(remote, plan, inbox)
+    lanes.start(shard_ledger.new_ledger(EXAMPLES, EPOCHS), 0)
+    while (word := inbox.get(timeout=120)) != "finished":
+        if isinstance(word, Exception):
+            raise word
+    lanes.drain()
+    (counts,) = (v.numpy() for v in built.model.variables if "counts" in v.path)
+    return {
+        "counts": sorted(set(counts.tolist())),
+        "applied": int(built.counters.applied),
+        "steps": lanes.steps,
+        "calls": len(calls),
+    }
+
+
+print(
+    json.dumps({name: trained(*case, WORKERS) for name, case in CASES.items()}),
+    flush=True,
+)
+sys.stdout.flush()

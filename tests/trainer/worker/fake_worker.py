@@ -1,0 +1,52 @@
+"""A worker without a process, for tests of lanes and of the chief."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import tensorflow as tf
+
+from services.trainer.worker.input_pipeline import DataPlan, Lease, StagedPass
+from services.trainer.worker.shard_ledger import Shard
+
+
+class FakeWorker:
+    """Reads and trains in no time. `updates`: the positions of each pass of each update; `leases`:
+    the examples of each lease; `read_ms`: what it says that reading one took.
+    """
+
+    read_ms = 0
+
+    def __init__(self, plan: DataPlan, name: str = "worker-0") -> None:
+        self.plan, self.name = plan, name
+        self.leased: deque[StagedPass] = deque()
+        self.staged: deque[StagedPass] = deque()
+        self.updates: list[list[tuple[int, int]]] = []
+        self.leases: list[int] = []
+        self.cleared = 0
+
+    def push(self, lease: Lease) -> None:
+        self.leases.append(lease.stop - lease.start)
+        for batch in self.plan.cut(Shard(lease.start, lease.stop)):
+            most = self.plan.most or batch.size
+            for start in range(batch.start, batch.stop, most):
+                size = min(most, batch.stop - start)
+                self.leased.append(StagedPass(start, size, batch.size, self.read_ms))
+
+    def fetch(self, passes: int) -> list[StagedPass]:
+        found = [self.leased.popleft() for _ in range(passes)]
+        self.staged += found
+        return found
+
+    def update(self, passes: int, batches: int) -> float:
+        taken = [self.staged.popleft() for _ in range(passes)]
+        self.updates.append([(each.position, each.position + each.size) for each in taken])
+        return 1.0
+
+    def clear(self) -> None:
+        self.leased.clear()
+        self.staged.clear()
+        self.cleared += 1
+
+    def explain(self, lease: Lease) -> None:
+        raise tf.errors.InvalidArgumentError(None, None, f"example {lease.start} is bad")

@@ -1,0 +1,82 @@
+"""The order of examples: a permutation of each epoch, the same whatever happened before."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.trainer.worker import shard_ledger
+from services.trainer.worker.example_order import ExampleOrder, block_size, permute
+from services.trainer.worker.shard_ledger import Ledger
+
+SEEDS = st.integers(0, 2**53)
+
+
+@given(st.integers(1, 5_000), SEEDS, st.integers(0, 10**9))
+def test_every_epoch_is_a_permutation(count: int, seed: int, epoch: int) -> None:
+    order = ExampleOrder(count, seed, block_size(count))
+    numbers = order.numbers(epoch * count, (epoch + 1) * count)
+    assert sorted(numbers.tolist()) == list(range(count))
+
+
+@given(st.integers(1, 100_000), st.integers(0, 2**64 - 1), st.data())
+def test_a_place_is_computed_alone(count: int, key: int, data: st.DataObject) -> None:
+    places = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=20)), np.int64)
+    together = permute(places, count, key)
+    assert together.tolist() == [
+        int(permute(places[n : n + 1], count, key)[0]) for n in range(len(places))
+    ]
+    assert ((together >= 0) & (together < count)).all()
+
+
+def test_two_epochs_of_ten_thousand_numbers_are_not_correlated() -> None:
+    for block in (1, block_size(10_000)):
+        for seed in range(20):
+            order = ExampleOrder(10_000, seed, block)
+            ranks = [np.argsort(order.numbers(e * 10_000, (e + 1) * 10_000)) for e in range(3)]
+            found = np.corrcoef(np.array([*ranks, np.arange(10_000)]))
+            assert np.abs(found[~np.eye(4, dtype=bool)]).max() < 0.05, (block, seed)
+
+
+def test_the_order_is_that_of_this_version_for_ever() -> None:
+    """A job continues under a later version in the middle of an epoch."""
+    assert ExampleOrder(10, 7).numbers(20, 30).tolist() == [4, 8, 5, 9, 2, 0, 3, 6, 7, 1]
+    assert ExampleOrder(100_000, 0, block_size(100_000)).numbers(0, 2).tolist() == [28248, 28249]
+
+
+@pytest.mark.parametrize("examples", [1, 97, 1_000])
+def test_the_order_is_the_same_over_random_histories(examples: int) -> None:
+    """Batches of changing sizes, workers that are lost, and checkpoints that are restored."""
+    order = ExampleOrder(examples, 3, block_size(examples))
+    expected = np.concatenate([order.numbers(e * examples, (e + 1) * examples) for e in range(3)])
+    for seed in range(20):
+        assert (trained(order, 3, random.Random(seed)) == expected).all()
+
+
+def trained(order: ExampleOrder, epochs: int, chance: random.Random) -> np.ndarray:
+    """Return the number that was applied at each position, in a random history."""
+    ledger = shard_ledger.new_ledger(order.examples, epochs)
+    applied = np.full(ledger.total, -1, np.int64)
+    saved: tuple[Ledger, np.ndarray] = (ledger, applied.copy())
+    while not ledger.finished:
+        ledger, shard = shard_ledger.take_shard(ledger, chance.randint(1, 200))
+        what = chance.random()
+        if what < 0.05:
+            ledger, applied = saved[0], saved[1].copy()
+        elif shard is not None and what < 0.2:
+            ledger = shard_ledger.return_shard(ledger, shard)
+        elif shard is not None:
+            assert (applied[shard.start : shard.stop] == -1).all()
+            applied[shard.start : shard.stop] = order.numbers(shard.start, shard.stop)
+            ledger = shard_ledger.mark_applied(ledger, shard)
+        if chance.random() < 0.1:
+            saved = shard_ledger.settle_ledger(ledger), applied.copy()
+    return applied
+
+
+def test_without_a_seed_the_order_is_that_of_the_numbers() -> None:
+    assert ExampleOrder(10).numbers(14, 18).tolist() == [4, 5, 6, 7]

@@ -291,7 +291,7 @@ param_option = option(
     type=PARAM,
     multiple=True,
     metavar="NAME=VALUE",
-    help="a value of `params:` in the job's file, or instead of it; may be repeated",
+    help="a value of `params:`; may be repeated",
 )
 job_argument = argument("job", type=JOB_NAME, metavar="JOB", help="the job's name")
 json_option = flag("--json", help="one JSON object")

@@ -62,13 +62,14 @@ FEWEST_BATCHES, MOST_BATCHES = 4, 64
 
 
 class Lease(NamedTuple):
-    """Positions start .. stop - 1 in an order."""
+    """Positions start .. stop - 1 in an order. `turn`: rises when a worker has to begin anew."""
 
     start: int
     stop: int
     examples: int
     seed: int
     block: int
+    turn: int = 0
 
     @property
     def order(self) -> ExampleOrder:
@@ -100,9 +101,9 @@ class DataPlan(NamedTuple):
         fits = LEASE_BYTES // (self.example_bytes * self.batch)
         return max(min(wanted, share, fits, MOST_BATCHES), 1)
 
-    def lease(self, shard: Shard) -> Lease:
+    def lease(self, shard: Shard, turn: int = 0) -> Lease:
         seed = UNKNOWN_SEED if self.order.seed is None else self.order.seed
-        return Lease(shard.start, shard.stop, self.order.examples, seed, self.order.block)
+        return Lease(shard.start, shard.stop, self.order.examples, seed, self.order.block, turn)
 
     def cut(self, shard: Shard) -> list[Shard]:
         """Return the batches of a lease."""
@@ -122,7 +123,12 @@ class StagedPass(NamedTuple):
     size: int
     batch_size: int
     read_ms: int = 0
-    """The time that Python took for the dataset of its lease."""
+    turn: int = 0
+    """`read_ms`: the time that Python took for the dataset of its lease; `turn`: that lease's."""
+
+
+FIELDS = len(StagedPass._fields)
+TURN = StagedPass._fields.index("turn")
 
 
 # ---------------------------------------------------------------- in the worker's Python
@@ -249,28 +255,40 @@ class Pipeline:
         self._most = most or batch
         self.spec = program_data.batch_spec(examples)
         number = tf.TensorSpec([], tf.int64)
-        self._element = (number, number, number, number, self.spec)
+        self._element = (number, number, number, number, number, self.spec)
         self._types = structure.get_flat_tensor_types(self._element)
         self._shapes = structure.get_flat_tensor_shapes(self._element)
         signature = [tf.TensorSpec([None, ROW.shape[0]], tf.int64)]
         self.open = tf.function(self._open, input_signature=[]).get_concrete_function()
-        self.clear = tf.function(self._clear, input_signature=[]).get_concrete_function()
         self.push = tf.function(self._push, input_signature=signature).get_concrete_function()
         self.fetch = tf.function(
             self._fetch, input_signature=[tf.TensorSpec([], tf.int32)]
         ).get_concrete_function()
         self.explain = tf.function(self._explain, input_signature=[ROW]).get_concrete_function()
 
-    def take(self) -> tuple[Any, tf.Tensor, tf.Tensor]:
-        """Return the next staged batch, its number of examples, and that of the batch that it is a
-        pass of. For a traced step.
+    def take(self, turn: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
+        """Return the next staged batch of this turn, its number of examples, and that of the batch
+        that it is a pass of. For a traced step. What was staged in earlier turns is dropped.
         """
-        values = tf.raw_ops.QueueDequeueV2(handle=self._staged(), component_types=self._types)
+        first = self._dequeue()
+        values = tf.while_loop(
+            lambda *values: values[TURN] != turn,
+            lambda *_: self._dequeue(),
+            first,
+            shape_invariants=self._shapes,
+            parallel_iterations=1,
+        )
         for value, shape in zip(values, self._shapes, strict=True):
             value.set_shape(shape)
         element = structure.from_compatible_tensor_list(self._element, list(values))
-        _, count, batch_count, _, batch = element
+        _, count, batch_count, _, _, batch = element
         return batch, count, batch_count
+
+    def _dequeue(self) -> list[tf.Tensor]:
+        values = tf.raw_ops.QueueDequeueV2(handle=self._staged(), component_types=self._types)
+        for value, shape in zip(values, self._shapes, strict=True):
+            value.set_shape(shape)
+        return list(values)
 
     def _open(self) -> tf.Tensor:
         leases = tf.data.Dataset.range(tf.int64.max).map(self._next_lease)
@@ -278,30 +296,16 @@ class Pipeline:
         tf.raw_ops.MakeIterator(dataset=batches._variant_tensor, iterator=self._iterator())
         return tf.constant(True)
 
-    def _clear(self) -> tf.Tensor:
-        """Drop all leases and staged batches."""
-        for handle, types in ((self._leases(), [ROW.dtype]), (self._staged(), self._types)):
-            left = tf.raw_ops.QueueSizeV2(handle=handle)
-            tf.while_loop(
-                lambda at, left=left: at < left,
-                lambda at, handle=handle, types=types: _drop_one(at, handle, types),
-                [tf.constant(0)],
-                parallel_iterations=1,
-            )
-        return tf.constant(True)
-
     def _next_lease(self, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the first position of the next lease, its dataset as a graph, and how long that
-        took.
-        """
+        """Return the next lease, its dataset as a graph, and how long that took."""
         (row,) = tf.raw_ops.QueueDequeueV2(handle=self._leases(), component_types=[ROW.dtype])
         row.set_shape(ROW.shape)
         graph, took_ms = tf.raw_ops.PyFunc(input=[row], token=TOKEN, Tout=[tf.string, tf.int64])
         graph.set_shape([])
         took_ms.set_shape([])
-        return row[0], graph, took_ms
+        return row, graph, took_ms
 
-    def _lease_passes(self, start: tf.Tensor, graph: tf.Tensor, took_ms: tf.Tensor) -> Any:
+    def _lease_passes(self, row: tf.Tensor, graph: tf.Tensor, took_ms: tf.Tensor) -> Any:
         """Return the dataset of a lease's passes: the fields of `StagedPass`, and the examples."""
         variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
         batches = dataset_ops._VariantDataset(variant, self._examples).batch(self._batch)
@@ -322,9 +326,9 @@ class Pipeline:
         def with_position(position: tf.Tensor, element: Any) -> tuple[Any, Any]:
             batch_count, batch = element
             count = _row_count(batch)
-            return position + count, (position, count, batch_count, took_ms, batch)
+            return position + count, (position, count, batch_count, took_ms, row[-1], batch)
 
-        return passes.scan(start, with_position)
+        return passes.scan(row[0], with_position)
 
     def _explain(self, row: tf.Tensor) -> tf.Tensor:
         (done,) = tf.raw_ops.PyFunc(input=[row], token=EXPLAIN_TOKEN, Tout=[tf.bool])
@@ -342,9 +346,9 @@ class Pipeline:
                 iterator=self._iterator(), output_types=self._types, output_shapes=self._shapes
             )
             tf.raw_ops.QueueEnqueueV2(handle=self._staged(), components=values)
-            return at + 1, rows.write(at, tf.stack(values[:4]))
+            return at + 1, rows.write(at, tf.stack(values[:FIELDS]))
 
-        rows = tf.TensorArray(tf.int64, size=count, element_shape=[4])
+        rows = tf.TensorArray(tf.int64, size=count, element_shape=[FIELDS])
         begin = (tf.constant(0), rows)
         _, rows = tf.while_loop(lambda at, _: at < count, stage, begin, parallel_iterations=1)
         return rows.stack()
@@ -368,9 +372,3 @@ class Pipeline:
         return tf.raw_ops.FIFOQueueV2(
             component_types=self._types, shared_name=f"{STAGED}_{self._number}"
         )
-
-
-def _drop_one(at: tf.Tensor, handle: tf.Tensor, types: list[Any]) -> tf.Tensor:
-    values = tf.raw_ops.QueueDequeueV2(handle=handle, component_types=types)
-    with tf.control_dependencies(values):
-        return at + 1

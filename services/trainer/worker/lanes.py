@@ -67,11 +67,10 @@ class Worker(Protocol):
     def fetch(self, passes: int) -> list[StagedPass]:
         """Stage so many passes, in the order of the leases."""
 
-    def update(self, passes: int, batches: int) -> float:
-        """Make an update of the passes that were staged first; return its mean loss."""
-
-    def clear(self) -> None:
-        """Drop everything that is leased or staged."""
+    def update(self, passes: int, batches: int, turn: int = 0) -> float:
+        """Make an update of the passes of this turn that were staged first; return its mean
+        loss.
+        """
 
     def explain(self, lease: Lease) -> None:
         """Raise the error that reading this lease makes, with its line; return if it makes
@@ -93,7 +92,7 @@ class _Lane:
         self.lost = False
         self.failures = 0
         self.turn = 0
-        """Rises when everything is dropped. What a call brings that began before is void."""
+        """Rises when everything is dropped. What was leased before is read and staged, but void."""
 
     def set_lease_size(self, read_ms: int) -> None:
         """Make leases so long that their datasets take Python about `READ_MS`. The first one is
@@ -240,11 +239,14 @@ class Lanes:
         if shard is None:
             return None
         lane.pending += self._plan.cut(shard)
-        return self._plan.lease(shard)
+        return self._plan.lease(shard, lane.turn)
 
     def _stage(self, lane: _Lane, batches: Sequence[Shard], turn: int) -> None:
-        passes = sum([self._plan.passes(batch) for batch in batches])
-        staged = lane.worker.fetch(passes)
+        wanted = sum([self._plan.passes(batch) for batch in batches])
+        staged: list[StagedPass] = []
+        while len(staged) < wanted:
+            found = lane.worker.fetch(wanted - len(staged))
+            staged += [each for each in found if each.turn == turn]
         with self._changed:
             if lane.turn != turn:
                 return
@@ -272,7 +274,7 @@ class Lanes:
             self._changed.notify_all()
         passes = sum([self._plan.passes(batch) for batch in batches])
         try:
-            loss = lane.worker.update(passes, len(batches))
+            loss = lane.worker.update(passes, len(batches), turn)
         except WorkerFailure as failure:
             self._handle_failure(lane, failure, turn)
         else:
@@ -311,8 +313,6 @@ class Lanes:
             for batch in lane.drop_all():
                 self.ledger = shard_ledger.return_shard(self.ledger, batch)
             self._changed.notify_all()
-        if not failure.lost:
-            lane.worker.clear()
 
     def _post_once(self, key: str, word: object) -> None:
         with self._changed:

@@ -77,13 +77,9 @@ class RemoteWorker:
         rows = self._call(self._reading, self._pipeline.fetch, tf.constant(passes, tf.int32))
         return [StagedPass(*row) for row in rows.tolist()]
 
-    def update(self, passes: int, batches: int) -> float:
-        arguments = training_step.step_arguments(passes, batches)
+    def update(self, passes: int, batches: int, turn: int = 0) -> float:
+        arguments = training_step.step_arguments(passes, batches, turn)
         return float(self._call(self._updating, self.step, *arguments))
-
-    def clear(self) -> None:
-        self._call(self._reading, self._pipeline.clear)
-        self._opened = False
 
     def explain(self, lease: Lease) -> None:
         self._call(self._reading, self._pipeline.explain, tf.constant(lease, tf.int64))

@@ -26,7 +26,7 @@ from services.trainer.worker.own_step import Kind
 from services.trainer.worker.scaling import PlacementPlan
 from shared.messages import ModelProfile
 
-PASSES = tf.TensorSpec([], tf.int32)
+PASSES, TURN = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64)
 
 
 class TrainingCounters(tf.Module):  # type: ignore[misc]
@@ -255,19 +255,27 @@ def trace_step(
     `several`: updates may have more than one pass.
     """
 
-    @tf.function(input_signature=[PASSES, PASSES])  # type: ignore[untyped-decorator]
-    def step(passes: tf.Tensor, batches: tf.Tensor) -> tf.Tensor:
+    @tf.function(input_signature=[PASSES, PASSES, TURN])  # type: ignore[untyped-decorator]
+    def step(passes: tf.Tensor, batches: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
         if several:
-            return strategy.run(_update_by_passes, args=(program, built, pipeline, passes, batches))
-        batch, count, _ = pipeline.take()
+            return strategy.run(
+                _update_by_passes, args=(program, built, pipeline, passes, batches, turn)
+            )
+        batch, count, _ = pipeline.take(turn)
         return strategy.run(_update_in_one_pass, args=(program, built, batch, count))
 
     return step
 
 
-def step_arguments(passes: int, batches: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the traced step's arguments for an update of so many passes over so many batches."""
-    return tf.constant(passes, tf.int32), tf.constant(batches, tf.int32)
+def step_arguments(passes: int, batches: int, turn: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return the traced step's arguments for an update of so many passes over so many batches of a
+    turn.
+    """
+    return (
+        tf.constant(passes, tf.int32),
+        tf.constant(batches, tf.int32),
+        tf.constant(turn, tf.int64),
+    )
 
 
 def _update_in_one_pass(
@@ -304,11 +312,12 @@ def _update_by_passes(
     pipeline: Pipeline,
     passes: tf.Tensor,
     batches: tf.Tensor,
+    turn: tf.Tensor,
 ) -> tf.Tensor:
     scale = optimizers.loss_scale(built.optimizer)
 
     def one_pass() -> tuple[tf.Tensor, list[Any], tf.Tensor]:
-        batch, count, batch_count = pipeline.take()
+        batch, count, batch_count = pipeline.take(turn)
         share = tf.cast(count / (batch_count * tf.cast(batches, tf.int64)), tf.float32)
         loss, gradients = _loss_and_gradients(program, built, batch, scale)
         shared = [optimizers.multiply_gradient(each, share) for each in gradients]

@@ -23,7 +23,6 @@ class FakeWorker:
         self.staged: deque[StagedPass] = deque()
         self.updates: list[list[tuple[int, int]]] = []
         self.leases: list[int] = []
-        self.cleared = 0
 
     def push(self, lease: Lease) -> None:
         self.leases.append(lease.stop - lease.start)
@@ -31,22 +30,19 @@ class FakeWorker:
             most = self.plan.most or batch.size
             for start in range(batch.start, batch.stop, most):
                 size = min(most, batch.stop - start)
-                self.leased.append(StagedPass(start, size, batch.size, self.read_ms))
+                self.leased.append(StagedPass(start, size, batch.size, self.read_ms, lease.turn))
 
     def fetch(self, passes: int) -> list[StagedPass]:
         found = [self.leased.popleft() for _ in range(passes)]
         self.staged += found
         return found
 
-    def update(self, passes: int, batches: int) -> float:
+    def update(self, passes: int, batches: int, turn: int = 0) -> float:
+        while self.staged and self.staged[0].turn != turn:
+            self.staged.popleft()
         taken = [self.staged.popleft() for _ in range(passes)]
         self.updates.append([(each.position, each.position + each.size) for each in taken])
         return 1.0
-
-    def clear(self) -> None:
-        self.leased.clear()
-        self.staged.clear()
-        self.cleared += 1
 
     def explain(self, lease: Lease) -> None:
         raise tf.errors.InvalidArgumentError(None, None, f"example {lease.start} is bad")

@@ -113,9 +113,9 @@ class LosesWorker(FakeWorker):
             threading.Event(),
         )
 
-    def update(self, passes: int, batches: int) -> float:
+    def update(self, passes: int, batches: int, turn: int = 0) -> float:
         if next(self.numbers) < 2:
-            return super().update(passes, batches)
+            return super().update(passes, batches, turn)
         self.begun.set()
         assert self.may_die.wait(60)
         raise WorkerFailure(tf.errors.UnavailableError(None, None, "gone"), lost=True)

@@ -115,20 +115,21 @@ async def test_a_killed_worker_costs_at_most_its_current_batch(
         await fleet.generation(1, ps=1, workers=2)
         fleet.pace(2.0)
         await fleet.steps(2, generation=1)
-        await fleet.kill("worker-1")  # while it reads: it has applied nothing of its batch
+        await fleet.kill("worker-1")
         fleet.pace(0.15)
         await fleet.generation(2, ps=1, workers=[0, 2], previous=1)
         drained = await fleet.drained(1)
         read = fleet.counts(drained)
-        assert read["applied"] == sum(read["counts"]) == drained.samples
+        assert read["applied"] == sum(read["counts"])
+        assert drained.samples <= read["applied"] <= drained.samples + BATCH
 
         await fleet.kill("worker-2")  # at any moment
         fleet.pace(0)
         finished = await fleet.finished()
         counts, due = fleet.counts()["counts"], EXAMPLES * fleet.request.epochs
         assert finished.outcome == "succeeded", finished.cause
-        assert min(counts) >= fleet.request.epochs and sum(counts) <= due + BATCH
-        assert finished.samples == due <= finished.counted <= due + BATCH
+        assert min(counts) >= fleet.request.epochs and sum(counts) <= due + 2 * BATCH
+        assert finished.samples == due <= finished.counted <= due + 2 * BATCH
 
 
 async def test_the_only_worker_can_be_killed_and_replaced_without_losing_updates(

@@ -234,7 +234,9 @@ class Lanes:
     def _take_lease(self, lane: _Lane) -> Lease | None:
         present = sum([not each.lost for each in self._lanes])
         most = self._plan.lease_batches(self.ledger, max(present, 1))
-        size = self._plan.batch * min(lane.lease_batches, most)
+        # Whole updates, so that only the last one of a worker may have fewer batches.
+        updates = max(min(lane.lease_batches, most) // self._plan.accumulated, 1)
+        size = self._plan.batch * self._plan.accumulated * updates
         self.ledger, shard = shard_ledger.take_shard(self.ledger, size)
         if shard is None:
             return None

@@ -134,6 +134,15 @@ def test_accumulated_batches_are_one_update_and_so_is_the_rest_at_the_end() -> N
     assert lanes.steps == 2 and lanes.ledger.applied == 80
 
 
+def test_workers_get_batches_of_whole_updates() -> None:
+    plan, inbox = plan_of(40 * BATCH, k=4), queue.Queue[object]()
+    workers = [FakeWorker(plan, f"worker-{n}") for n in range(3)]
+    lanes = Lanes(workers, plan, inbox)
+    assert run_lanes(lanes, inbox, 40 * BATCH, 1) == ["first", "finished"]
+    assert lanes.steps == 10
+    assert {len(update) for worker in workers for update in worker.updates} == {4}
+
+
 def test_no_pass_exceeds_the_device_batch() -> None:
     plan, inbox = plan_of(16, most=6), queue.Queue[object]()
     worker = FakeWorker(plan)

@@ -252,12 +252,21 @@ def _update_averages(optimizer: Any, variables: Sequence[Any], times: int = 1) -
 
 
 def _move_towards(variable: tf.Variable) -> Callable[[tf.Variable, tf.Tensor], Any]:
-    """Return a function that moves an average towards this variable."""
+    """Return a function that moves an average towards this variable. A whole way is an assignment:
+    two workers may make the first update at the same time, and both go the whole way.
+    """
 
-    def move(average: tf.Variable, weight: tf.Tensor) -> Any:
-        return average.assign_add(
-            tf.cast(weight, average.dtype) * (variable.read_value() - average.read_value())
-        )
+    def move(average: tf.Variable, weight: tf.Tensor) -> tf.Tensor:
+        def go_all_the_way() -> tf.Tensor:
+            average.assign(variable.read_value())
+            return tf.constant(True)
+
+        def go_a_part() -> tf.Tensor:
+            step = tf.cast(weight, average.dtype) * (variable.read_value() - average.read_value())
+            average.assign_add(step)
+            return tf.constant(True)
+
+        return tf.cond(weight < 1.0, go_a_part, go_all_the_way)
 
     return move
 

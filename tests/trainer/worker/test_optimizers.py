@@ -106,7 +106,10 @@ async def test_averaged_weights_are_applied_only_at_the_end(
     early, last = cradle.saved()[0], cradle.saved()[-1]
     (weight, average), (final, final_average) = weights(early.path), weights(last.path)
     assert 0 < early.step < last.step == EXAMPLES // BATCH
-    assert np.all(weight < average), "training goes on from the weights themselves"
+    # Two workers have half the rate. Their first updates may come together, and both set the
+    # average.
+    assert np.allclose(weight, -0.25 * early.step), "training goes on from the weights themselves"
+    assert np.all(weight <= average)
     assert np.array_equal(final, final_average) and np.all(final < average)
     assert finished(cradle).metrics["miss"] == pytest.approx(1.0 - float(final.sum()), rel=1e-4)
 

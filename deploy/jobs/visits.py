@@ -1,4 +1,4 @@
-"""Who comes back to a shop: a classifier on pseudonyms.
+"""Predict which visitors return to a shop: a classifier on pseudonyms.
 
 The shop may not train on names. So a name becomes a pseudonym, by a keyed hash whose key (the salt)
 is in a Secret: without the salt nobody can find the pseudonym of a name, and with another salt the

@@ -41,7 +41,7 @@ Params = Mapping[str, Any]
 
 
 class Signature(NamedTuple):
-    """What a function can be given. `positional`: the names of what may come by position, in order;
+    """The arguments that a function takes. `positional`: the names of what may come by position, in order;
     `required`: the names without a default; `keywords`: the names that may be given by keyword;
     `more_positional`: it has `*args`; `more_keywords`: it has `**kwargs`.
     """

@@ -117,7 +117,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found about one program. `refused`: why a job did not train to its end."""
+    """The results of one program. `refused`: why a job did not train to its end."""
 
     reference: Reference
     static: Run | None = None

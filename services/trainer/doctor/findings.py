@@ -86,7 +86,7 @@ TRAINS_BY = {
     "model": "the train_step of its model",
     "program": "its own train_step()",
 }
-"""How a program trains without loss()."""
+"""The ways in which a program trains without loss()."""
 LOSS = "loss"
 CROSS_ENTROPY = re.compile(r"(sparse_)?(categorical|binary)_?crossentropy", re.IGNORECASE)
 OF_SHAPE = re.compile(

@@ -60,7 +60,7 @@ def epoch_key(seed: int, epoch: int) -> int:
     """Return the key of the permutation of an epoch, of 64 bits."""
     start = np.array([seed % 2**64], np.uint64)
     with np.errstate(over="ignore"):
-        return int(_mixed(_mixed(start) + np.uint64(epoch) * STEP)[0])
+        return int(_mix_bits(_mix_bits(start) + np.uint64(epoch) * STEP)[0])
 
 
 def permute(places: Numbers, count: int, key: int) -> Numbers:
@@ -82,11 +82,11 @@ def _encrypt(values: NDArray[np.uint64], half: int, key: int) -> NDArray[np.uint
     with np.errstate(over="ignore"):
         for turn in range(ROUNDS):
             round_key = np.uint64((key + turn * int(STEP)) % 2**64)
-            left, right = right, left ^ (_mixed(right + round_key) & mask)
+            left, right = right, left ^ (_mix_bits(right + round_key) & mask)
     return (left << shift) | right
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return a hash of 64 bits of each value (the last steps of splitmix64)."""
     values = (values ^ (values >> np.uint64(30))) * MIX[0]
     values = (values ^ (values >> np.uint64(27))) * MIX[1]

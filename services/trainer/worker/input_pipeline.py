@@ -26,7 +26,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -56,7 +56,6 @@ UNKNOWN_SEED = -1
 
 
 LEASED_EXAMPLES = 1024
-LEASE_BYTES = program_data.READ_BYTES
 FEWEST_BATCHES, MOST_BATCHES = 4, 64
 """Batches of a lease: about `LEASED_EXAMPLES`, within these bounds."""
 
@@ -78,7 +77,7 @@ class Lease(NamedTuple):
 
 
 class DataPlan(NamedTuple):
-    """How positions become batches. `batch`: examples of one; `most`: examples of a pass, None: no
+    """The division of positions into batches. `batch`: examples of one; `most`: examples of a pass, None: no
     limit; `accumulated`: batches of an update; `example_bytes`: size of one example.
     """
 
@@ -98,7 +97,7 @@ class DataPlan(NamedTuple):
         todo = sum([shard.size for shard in ledger.todo])
         share = todo // (2 * workers * self.batch)
         wanted = max(LEASED_EXAMPLES // self.batch, FEWEST_BATCHES)
-        fits = LEASE_BYTES // (self.example_bytes * self.batch)
+        fits = program_data.READ_BYTES // (self.example_bytes * self.batch)
         return max(min(wanted, share, fits, MOST_BATCHES), 1)
 
     def lease(self, shard: Shard, turn: int = 0) -> Lease:
@@ -278,17 +277,19 @@ class Pipeline:
             shape_invariants=self._shapes,
             parallel_iterations=1,
         )
-        for value, shape in zip(values, self._shapes, strict=True):
-            value.set_shape(shape)
+        self._set_shapes(values)
         element = structure.from_compatible_tensor_list(self._element, list(values))
         _, count, batch_count, _, _, batch = element
         return batch, count, batch_count
 
     def _dequeue(self) -> list[tf.Tensor]:
-        values = tf.raw_ops.QueueDequeueV2(handle=self._staged(), component_types=self._types)
+        values = tf.raw_ops.QueueDequeueV2(handle=self._staged_queue(), component_types=self._types)
+        self._set_shapes(values)
+        return list(values)
+
+    def _set_shapes(self, values: Sequence[tf.Tensor]) -> None:
         for value, shape in zip(values, self._shapes, strict=True):
             value.set_shape(shape)
-        return list(values)
 
     def _open(self) -> tf.Tensor:
         leases = tf.data.Dataset.range(tf.int64.max).map(self._next_lease)
@@ -298,7 +299,7 @@ class Pipeline:
 
     def _next_lease(self, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return the next lease, its dataset as a graph, and how long that took."""
-        (row,) = tf.raw_ops.QueueDequeueV2(handle=self._leases(), component_types=[ROW.dtype])
+        (row,) = tf.raw_ops.QueueDequeueV2(handle=self._lease_queue(), component_types=[ROW.dtype])
         row.set_shape(ROW.shape)
         graph, took_ms = tf.raw_ops.PyFunc(input=[row], token=TOKEN, Tout=[tf.string, tf.int64])
         graph.set_shape([])
@@ -335,7 +336,7 @@ class Pipeline:
         return done
 
     def _push(self, rows: tf.Tensor) -> tf.Tensor:
-        tf.raw_ops.QueueEnqueueManyV2(handle=self._leases(), components=[rows])
+        tf.raw_ops.QueueEnqueueManyV2(handle=self._lease_queue(), components=[rows])
         return tf.constant(True)
 
     def _fetch(self, count: tf.Tensor) -> tf.Tensor:
@@ -345,7 +346,7 @@ class Pipeline:
             values = tf.raw_ops.IteratorGetNext(
                 iterator=self._iterator(), output_types=self._types, output_shapes=self._shapes
             )
-            tf.raw_ops.QueueEnqueueV2(handle=self._staged(), components=values)
+            tf.raw_ops.QueueEnqueueV2(handle=self._staged_queue(), components=values)
             return at + 1, rows.write(at, tf.stack(values[:FIELDS]))
 
         rows = tf.TensorArray(tf.int64, size=count, element_shape=[FIELDS])
@@ -361,14 +362,14 @@ class Pipeline:
             output_shapes=self._shapes,
         )
 
-    def _leases(self) -> tf.Tensor:
+    def _lease_queue(self) -> tf.Tensor:
         return tf.raw_ops.FIFOQueueV2(
             component_types=[ROW.dtype],
             shapes=[ROW.shape],
             shared_name=f"{LEASES}_{self._number}",
         )
 
-    def _staged(self) -> tf.Tensor:
+    def _staged_queue(self) -> tf.Tensor:
         return tf.raw_ops.FIFOQueueV2(
             component_types=self._types, shared_name=f"{STAGED}_{self._number}"
         )

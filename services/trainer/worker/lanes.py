@@ -79,7 +79,7 @@ class Worker(Protocol):
 
 
 class _Lane:
-    """What one worker has: `pending` batches are leased, `ready` ones staged, `busy` ones in its
+    """The batches of one worker: `pending` batches are leased, `ready` ones staged, `busy` ones in its
     update.
     """
 

@@ -1,4 +1,4 @@
-"""How a program trains: by `loss()`, by its compiled model, or by a training step of its own.
+"""The ways in which a program trains: by `loss()`, by its compiled model, or by a training step of its own.
 
     "loss"      optimizer() and loss(labels, outputs)
     "compiled"  model() calls compile(); its loss and its compute_loss are used

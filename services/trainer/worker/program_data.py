@@ -53,7 +53,7 @@ TRIED = 2
 
 
 class ReadCosts:
-    """How many examples a program reads in the time of another call of `dataset(start, stop)`.
+    """The number of examples that a program reads in the time of another call of `dataset(start, stop)`.
 
     Only the way of reading depends on it, never the examples or their order.
     """

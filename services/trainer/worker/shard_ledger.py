@@ -76,16 +76,16 @@ def mark_applied(ledger: Ledger, part: Shard) -> Ledger:
 
     Raise ValueError for positions that were not given out.
     """
-    return msgspec.structs.replace(ledger, given=_without(ledger.given, part))
+    return msgspec.structs.replace(ledger, given=_remove_part(ledger.given, part))
 
 
 def return_shard(ledger: Ledger, part: Shard) -> Ledger:
     """Return the ledger with positions that were out and not applied to do again."""
     returned = mark_applied(ledger, part)
-    return msgspec.structs.replace(returned, todo=_joined(sorted((*returned.todo, part))))
+    return msgspec.structs.replace(returned, todo=_merge_shards(sorted((*returned.todo, part))))
 
 
-def _without(shards: tuple[Shard, ...], part: Shard) -> tuple[Shard, ...]:
+def _remove_part(shards: tuple[Shard, ...], part: Shard) -> tuple[Shard, ...]:
     """Return the shards without this part of one of them."""
     for at, shard in enumerate(shards):
         if shard.start <= part.start < part.stop <= shard.stop:
@@ -95,7 +95,7 @@ def _without(shards: tuple[Shard, ...], part: Shard) -> tuple[Shard, ...]:
     raise ValueError(f"{part} is not given out")
 
 
-def _joined(shards: list[Shard]) -> tuple[Shard, ...]:
+def _merge_shards(shards: list[Shard]) -> tuple[Shard, ...]:
     """Return sorted shards with those that touch each other as one."""
     joined: list[Shard] = []
     for shard in shards:

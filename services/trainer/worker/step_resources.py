@@ -1,4 +1,4 @@
-"""What a traced step may hold besides the variables on the ps: lookup tables of its own.
+"""Lookup tables, which a traced step may use besides the variables on the ps.
 
 A step that the chief traces runs on a worker. A resource of the chief's process does not exist
 there. A static lookup table (`StringLookup`, `TextVectorization`, `tf.lookup.StaticHashTable`) is

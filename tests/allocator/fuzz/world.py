@@ -109,7 +109,7 @@ CHOICES: tuple[dict[str, Any], ...] = (
         "tolerations": (Toleration(key="team", operator="Exists", effect="NoExecute"),),
     },
 )
-"""What the requests of a world with pools say about nodes."""
+"""The node settings of the requests of a world with pools."""
 Pod = tuple[str, str]
 """Key of the job, name of the pod."""
 

@@ -333,7 +333,7 @@ REFUSED = {
 
 
 def refused(asked):
-    """Why a step cannot be traced, and the line."""
+    """The reason for which a step cannot be traced, and the line."""
     case = case_of(None)
     case.program = asked
     try:

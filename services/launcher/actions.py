@@ -64,7 +64,7 @@ class CreatePod(Action, frozen=True, kw_only=True):
     """Create the pod of one task. An existing pod of this name and this job is left as it is.
 
     `owner_uid`: of the job's service. `grace_s`: the time that Kubernetes gives the pod to end,
-    unless the request asks for more.
+    unless the request asks for more. `image`: of the job's running pods, empty if there are none.
     """
 
     decision: AllocationDecided
@@ -72,6 +72,7 @@ class CreatePod(Action, frozen=True, kw_only=True):
     name: str
     owner_uid: str
     grace_s: float = 0.0
+    image: str = ""
 
     def key(self) -> str:
         return create_pod_key(self.name, self.decision.uid)

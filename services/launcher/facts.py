@@ -62,6 +62,7 @@ class Requirements(ApiObject, frozen=True):
 
 
 class Container(ApiObject, frozen=True):
+    image: str | None = None
     resources: Requirements | None = None
 
 
@@ -150,7 +151,7 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True):
     ended. `unschedulable`: the scheduler's reason. `waiting`: the reason why the container does not
     run (ImagePullBackOff, ...); `waiting_message`: the text to it. `resources`: requested now;
     `allocated`: by its node, if known; `created_with`: requested at first. `grace_s`: of the
-    request that it was created for.
+    request that it was created for. `image`: of its container.
     """
 
     namespace: str
@@ -178,6 +179,7 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True):
     allocated: Resources | None = None
     created_with: Resources = Resources()
     grace_s: int | None = None
+    image: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -311,7 +313,8 @@ def _read_pod(pod: PodObject) -> PodFact | None:
     terminating = meta.deletion_timestamp is not None
     container = _first(status.container_statuses, ContainerStatus())
     state = container.state or State()
-    requested = read_resources(_requests(_first(spec.containers, Container()).resources))
+    trainer = _first(spec.containers, Container())
+    requested = read_resources(_requests(trainer.resources))
     allocated = _requests(container.resources)
     refusal = _find_condition(status, "PodScheduled", "False", "Unschedulable")
     return PodFact(
@@ -330,6 +333,7 @@ def _read_pod(pod: PodObject) -> PodFact | None:
         allocated=read_resources(allocated) if allocated else None,
         created_with=_first_request(annotations.get(labels.RESOURCES, ""), requested),
         grace_s=_grace_s(annotations.get(labels.GRACE)),
+        image=trainer.image or "",
     )
 
 

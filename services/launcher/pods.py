@@ -204,7 +204,7 @@ def _container(order: CreatePod, settings: Settings) -> Body:
     mounts += [*checkpoint_mounts(order.decision, settings), tmp_mount()]
     container: Body = {
         "name": CONTAINER,
-        "image": request.image or settings.image,
+        "image": trainer_image(order, settings),
         "command": COMMAND,
         "env": _environment(order, settings),
         "resources": container_resources(order.task.resources, request.cpu_limits),
@@ -218,6 +218,10 @@ def _container(order: CreatePod, settings: Settings) -> Body:
     if port:
         container["ports"] = [{"name": PORT, "containerPort": port}]
     return container
+
+
+def trainer_image(order: CreatePod, settings: Settings) -> str:
+    return order.decision.request.image or order.image or settings.image
 
 
 def _environment(order: CreatePod, settings: Settings) -> list[Body]:

@@ -66,7 +66,7 @@ async def test_a_text_classifier_learns_character_names(
 @pytest.mark.filterwarnings("default")
 async def test_a_regression_trains_under_a_user_written_policy(tmp_path: Path) -> None:
     async with stage(tmp_path, {"WEIR_ALLOCATOR_POLICY": OWN}, ROOMY) as scene:
-        over = await trained(scene, "diabetes")
+        over = await trained(scene, "diabetes", epochs=250)  # it grows before they are over
 
     sizes = [
         sum(task.role == "worker" for task in m.tasks)
@@ -83,7 +83,9 @@ async def test_a_regression_trains_under_a_user_written_policy(tmp_path: Path) -
 async def test_a_folder_with_parameters_trains_through_a_hand_over(tmp_path: Path) -> None:
     width = 24
     async with stage(tmp_path, {"WEIR_ALLOCATOR_POLICY": OWN}, ROOMY) as scene:
-        over = await trained(scene, "iris", params={"width": width, "learning_rate": 0.01})
+        over = await trained(
+            scene, "iris", epochs=700, params={"width": width, "learning_rate": 0.01}
+        )
         (kept,) = tmp_path.rglob(PROGRAM)
         stored = kept.read_bytes()
 

@@ -36,10 +36,10 @@ _alone = dataset
 _quiet = Path({forbidden!r})
 
 
-def dataset(start, stop):
+def dataset(numbers):
     if _quiet.exists() and int(os.environ["WEIR_TRAINER_SERIAL"]) > {first}:
         raise RuntimeError("this library admits one reader")
-    return _alone(start, stop)
+    return _alone(numbers)
 """
 
 

@@ -108,6 +108,18 @@ def test_network_policies_can_be_disabled(wanted: bool) -> None:
     assert found == ({CreatePolicy} if wanted else {CreatePod})
 
 
+def test_a_new_pod_of_a_running_job_has_the_image_of_its_pods() -> None:
+    """An upgrade changes the launcher's image while a job trains: chief and workers of two versions
+    do not understand each other.
+    """
+    world = World(image="weir-trainer:1")
+    world.train(decided(1, "c0 p1"))
+    world.rules = replace(world.rules, image="weir-trainer:2")
+    world.hear(decided(2, "c0 p1 w2"))
+    world.settle()
+    assert {pod.image for pod in world.pods.values()} == {"weir-trainer:1"}
+
+
 MORE, LESS = Resources(cpu=1.5, memory_gib=2.0), Resources(cpu=0.25, memory_gib=1.0)
 
 

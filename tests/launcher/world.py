@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from services.launcher import pods as manifests
 from services.launcher import view as views
 from services.launcher.actions import (
     Action,
@@ -163,6 +164,7 @@ class World:
             node=task.node,
             resources=task.resources,
             created_with=task.resources,
+            image=manifests.trainer_image(action, self.rules),
         )
         self.show(fact)
 

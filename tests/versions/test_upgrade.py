@@ -45,6 +45,7 @@ async def test_a_job_continues_training_while_services_are_upgraded(
     file.write_text(THREE_NODES)
     async with TwoVersions(tmp_path / "weir", file, QUICK, old) as stack, trial(stack) as watched:
         scene = Scene(watched, tmp_path)
+        scene.more = FIRST_EDITION
         strangers = {
             node: [await scene.stranger_comes(node) for _ in range(2)]
             for node in ("node-2", "node-3")
@@ -74,6 +75,17 @@ async def test_a_job_continues_training_while_services_are_upgraded(
     assert set(counts) == {EPOCHS} and sizes == sorted(set(sizes))
     assert over.samples == over.counted
     assert ended == {} and letters == 0
+
+
+FIRST_EDITION = """
+
+dataset_of_numbers = dataset
+
+
+def dataset(start, stop):
+    return dataset_of_numbers(np.arange(start, stop))
+"""
+"""The recorded version calls a program's `dataset` with a range."""
 
 
 async def grow(scene: Scene, strangers: list[str], generation: int) -> TrainingResumed:

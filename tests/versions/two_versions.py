@@ -22,6 +22,8 @@ from shared.bus import bus
 
 OLD, NEW = "old", "new"
 LEASE_S = 6.0
+NEWER_SETTINGS = ("WEIR_ALLOCATOR_POD_POLICY",)
+"""Settings that the older version does not know, so it would not start with them."""
 ISSUE = (
     "import sys, time, pathlib; from shared import keyring;"
     " keyring.issue(pathlib.Path(sys.argv[1]), time.time())"
@@ -53,6 +55,9 @@ class TwoVersions(Stack):
 
     async def start_version(self, name: str, version: str) -> None:
         environment = {**self._environment(name), "PYTHONPATH": self.packages[version]}
+        if version == OLD:
+            for setting in NEWER_SETTINGS:
+                environment.pop(setting, None)
         if name == "launcher":
             environment["WEIR_LAUNCHER_IMAGE"] = version
         await self._start(name, [sys.executable, "-P", "-m", f"services.{name}"], environment)

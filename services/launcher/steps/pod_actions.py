@@ -6,6 +6,10 @@ credentials of the trainers if the bus requires any, then the missing pods.
 Law: a name is used by one pod at a time, and never again by another generation. If a pod of an
 earlier job of the same name still has a name, the new pod waits.
 
+Law: all pods of a job run one image, so one version of the trainer. Chief and workers agree on
+private details, which another version changes. After an upgrade a running job keeps its image until
+none of its pods runs.
+
 Law: a pod is deleted only if neither the running generation nor a pending one wants it. A pod that
 the running generation uses may only grow for the next one; it shrinks once that one runs.
 
@@ -95,6 +99,7 @@ def creations(view: View, job: Job, number: int, rules: Settings) -> list[Action
     most_s = rules.grace_most_s
     changes_s = job.changes_s or (most_s,)
     grace_s = objects.grace_period(decision.request.grace_s, changes_s, most_s)
+    image = running_image(view, job)
     actions: list[Action] = []
     for name, task in generation.tasks.items():
         if name not in used_names:
@@ -105,9 +110,18 @@ def creations(view: View, job: Job, number: int, rules: Settings) -> list[Action
                     name=name,
                     owner_uid=service.uid,
                     grace_s=grace_s,
+                    image=image,
                 )
             )
     return actions
+
+
+def running_image(view: View, job: Job) -> str:
+    """Return the image of the job's oldest running pod; empty if none runs."""
+    running = [pod for pod in view.existing_pods(job.uid).values() if pod.phase == "Running"]
+    if not running:
+        return ""
+    return min(running, key=lambda pod: (pod.generation, pod.name)).image
 
 
 # ---------------------------------------------------------------- delete

@@ -28,6 +28,7 @@ from services.console.trouble import FAILED, WRONG_USE, Trouble
 from services.trainer.program import (
     FUNCTIONS,
     NO_OVERWRITE,
+    called_names,
     compiles_model,
     mentions_params,
     missing_functions,
@@ -81,13 +82,15 @@ def check_program(
     compiles = any(map(compiles_model, (body, *files.values())))
     missing = "" if is_hidden else missing_functions(path.name, names, compiles)
     reasons = [missing] if missing else []
+    called = called_names(names)
     functions = _find_functions(tree, files, entry)
+    functions = {name: each for name, each in functions.items() if name in called or is_hidden}
     reasons += [
         *_signature_errors(functions, path, entry, params),
         *_unsupported_arguments(tree, path),
     ]
     if not is_hidden:
-        signatures = {name: ANYTHING for name in FUNCTIONS if name in names}
+        signatures = {name: ANYTHING for name in called}
         signatures |= {name: _signature(each.node) for name, each in functions.items()}
         mentioned = any(map(mentions_params, (body, *files.values())))
         reasons += param_reasons(path.name, signatures, params, mentioned)

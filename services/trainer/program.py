@@ -6,18 +6,23 @@ In a pod a program lies below a folder with the name of its digest:
     <digest>/main.py, ...      the files of an archive (`program_archive.py`)
     <digest>.zip               the archive itself
 
-It has `model()`, `optimizer()`, `loss(labels, outputs)`, `examples()` (how many) and
-`dataset(start, stop)` (a `tf.data.Dataset` of single examples `(inputs, label)`; Weir batches). It
-may have `evaluation()` (a dataset of examples that are not trained on), `metrics()` (Keras metrics
-for it) and `outputs(models, inputs)` (what they measure). With `train_step(models, optimizers,
-batch)` it needs no `loss`, and with a model that it compiles neither `loss` nor `optimizer`. The
-error names a missing function.
+It has `model()`, `optimizer()`, `loss(labels, outputs)`, and its data in one of two forms:
+
+    examples() (how many) and dataset(start, stop) or dataset(numbers)
+    files() (a list of paths) and read(file)
+
+`dataset` and `read` return a `tf.data.Dataset` of single examples `(inputs, label)`. Weir makes the
+batches, unless the program has `batched(dataset, size)`. It may have `evaluation()` (a dataset of
+examples that are not trained on), `metrics()` (Keras metrics for it) and `outputs(models, inputs)`
+(what they measure). With `train_step(models, optimizers, batch)` it needs no `loss`, and with a
+model that it compiles neither `loss` nor `optimizer`. The error names a missing function.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import itertools
 import re
 import sys
 from collections.abc import Container
@@ -30,9 +35,10 @@ from services.trainer.program_archive import BadArchive, holds_files, read_archi
 from services.trainer.program_params import Params, Signature, signature_of
 
 NAME_BYTES = 200  # of a file name; file systems allow 255
-REQUIRED = ("model", "optimizer", "loss", "examples", "dataset")
-OPTIONAL = ("train_step", "outputs", "evaluation", "metrics")
-FUNCTIONS = (*REQUIRED, *OPTIONAL)
+NUMBERED, OF_FILES = ("examples", "dataset"), ("files", "read")
+REQUIRED = ("model", "optimizer", "loss", *NUMBERED)
+OPTIONAL = ("train_step", "outputs", "evaluation", "metrics", "batched")
+FUNCTIONS = (*REQUIRED, *OF_FILES, *OPTIONAL)
 ARCHIVE = ".zip"
 COMPILE = re.compile(rb"(?<!\bre)\.compile\(")
 NO_OVERWRITE = (
@@ -79,7 +85,7 @@ def load(path: Path, digest: str, entry: str = "", params: Params | None = None)
     _check_functions(module, path.name, compiles)
     reads_variable = any(mentions_params(text) for text in sources.values())
     _check_params(module, path.name, params or {}, reads_variable)
-    program_params.bind_params(module, FUNCTIONS, params or {})
+    program_params.bind_params(module, called_functions(module), params or {})
     return module
 
 
@@ -135,11 +141,25 @@ def missing_param(function: str, name: str) -> str:
 
 def module_signatures(module: ModuleType) -> dict[str, Signature]:
     """Return the signature of each function of the program that Weir calls."""
-    return {
-        name: signature_of(getattr(module, name))
-        for name in FUNCTIONS
-        if has_function(module, name)
-    }
+    return {name: signature_of(getattr(module, name)) for name in called_functions(module)}
+
+
+def called_functions(module: ModuleType) -> list[str]:
+    """Return the names of the program's functions that Weir calls."""
+    return called_names([name for name in FUNCTIONS if has_function(module, name)])
+
+
+def called_names(found: Container[str]) -> list[str]:
+    """Return which of these functions of a program Weir calls. One with `dataset` may have
+    functions of its own that are called `files` and `read`.
+    """
+    unused = OF_FILES if "dataset" in found else ()
+    return [name for name in FUNCTIONS if name in found and name not in unused]
+
+
+def reads_files(module: ModuleType) -> bool:
+    """Return whether a program gives its examples by `files()` and `read(file)`."""
+    return has_function(module, "files") and not has_function(module, "dataset")
 
 
 # ---------------------------------------------------------------- the files of a program
@@ -267,7 +287,9 @@ def missing_functions(name: str, found: Container[str], compiles: bool = False) 
 
     `compiles`: its text seems to compile a model; if it does not, it fails when the model is built.
     """
-    needed = [function for function in REQUIRED if function not in found]
+    data = OF_FILES if "files" in found and "dataset" not in found else NUMBERED
+    required = (*[function for function in REQUIRED if function not in NUMBERED], *data)
+    needed = [function for function in required if function not in found]
     if compiles:
         needed = [function for function in needed if function not in ("loss", "optimizer")]
     elif "train_step" in found:
@@ -281,8 +303,11 @@ def compiles_model(text: bytes) -> bool:
 
 
 def has_function(module: ModuleType, name: str) -> bool:
-    """Return whether the program has this function."""
-    return callable(getattr(module, name, None))
+    """Return whether the program has this function; an imported `itertools.batched` is not meant
+    for Weir.
+    """
+    found = getattr(module, name, None)
+    return callable(found) and found is not getattr(itertools, "batched", None)
 
 
 def safe_file_name(name: str) -> str:

@@ -65,6 +65,8 @@ EDGES = {
         "worker.chief",
         "worker.child",
         "worker.fork_server",
+        "worker.example_source",
+        "worker.file_source",
         "worker.input_pipeline",
         "worker.lanes",
         "worker.optimizers",

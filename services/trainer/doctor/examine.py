@@ -24,6 +24,7 @@ import msgspec
 import psutil
 
 from services.trainer.doctor.observations import (
+    FIRST_BATCHES,
     ExamineRequest,
     Observations,
     Shape,
@@ -34,7 +35,13 @@ from services.trainer.doctor.observations import (
     sample_starts,
     sampled_examples,
 )
-from services.trainer.program import example_count, program_digest, stored_file
+from services.trainer.program import (
+    BadProgram,
+    example_count,
+    program_digest,
+    reads_files,
+    stored_file,
+)
 from services.trainer.protocol import Failed
 from services.trainer.worker import failure_cause
 from services.trainer.worker.watchdog import Watchdog
@@ -107,9 +114,28 @@ class Examiner:
             loaded_s=time.monotonic() - began,
             loaded_gib=max(resident_bytes() - before, 0) / GIB,
         )
-        with self.dog.limit("examples()"):
-            self.report(examples=example_count(module))
+        if reads_files(module):
+            self._count_files(module)
+        else:
+            with self.dog.limit("examples()"):
+                self.report(examples=example_count(module))
         return module
+
+    def _count_files(self, module: ModuleType) -> None:
+        """Report the files. The first examples of the first files stand for all."""
+        from services.trainer.worker import file_source, program_data
+
+        with self.dog.limit("files()"):
+            files = file_source.FileList(module)
+            expected = file_source.expected_examples(module)
+        self.report(files=len(files.names), expected=expected)
+        with self.dog.limit(program_data.first_call(module)):
+            first = program_data.first_examples(module, FIRST_BATCHES * self.asked.batch)
+            with program_data.locate_errors(first, module.read):
+                count = sum(1 for _ in first)
+        if not count:
+            raise BadProgram(f"there is no example in {files.names[0]}", module.read)
+        self.report(examples=count)
 
     def _sample_examples(self, module: ModuleType) -> None:
         count = self.seen.examples or 0
@@ -142,7 +168,7 @@ class Examiner:
 
         found: list[float] = []
         for start in where:
-            with self.dog.limit(f"dataset({start}, {start + size})"):
+            with self.dog.limit(self._reading_name(module, start, start + size)):
                 batch = program_data.program_batch(module, start, start + size)
             chosen = class_labels(step_loss.split_batch(batch).labels)
             if chosen is None:
@@ -158,13 +184,21 @@ class Examiner:
     def _read_batch(self, module: ModuleType, start: int, stop: int) -> list[Any]:
         from services.trainer.worker import program_data
 
-        with self.dog.limit(f"dataset({start}, {stop})"):
+        with self.dog.limit(self._reading_name(module, start, stop)):
             return program_data.read_batch(module, start, stop)
+
+    def _reading_name(self, module: ModuleType, start: int, stop: int) -> str:
+        from services.trainer.worker import program_data
+
+        if reads_files(module):
+            return program_data.first_call(module)
+        return f"dataset({start}, {stop})"
 
     # ------------------------------------------------------------ model and updates
 
     def _try_updates(self, module: ModuleType) -> None:
         from services.trainer.worker import (
+            example_source,
             input_pipeline,
             optimizers,
             program_data,
@@ -190,16 +224,17 @@ class Examiner:
             self._check_loss_shapes(module, built.model)
         unlearnt = record_missing_gradients(used)
         with self.dog.limit(
-            "dataset(0, 1), or a step through the model and loss(), while it is traced,"
+            f"{program_data.first_call(module)}, or a step through the model and loss(), "
+            "while it is traced,"
         ):
             plan = input_pipeline.DataPlan(
-                program_data.example_order(module, self.seen.examples or 1, None),
+                example_source.source_of(module).order(None),
                 min(self.asked.batch, self.seen.examples or 1),
                 self.asked.device_batch_max,
                 optimizers.accumulated_batches(built.optimizer),
             )
-            examples = program_data.example_spec(module, built.model)
-            (worker,) = remote_worker.trace_workers(module, strategy, built, plan, examples, 1)
+            spec = program_data.element_spec(module, built.model)
+            (worker,) = remote_worker.trace_workers(module, strategy, built, plan, spec, 1)
         whole = variables_read_whole(worker.step, built.variables)
         self.report(variables=tuple(describe_variables(built, unlearnt, whole)))
         with self.dog.limit("a step through the model and loss()"):
@@ -226,9 +261,9 @@ class Examiner:
         """Make two updates, because the first is slower."""
         from services.trainer.worker.lanes import update_once
 
-        loss = update_once(worker, plan)
+        loss = update_once(worker, plan) or math.nan
         began = time.monotonic()
-        again = update_once(worker, plan)
+        again = update_once(worker, plan) or math.nan
         took_s = time.monotonic() - began
         finite = math.isfinite(loss + again) and all(map(is_finite_variable, weights))
         self.report(update_s=took_s, loss=loss if math.isfinite(loss) else None, finite=finite)
@@ -277,18 +312,21 @@ def resident_bytes() -> int:
 
 def example_digest(batch: Iterable[Any], row: int) -> str:
     """Return the digest of one example: types, shapes and bytes of all its parts."""
+    import numpy as np
+
     found = hashlib.sha256()
     for part in batch:
-        value = part[row]
-        text = repr(value) if part.dtype == object else value.tobytes().hex()
-        found.update(f"{part.dtype} {part.shape[1:]} {text};".encode())
+        value = np.asarray(part[row])
+        text = repr(value) if value.dtype == object else value.tobytes().hex()
+        found.update(f"{value.dtype} {value.shape} {text};".encode())
     return found.hexdigest()[:16]
 
 
 def is_finite_example(batch: Iterable[Any], row: int) -> bool:
     import numpy as np
 
-    return all(np.isfinite(part[row]).all() for part in batch if part.dtype.kind == "f")
+    values = [np.asarray(part[row]) for part in batch]
+    return all(np.isfinite(value).all() for value in values if value.dtype.kind == "f")
 
 
 def class_labels(labels: Any) -> list[float] | None:
@@ -365,7 +403,7 @@ def labels_and_outputs(module: ModuleType, model: Any, size: int) -> tuple[Any, 
     """Return a batch's labels and the model's outputs for it."""
     from services.trainer.worker import program_data, step_loss
 
-    example = step_loss.split_batch(program_data.program_batch(module, 0, size))
+    example = step_loss.split_batch(program_data.first_batch(module, size))
     return example.labels, model(example.inputs, training=False)
 
 

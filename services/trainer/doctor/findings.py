@@ -157,9 +157,7 @@ def program_findings(
     again. `rows_example`: path of an example that looks up rows.
     """
     if here.loaded_s is not None and here.examples is not None:
-        yield fine_finding(
-            f"imported in {here.loaded_s:.1f} s; {format_count(here.examples, 'example')}"
-        )
+        yield fine_finding(f"imported in {here.loaded_s:.1f} s; {_data_size(here)}")
     if here.read_s is not None:
         yield from _example_findings(here, there)
     if here.variables is not None:
@@ -172,6 +170,13 @@ def program_findings(
     cause = here.failed or there.failed
     if cause and _missing_module(cause) not in left:
         yield failure_finding(cause, here)
+
+
+def _data_size(here: Observations) -> str:
+    if not here.files:
+        return format_count(here.examples or 0, "example")
+    said = f"; {format_count(here.expected, 'example')} an epoch" if here.expected else ""
+    return f"{format_count(here.files, 'file')}{said}"
 
 
 def _missing_module(cause: str) -> str:

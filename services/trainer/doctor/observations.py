@@ -67,16 +67,20 @@ class VariableInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Observations(msgspec.Struct, frozen=True, kw_only=True):
     """The observations so far. Times are of a later try if the first is slower.
 
-    `together` and `alone`: digests of examples by number, read in a batch and one by one;
-    `infinite`: those with a value that is not finite. `ordered`: the labels of the batches read are
-    sorted or grouped by class. `slots`: bytes of the optimizer besides the variables. `loaded_gib`:
-    memory that the program's import added. `kind`: how it trains (`worker/own_step.py`). `labels`
-    and `outputs`: shapes in a batch; `span`: range of the only output. `lossy`: shape of a loss
-    with a number for each pair of examples; `mixed`: the loss is the mean of such a one.
+    `files`: number of files, if the program reads files. `expected`: examples of an epoch then, as
+    it says; `examples` are only the first ones. `together` and `alone`: digests of examples by
+    number, read in a batch and one by one; `infinite`: those with a value that is not finite.
+    `ordered`: the labels of the batches read are sorted or grouped by class. `slots`: bytes of the
+    optimizer besides the variables. `loaded_gib`: memory that the program's import added. `kind`:
+    how it trains (`worker/own_step.py`). `labels` and `outputs`: shapes in a batch; `span`: range
+    of the only output. `lossy`: shape of a loss with a number for each pair of examples; `mixed`:
+    the loss is the mean of such a one.
     """
 
     loaded_s: float | None = None
     loaded_gib: float = 0.0
+    files: int = 0
+    expected: int = 0
     examples: int | None = None
     together: dict[int, str] = {}
     alone: dict[int, str] = {}

@@ -326,7 +326,29 @@ def restore_earlier(checkpoint: Checkpoint, folder: str, ledger: Ledger) -> Ledg
     raise failure_cause.plain_failure(f"{CONTINUE_FROM}: {folder}: {why}")
 
 
+def check_same_files(found: Ledger, ledger: Ledger) -> None:
+    """Fail the job if the ledger of its checkpoint is of other data than the program's now."""
+    if found.examples == ledger.examples and _digest(found) == _digest(ledger):
+        return
+    if found.files is None or ledger.files is None:
+        return  # the number of examples is what the program says
+    raise failure_cause.plain_failure(
+        f"files() returns other files than when the job began: "
+        f"{format_count(len(ledger.files.lengths), 'group')} of files now, "
+        f"{len(found.files.lengths)} then; sort the list, and let no file come or go while the job "
+        "trains"
+    )
+
+
+def _digest(ledger: Ledger) -> int:
+    return ledger.files.digest if ledger.files else 0
+
+
 def _fit_ledger(earlier: Ledger, folder: str, ledger: Ledger) -> Ledger:
+    if (earlier.files is None) != (ledger.files is None) or _digest(earlier) != _digest(ledger):
+        raise failure_cause.plain_failure(
+            f"{CONTINUE_FROM}: {folder} was trained on other files than this program's"
+        )
     if earlier.examples != ledger.examples:
         raise failure_cause.plain_failure(
             f"{CONTINUE_FROM}: {folder} was trained on "

@@ -21,7 +21,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from services.trainer.program import example_count
 from services.trainer.protocol import (
     Assignment,
     Begin,
@@ -39,16 +38,22 @@ from services.trainer.protocol import (
 )
 from services.trainer.worker import (
     evaluation,
+    example_source,
     failure_cause,
     optimizers,
     program_data,
     saving,
     scaling,
-    shard_ledger,
     tensorboard_events,
     training_step,
 )
-from services.trainer.worker.checkpoint import Checkpoint, restore_earlier, restore_newest
+from services.trainer.worker.checkpoint import (
+    Checkpoint,
+    check_same_files,
+    restore_earlier,
+    restore_newest,
+)
+from services.trainer.worker.example_source import Order
 from services.trainer.worker.input_pipeline import DataPlan
 from services.trainer.worker.lanes import (
     Lanes,
@@ -136,18 +141,19 @@ class Chief:
             )
         self.rates = optimizers.program_rates(self.built.optimizer)
         optimizers.scale_schedules(self.built.optimizer, self._rate_share())
-        with self.watchdog.limit("examples()"):
-            self.ledger = shard_ledger.new_ledger(
-                example_count(self.program), self.assignment.request.epochs
-            )
+        with self.watchdog.limit("examples() or files()"):
+            source = example_source.source_of(self.program)
+            self.ledger = source.new_ledger(self.assignment.request.epochs)
+            order = source.order(self.assignment.request.shuffle)
         self.checkpoint = Checkpoint(self.built)
         with self.watchdog.limit(
-            "dataset(0, 1), or a step through the model and loss(), while it is traced,"
+            f"{program_data.first_call(self.program)}, or a step through the model and loss(), "
+            "while it is traced,"
         ):
-            examples = program_data.example_spec(self.program, self.built.model)
-            self.plan = self._data_plan(program_data.example_bytes(examples))
+            spec = program_data.element_spec(self.program, self.built.model)
+            self.plan = self._data_plan(order, program_data.example_bytes(spec))
             self.remote_workers = trace_workers(
-                self.program, strategy, self.built, self.plan, examples, self.workers
+                self.program, strategy, self.built, self.plan, spec, self.workers
             )
         self.lanes = Lanes(self.remote_workers, self.plan, self.inbox)
         self.watchdog.missing_tasks = self._missing_tasks
@@ -177,12 +183,11 @@ class Chief:
         """
         return [*self.lanes.lost_workers(), *unreachable_tasks(self.assignment.cluster)]
 
-    def _data_plan(self, example_bytes: int) -> DataPlan:
-        request = self.assignment.request
+    def _data_plan(self, order: Order, example_bytes: int) -> DataPlan:
         return DataPlan(
-            order=program_data.example_order(self.program, self.ledger.examples, request.shuffle),
+            order=order,
             batch=self.assignment.batch,
-            most=request.device_batch_max,
+            most=self.assignment.request.device_batch_max,
             accumulated=optimizers.accumulated_batches(self.built.optimizer),
             example_bytes=example_bytes,
         )
@@ -255,6 +260,7 @@ class Chief:
                 )
                 self.built.counters.first_s.assign(0.0)
             return 0.0
+        check_same_files(found, self.ledger)
         self.ledger = found
         self.built.counters.first_s.assign(0.0)
         return float(self.built.counters.last_s)

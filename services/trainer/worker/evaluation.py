@@ -25,7 +25,12 @@ import tensorflow as tf
 
 from services.trainer.program import BadProgram, has_function
 from services.trainer.worker import own_step, step_loss, training_step
-from services.trainer.worker.program_data import check_elements, locate_errors
+from services.trainer.worker.program_data import (
+    batches,
+    check_elements,
+    locate_errors,
+    row_count,
+)
 from services.trainer.worker.watchdog import Watchdog
 
 BATCH = 256
@@ -72,7 +77,7 @@ def _evaluate(program: ModuleType, trained: Any, dog: Watchdog, most: int = -1) 
             _update_metrics(program, chosen, model, example, outputs)
         if has_loss and example.labels is not None:
             loss = step_loss.mean_loss(program, example.labels, outputs, example.weights)
-            mean.update_state(loss, sample_weight=_row_count(batch))
+            mean.update_state(loss, sample_weight=row_count(batch))
     if has_loss:
         found = {"loss": mean.result()}
     return finite_numbers({**found, **{each.name: each.metric.result() for each in chosen}})
@@ -102,19 +107,12 @@ def _outputs(program: ModuleType, model: Any, inputs: Any) -> Any:
     return model(inputs, training=False)
 
 
-def _row_count(batch: Any) -> int:
-    first = tf.nest.flatten(batch)[0]
-    if isinstance(first, tf.RaggedTensor):
-        return int(first.nrows())
-    return int(first.dense_shape[0] if isinstance(first, tf.SparseTensor) else len(first))
-
-
 def _evaluation_batches(program: ModuleType, dog: Watchdog, most: int) -> Iterator[Any]:
     """Yield batches of `evaluation()`; each, with its use, has the limit's time."""
     with dog.limit("evaluation(), or a batch of it,") as inside:
         dataset = check_elements(program, program.evaluation(), "evaluation()", program.evaluation)
         with locate_errors(dataset, program.evaluation):
-            for batch in dataset.take(most).batch(BATCH):
+            for batch in batches(program, dataset.take(most), BATCH):
                 inside.renew()
                 yield batch
 

@@ -63,6 +63,12 @@ def epoch_key(seed: int, epoch: int) -> int:
         return int(_mix_bits(_mix_bits(start) + np.uint64(epoch) * STEP)[0])
 
 
+def mix_keys(key: int, number: int) -> int:
+    """Return a key of 64 bits that depends on both."""
+    with np.errstate(over="ignore"):
+        return int(_mix_bits(np.array([key], np.uint64) + np.uint64(number + 1) * STEP)[0])
+
+
 def permute(places: Numbers, count: int, key: int) -> Numbers:
     """Return the values of a permutation of 0 .. count - 1 at these places."""
     half = max((max(count - 1, 1).bit_length() + 1) // 2, 1)

@@ -3,28 +3,30 @@
     chief      --push-->   queue of leases            on the worker, in TensorFlow's server
                              | one call of Python for each lease: `lease_graph`
                              v
-                           dataset of the lease       the program's examples, without Python
-                             | batch
+                           dataset of the lease       the program's batches, without Python
+                             | passes, then a mark of the lease's end
                              | prefetch
                              v
-    chief      --fetch-->  queue of staged batches    fetch tells the chief their positions
-    chief      --step-->   an update takes the next staged batches
+    chief      --fetch-->  queue of staged passes     fetch tells the chief their positions
+    chief      --step-->   an update takes the next staged passes
 
-A lease is a range of positions (`shard_ledger.py`) that one worker trains, a thousand examples or
-some batches. The program's `dataset` runs in the Python process of the worker, once for each lease,
-with plain integers or a NumPy array. The dataset that it returns is handed to TensorFlow's server
-in the same process as a graph (`DatasetFromGraph`), so it is read by TensorFlow's own threads. What
-is Python in it (`from_generator`, `py_function`) is called for each element as in any dataset: the
+A lease is a range of positions (`shard_ledger.py`) that one worker trains: some batches of numbered
+examples, or the rest of a group of files. The program's functions run in the Python process of the
+worker, once for each lease. The dataset that they return is handed to TensorFlow's server in the
+same process as a graph (`DatasetFromGraph`), so it is read by TensorFlow's own threads. What is
+Python in it (`from_generator`, `py_function`) is called for each element as in any dataset: the
 table of such functions belongs to the process.
 
-A dataset that has no graph (it uses a lookup table that can change, for example) is read in Python,
-one lease ahead.
+A dataset that has no graph (it uses a lookup table that can change, for example) is read by a call
+of Python for each batch.
+
+The number of examples of a file is known when it is read to its end. So each lease ends with a
+mark, a pass of no examples, which is not staged.
 """
 
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -37,43 +39,53 @@ from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.data.util import structure
 from tensorflow.python.ops import script_ops
 
-from services.trainer.worker import failure_cause, program_data
+from services.trainer.worker import example_source, failure_cause, program_data
 from services.trainer.worker.example_order import ExampleOrder
-from services.trainer.worker.shard_ledger import Ledger, Shard
+from services.trainer.worker.example_source import ExampleSource, Order, order_fields
+from services.trainer.worker.file_source import FileOrder
+from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
 from services.trainer.worker.watchdog import Watchdog
-from shared.text import format_some_names
 
 TOKEN, EXPLAIN_TOKEN = "weir_lease", "weir_explain"
 LEASES, STAGED, BATCHES = "weir_leases", "weir_staged", "weir_batches"
 PREFETCHED = 2
-"""Batches that are read before the chief asks for them."""
+"""Passes that are read before the chief asks for them."""
 KEPT = 4
 """Datasets that Python keeps, because a graph names functions of Python that they hold."""
-CHECKED = 32
-"""Examples that are read at a time to find the one with an error."""
-DEVICE = b"/job:"
-UNKNOWN_SEED = -1
+DETERMINISTIC = "deterministic"
 
 
-LEASED_EXAMPLES = 1024
-FEWEST_BATCHES, MOST_BATCHES = 4, 64
-"""Batches of a lease: about `LEASED_EXAMPLES`, within these bounds."""
+LEASED_EXAMPLES = 32_768
+FEWEST_BATCHES, MOST_BATCHES = 4, 256
+"""Batches of a lease of numbered examples: at most about `LEASED_EXAMPLES`, within these bounds."""
+ORDER_FIELDS = max(len(ExampleOrder._fields), len(FileOrder._fields))
 
 
 class Lease(NamedTuple):
-    """Positions start .. stop - 1 in an order. `turn`: rises when a worker has to begin anew."""
+    """Positions start .. stop - 1 in an order, in batches. `batch`: examples of a batch. `turn`:
+    rises when a worker has to begin anew. `order`: the fields of the order.
+    """
 
     start: int
     stop: int
-    examples: int
-    seed: int
-    block: int
-    turn: int = 0
+    batch: int
+    turn: int
+    order: tuple[int, ...]
 
-    @property
-    def order(self) -> ExampleOrder:
-        seed = None if self.seed == UNKNOWN_SEED else self.seed
-        return ExampleOrder(self.examples, seed, self.block)
+    def row(self) -> list[int]:
+        """Return the lease as whole numbers."""
+        unused = [0] * (ORDER_FIELDS - len(self.order))
+        return [self.start, self.stop, self.batch, self.turn, *self.order, *unused]
+
+
+START, LEASE_TURN = 0, 3
+"""Places in the row of a lease."""
+ROW = tf.TensorSpec([4 + ORDER_FIELDS], tf.int64)
+
+
+def lease_of(row: Any) -> Lease:
+    start, stop, batch, turn, *order = map(int, row)
+    return Lease(start, stop, batch, turn, tuple(order))
 
 
 class DataPlan(NamedTuple):
@@ -81,41 +93,47 @@ class DataPlan(NamedTuple):
     limit; `accumulated`: batches of an update; `example_bytes`: size of one example.
     """
 
-    order: ExampleOrder
+    order: Order
     batch: int
     most: int | None = None
     accumulated: int = 1
     example_bytes: int = 1
 
-    def passes(self, batch: Shard) -> int:
-        return -(-batch.size // (self.most or batch.size))
+    @property
+    def reads_files(self) -> bool:
+        return isinstance(self.order, FileOrder)
 
-    def lease_batches(self, ledger: Ledger, workers: int) -> int:
-        """Return the number of batches of the next lease. The last ones are small, so that all
-        workers end at the same time.
+    def passes(self, examples: int) -> int:
+        """Return in how many passes a batch of so many examples is computed."""
+        return -(-examples // (self.most or examples))
+
+    def lease_size(self, ledger: Ledger, workers: int, most_batches: int) -> int:
+        """Return the number of positions of the next lease: the rest of a group of files, or whole
+        updates of at most so many batches. The last leases are small, so that all workers end at
+        the same time.
         """
+        if self.reads_files:
+            return GROUP_POSITIONS
         todo = sum([shard.size for shard in ledger.todo])
         share = todo // (2 * workers * self.batch)
         wanted = max(LEASED_EXAMPLES // self.batch, FEWEST_BATCHES)
         fits = program_data.READ_BYTES // (self.example_bytes * self.batch)
-        return max(min(wanted, share, fits, MOST_BATCHES), 1)
+        batches = max(min(wanted, share, fits, MOST_BATCHES, most_batches), 1)
+        # Whole updates, so that only the last one of a worker may have fewer batches.
+        updates = max(batches // self.accumulated, 1)
+        return self.batch * self.accumulated * updates
 
     def lease(self, shard: Shard, turn: int = 0) -> Lease:
-        seed = UNKNOWN_SEED if self.order.seed is None else self.order.seed
-        return Lease(shard.start, shard.stop, self.order.examples, seed, self.order.block, turn)
+        return Lease(shard.start, shard.stop, self.batch, turn, order_fields(self.order))
 
-    def cut(self, shard: Shard) -> list[Shard]:
-        """Return the batches of a lease."""
-        starts = range(shard.start, shard.stop, self.batch)
-        return [Shard(start, min(start + self.batch, shard.stop)) for start in starts]
-
-
-ROW = tf.TensorSpec([len(Lease._fields)], tf.int64)
+    def batches(self, shard: Shard) -> int:
+        """Return the number of batches of positions that all have an example."""
+        return -(-shard.size // self.batch)
 
 
 class StagedPass(NamedTuple):
     """A pass that waits on a worker: its first position, the number of its examples, and of those
-    of its batch.
+    of its batch. The mark of a lease's end has no examples.
     """
 
     position: int
@@ -127,7 +145,7 @@ class StagedPass(NamedTuple):
 
 
 FIELDS = len(StagedPass._fields)
-TURN = StagedPass._fields.index("turn")
+SIZE, TURN = StagedPass._fields.index("size"), StagedPass._fields.index("turn")
 
 
 # ---------------------------------------------------------------- in the worker's Python
@@ -153,54 +171,85 @@ class _LeaseReader:
         self._program = program
         self._dog = dog
         self._kept: list[Any] = []
-        self._costs = program_data.ReadCosts()
+        self._source: ExampleSource | None = None
+
+    @property
+    def source(self) -> ExampleSource:
+        if self._source is None:
+            with self._dog.limit("files()"):
+                self._source = example_source.source_of(self._program)
+        return self._source
 
     def lease_graph(self, row: Any) -> tuple[bytes, Any]:
-        """Return the dataset of a lease as a serialized graph, and how long that took (ms)."""
+        """Return the batches of a lease as a serialized graph, and how long that took (ms)."""
         began = time.monotonic()
-        lease = Lease(*map(int, row))
-        with self._dog.limit(program_data.lease_name(self._program, lease.order, *lease[:2])):
-            try:
-                with tf.device("/cpu:0"):
-                    made = program_data.lease_dataset(
-                        self._program, lease.order, lease.start, lease.stop, self._costs
-                    )
-                    graph = _serialized_graph(made)
-            except Exception as error:
-                raise failure_cause.mark_failure(error, str(self._program.__file__)) from None
+        lease = lease_of(row)
+        try:
+            source = self.source
+            order = source.order_of(lease.order)
+            with (
+                self._dog.limit(source.call_name(order, lease.start, lease.stop)),
+                tf.device("/cpu:0"),
+            ):
+                made = source.dataset(order, lease.start, lease.stop)
+                made = program_data.batches(self._program, made, lease.batch)
+                graph, kept = _serialized_graph(made)
+        except Exception as error:
+            raise failure_cause.mark_failure(error, str(self._program.__file__)) from None
         self._dog.use_later_limit()
-        self._kept = [*self._kept[1 - KEPT :], made]
+        self._kept = [*self._kept[1 - KEPT :], kept]
         took_ms = np.int64((time.monotonic() - began) * 1000)
-        return _without_devices(graph), took_ms
+        return _adapt_graph(graph), took_ms
 
     def explain(self, row: Any) -> bool:
-        """Raise the error that reading a lease makes."""
-        check_lease(self._program, Lease(*map(int, row)), self._dog)
+        """Read a lease in Python and raise the error of the program with its line; return if there
+        is none.
+        """
+        lease = lease_of(row)
+        try:
+            order = self.source.order_of(lease.order)
+            self.source.check(order, lease.start, lease.stop, self._dog)
+            self._check_batches(order, lease)
+        except Exception as error:
+            raise failure_cause.mark_failure(error, str(self._program.__file__)) from None
         return True
 
+    def _check_batches(self, order: Order, lease: Lease) -> None:
+        """Read the batches of a lease: its examples may not fit together."""
+        made = self.source.dataset(order, lease.start, lease.stop)
+        maker = program_data.data_function(self._program)
+        with self._dog.limit("a batch of it") as inside, program_data.locate_errors(made, maker):
+            for _ in program_data.batches(self._program, made, lease.batch):
+                inside.renew()
 
-def _serialized_graph(dataset: Any) -> bytes:
-    """Return a dataset as a graph. One without a graph is read here, and becomes one of constants:
-    for example, one that uses a lookup table that can change.
+
+def _serialized_graph(dataset: Any) -> tuple[bytes, Any]:
+    """Return a dataset as a graph, and what has to be kept while it is read. A dataset without a
+    graph becomes one that calls Python for each element: for example, if it uses a lookup table
+    that can change.
     """
     try:
-        return bytes(dataset._as_serialized_graph().numpy())
+        return bytes(dataset._as_serialized_graph().numpy()), dataset
     except tf.errors.OpError:
-        examples = next(iter(dataset.batch(sys.maxsize)))
-        constants = tf.data.Dataset.from_tensor_slices(examples)
-        return bytes(constants._as_serialized_graph().numpy())
+        called = tf.data.Dataset.from_generator(
+            lambda: iter(dataset), output_signature=dataset.element_spec
+        )
+        return bytes(called._as_serialized_graph().numpy()), (dataset, called)
 
 
-def _without_devices(graph: bytes) -> bytes:
-    """Return a graph whose operations may run in the server of this process."""
-    if DEVICE not in graph:
-        return graph
+def _adapt_graph(graph: bytes) -> bytes:
+    """Return a graph whose operations may run in the server of this process, and whose parallel
+    parts keep the order of their elements, whatever the program asks for: who reads on after a
+    hand-over counts on it.
+    """
     parsed = graph_pb2.GraphDef.FromString(graph)
     nodes = list(parsed.node)
     for function in parsed.library.function:
         nodes += function.node_def
     for node in nodes:
         node.device = ""
+        if DETERMINISTIC in node.attr and node.attr[DETERMINISTIC].s:
+            node.attr[DETERMINISTIC].s = b"true"
     return bytes(parsed.SerializeToString())
 
 
@@ -214,22 +263,22 @@ def _row_count(batch: Any) -> tf.Tensor:
     return tf.shape(first, out_type=tf.int64)[0]
 
 
-def check_lease(program: ModuleType, lease: Lease, dog: Watchdog) -> None:
-    """Read a lease in Python, and raise the error of the program with its line; return if there is
-    none.
-    """
-    numbers = lease.order.numbers(lease.start, lease.stop)
-    for first in range(0, len(numbers), CHECKED):
-        chosen = numbers[first : first + CHECKED]
-        with dog.limit(f"dataset() for the examples {_describe_numbers(chosen)}"):
-            try:
-                program_data.read_examples(program, chosen)
-            except Exception as error:
-                raise failure_cause.mark_failure(error, str(program.__file__)) from None
+def _empty_batch(spec: Any) -> Any:
+    """Return a batch of no examples of this structure."""
 
+    def empty(leaf: Any) -> Any:
+        shape = [0, *[size or 0 for size in leaf.shape[1:]]] if leaf.shape.rank else [0]
+        if isinstance(leaf, tf.SparseTensorSpec):
+            return tf.sparse.SparseTensor(
+                tf.zeros([0, len(shape)], tf.int64), tf.zeros([0], leaf.dtype), shape
+            )
+        if isinstance(leaf, tf.RaggedTensorSpec):
+            values = tf.zeros([0, *shape[leaf.ragged_rank + 1 :]], leaf.dtype)
+            splits = [tf.zeros([1], leaf.row_splits_dtype)] * leaf.ragged_rank
+            return tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False)
+        return tf.zeros(shape, leaf.dtype)
 
-def _describe_numbers(numbers: Any) -> str:
-    return format_some_names([str(number) for number in numbers], "example")
+    return tf.nest.map_structure(empty, spec)
 
 
 # ---------------------------------------------------------------- traced by the chief
@@ -242,17 +291,14 @@ _numbers = itertools.count()
 class Pipeline:
     """The functions by which a chief drives the pipeline of whichever worker runs them.
 
-    `examples`: the structure of one element of a lease's dataset. It becomes batches of `batch`
-    examples, and these passes of at most `most`. Queues and iterator belong to the worker that runs
-    a function, under a name that all use.
+    `spec`: the structure of a batch of a lease. It is cut into passes of at most `most` examples.
+    Queues and iterator belong to the worker that runs a function, under a name that all use.
     """
 
-    def __init__(self, examples: Any, batch: int, most: int | None) -> None:
+    def __init__(self, spec: Any, most: int | None = None) -> None:
         self._number = next(_numbers)
-        self._examples = examples
-        self._batch = batch
-        self._most = most or batch
-        self.spec = program_data.batch_spec(examples)
+        self._most = most
+        self.spec = spec
         number = tf.TensorSpec([], tf.int64)
         self._element = (number, number, number, number, number, self.spec)
         self._types = structure.get_flat_tensor_types(self._element)
@@ -292,13 +338,13 @@ class Pipeline:
             value.set_shape(shape)
 
     def _open(self) -> tf.Tensor:
-        leases = tf.data.Dataset.range(tf.int64.max).map(self._next_lease)
+        leases = tf.data.Dataset.range(tf.int64.max).map(self._next_lease).prefetch(1)
         batches = leases.flat_map(self._lease_passes).prefetch(PREFETCHED)
         tf.raw_ops.MakeIterator(dataset=batches._variant_tensor, iterator=self._iterator())
         return tf.constant(True)
 
     def _next_lease(self, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the next lease, its dataset as a graph, and how long that took."""
+        """Return the next lease, its batches as a graph, and how long that took."""
         (row,) = tf.raw_ops.QueueDequeueV2(handle=self._lease_queue(), component_types=[ROW.dtype])
         row.set_shape(ROW.shape)
         graph, took_ms = tf.raw_ops.PyFunc(input=[row], token=TOKEN, Tout=[tf.string, tf.int64])
@@ -307,10 +353,12 @@ class Pipeline:
         return row, graph, took_ms
 
     def _lease_passes(self, row: tf.Tensor, graph: tf.Tensor, took_ms: tf.Tensor) -> Any:
-        """Return the dataset of a lease's passes: the fields of `StagedPass`, and the examples."""
+        """Return the dataset of a lease's passes, and the mark of its end: the fields of
+        `StagedPass`, and the examples.
+        """
         variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
-        batches = dataset_ops._VariantDataset(variant, self._examples).batch(self._batch)
-        is_tuple = isinstance(batches.element_spec, tuple)
+        batches = dataset_ops._VariantDataset(variant, self.spec)
+        is_tuple = isinstance(self.spec, tuple)
 
         def cut(*parts: Any) -> Any:
             batch = parts if is_tuple else parts[0]
@@ -322,14 +370,16 @@ class Pipeline:
             batch = parts if is_tuple else parts[0]
             return _row_count(batch), batch
 
-        passes = batches.flat_map(cut) if self._most < self._batch else batches.map(count_rows)
-
         def with_position(position: tf.Tensor, element: Any) -> tuple[Any, Any]:
             batch_count, batch = element
             count = _row_count(batch)
-            return position + count, (position, count, batch_count, took_ms, row[-1], batch)
+            fields = (position, count, batch_count, took_ms, row[LEASE_TURN])
+            return position + count, (*fields, batch)
 
-        return passes.scan(row[0], with_position)
+        nothing = tf.constant(0, tf.int64)
+        end = tf.data.Dataset.from_tensors((nothing, _empty_batch(self.spec)))
+        passes = batches.flat_map(cut) if self._most else batches.map(count_rows)
+        return passes.concatenate(end).scan(row[START], with_position)
 
     def _explain(self, row: tf.Tensor) -> tf.Tensor:
         (done,) = tf.raw_ops.PyFunc(input=[row], token=EXPLAIN_TOKEN, Tout=[tf.bool])
@@ -340,19 +390,29 @@ class Pipeline:
         return tf.constant(True)
 
     def _fetch(self, count: tf.Tensor) -> tf.Tensor:
-        """Stage so many passes; return the fields of a `StagedPass` for each."""
+        """Stage so many passes, or those to the end of the lease. Return the fields of a
+        `StagedPass` for each, and for the mark of the end.
+        """
 
-        def stage(at: tf.Tensor, rows: Any) -> tuple[tf.Tensor, Any]:
+        def goes_on(at: tf.Tensor, ended: tf.Tensor, _: Any) -> tf.Tensor:
+            return tf.logical_and(at < count, tf.logical_not(ended))
+
+        def stage(at: tf.Tensor, _: tf.Tensor, rows: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
             values = tf.raw_ops.IteratorGetNext(
                 iterator=self._iterator(), output_types=self._types, output_shapes=self._shapes
             )
-            tf.raw_ops.QueueEnqueueV2(handle=self._staged_queue(), components=values)
-            return at + 1, rows.write(at, tf.stack(values[:FIELDS]))
+            ended = tf.equal(values[SIZE], 0)
+            tf.cond(ended, lambda: False, lambda: self._enqueue(values))
+            return at + 1, ended, rows.write(at, tf.stack(values[:FIELDS]))
 
-        rows = tf.TensorArray(tf.int64, size=count, element_shape=[FIELDS])
-        begin = (tf.constant(0), rows)
-        _, rows = tf.while_loop(lambda at, _: at < count, stage, begin, parallel_iterations=1)
+        rows = tf.TensorArray(tf.int64, size=0, dynamic_size=True, element_shape=[FIELDS])
+        begin = (tf.constant(0), tf.constant(False), rows)
+        _, _, rows = tf.while_loop(goes_on, stage, begin, parallel_iterations=1)
         return rows.stack()
+
+    def _enqueue(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
+        tf.raw_ops.QueueEnqueueV2(handle=self._staged_queue(), components=values)
+        return tf.constant(True)
 
     def _iterator(self) -> tf.Tensor:
         return tf.raw_ops.IteratorV2(

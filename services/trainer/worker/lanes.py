@@ -11,6 +11,10 @@ has returned. So a hand-over loses nothing.
 
 All but `todo` and applied are `given` in the ledger. A checkpoint counts them as to do.
 
+Numbered examples are leased some batches at a time, and early, so that a worker never waits. Files
+are leased late: a worker gets the next group of files when it has read the one before to its end.
+Only then is known how many examples it has.
+
 `StallDetector`: while batches are out, updates must be applied. A step that hangs inside TensorFlow
 shows no Python stack, but no update is applied any more, neither while training nor while draining.
 While the chief saves, evaluates or waits after a drain, no update is due, so that time does not
@@ -31,8 +35,10 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from services.trainer.program import BadProgram
 from services.trainer.protocol import Failed
 from services.trainer.worker import shard_ledger
+from services.trainer.worker.file_source import FileOrder
 from services.trainer.worker.input_pipeline import (
     FEWEST_BATCHES,
     MOST_BATCHES,
@@ -49,7 +55,7 @@ REACH_S = 1.0
 STAGED_BATCHES = 4
 """Batches of an update's size that are kept staged on a worker."""
 SPANS_NAMED = 4
-READ_MS = 100
+READ_MS = 400
 TRANSIENT_FAILURES = 3
 """So often in a row a worker may fail without being lost."""
 
@@ -65,7 +71,9 @@ class Worker(Protocol):
         """Let the worker read this lease after the ones before."""
 
     def fetch(self, passes: int) -> list[StagedPass]:
-        """Stage so many passes, in the order of the leases."""
+        """Stage so many passes, in the order of the leases, but none behind the end of a lease. Its
+        mark is the last one then.
+        """
 
     def update(self, passes: int, batches: int, turn: int = 0) -> float:
         """Make an update of the passes of this turn that were staged first; return its mean
@@ -79,13 +87,15 @@ class Worker(Protocol):
 
 
 class _Lane:
-    """The batches of one worker: `pending` batches are leased, `ready` ones staged, `busy` ones in its
-    update.
+    """The batches of one worker. `pending`: the parts of its leases that are not staged; `passes`:
+    the staged passes of a batch that is not complete; `ready` batches are staged, `busy` ones in
+    its update.
     """
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.pending: deque[Shard] = deque()
+        self.passes: list[StagedPass] = []
         self.ready: deque[Shard] = deque()
         self.busy: list[Shard] = []
         self.lease_batches = 1
@@ -104,10 +114,26 @@ class _Lane:
             self.lease_batches = max(self.lease_batches // 2, 1)
 
     def drop_all(self) -> list[Shard]:
-        dropped = [*self.busy, *self.ready, *self.pending]
-        self.busy, self.ready, self.pending = [], deque(), deque()
+        dropped = [*self.busy, *self.ready, *[shard for shard in self.pending if shard.size]]
+        self.busy, self.ready, self.pending, self.passes = [], deque(), deque(), []
         self.turn += 1
         return dropped
+
+    def add_pass(self, staged: StagedPass) -> None:
+        """Record a staged pass, and its batch as ready if it is the last one of it.
+
+        Raise `RuntimeError` if the worker was not told to stage it now.
+        """
+        shard = self.pending[0] if self.pending else Shard(0, 0)
+        done = sum([each.size for each in self.passes])
+        if staged.position != shard.start + done or done + staged.size > shard.size:
+            raise RuntimeError(f"{shard} was leased, and the worker staged {staged}")
+        self.passes.append(staged)
+        if done + staged.size == staged.batch_size:
+            end = shard.start + staged.batch_size
+            self.ready.append(Shard(shard.start, end))
+            self.pending[0] = Shard(end, shard.stop)
+            self.passes = []
 
 
 class Lanes:
@@ -202,24 +228,29 @@ class Lanes:
                 return
             turn = lane.turn
             lease = self._take_lease(lane) if self._needs_lease(lane) else None
-            batches = list(lane.pending)[: self._room(lane)] if lease is None else []
+            passes = 0 if lease else self._missing_passes(lane)
+            reading = list(lane.pending)[:1]
         try:
             if lease is not None:
                 lane.worker.push(lease)
             else:
-                self._stage(lane, batches, turn)
+                self._stage(lane, passes, turn)
         except WorkerFailure as failure:
             self._handle_failure(lane, failure, turn)
         except tf.errors.OpError:
-            self._explain(lane, batches)
+            self._explain(lane, reading)
             raise
 
     def _has_to_read(self, lane: _Lane) -> bool:
         return self._needs_lease(lane) or (bool(lane.pending) and self._room(lane) > 0)
 
     def _needs_lease(self, lane: _Lane) -> bool:
-        few = len(lane.pending) < max(self._staged_batches, FEWEST_BATCHES)
-        return few and bool(self.ledger.todo)
+        if not self.ledger.todo:
+            return False
+        if self._plan.reads_files:
+            return not lane.pending
+        batches = sum([self._plan.batches(shard) for shard in lane.pending])
+        return batches < max(self._staged_batches, FEWEST_BATCHES, lane.lease_batches)
 
     @property
     def _staged_batches(self) -> int:
@@ -231,37 +262,59 @@ class Lanes:
             return 1
         return self._staged_batches - len(lane.ready)
 
+    def _missing_passes(self, lane: _Lane) -> int:
+        """Return how many passes to stage: whole batches, as far as there is room."""
+        return self._room(lane) * self._plan.passes(self._plan.batch) - len(lane.passes)
+
     def _take_lease(self, lane: _Lane) -> Lease | None:
         present = sum([not each.lost for each in self._lanes])
-        most = self._plan.lease_batches(self.ledger, max(present, 1))
-        # Whole updates, so that only the last one of a worker may have fewer batches.
-        updates = max(min(lane.lease_batches, most) // self._plan.accumulated, 1)
-        size = self._plan.batch * self._plan.accumulated * updates
+        size = self._plan.lease_size(self.ledger, max(present, 1), lane.lease_batches)
         self.ledger, shard = shard_ledger.take_shard(self.ledger, size)
         if shard is None:
             return None
-        lane.pending += self._plan.cut(shard)
+        lane.pending.append(shard)
         return self._plan.lease(shard, lane.turn)
 
-    def _stage(self, lane: _Lane, batches: Sequence[Shard], turn: int) -> None:
-        wanted = sum([self._plan.passes(batch) for batch in batches])
+    def _stage(self, lane: _Lane, passes: int, turn: int) -> None:
+        """Stage so many passes, fewer if a lease ends before. What earlier turns have left is
+        skipped.
+        """
         staged: list[StagedPass] = []
-        while len(staged) < wanted:
-            found = lane.worker.fetch(wanted - len(staged))
-            staged += [each for each in found if each.turn == turn]
+        while not staged:
+            staged = [each for each in lane.worker.fetch(passes) if each.turn == turn]
         with self._changed:
             if lane.turn != turn:
                 return
-            _check_positions(batches, staged)
+            for each in staged:
+                if each.size:
+                    lane.add_pass(each)
+                else:
+                    self._end_lease(lane)
             lane.set_lease_size(staged[-1].read_ms)
-            for batch in batches:
-                lane.pending.popleft()
-                lane.ready.append(batch)
+            finished = self.ledger.finished
             self._changed.notify_all()
+        if finished:  # the last group of files had no more examples
+            self._post_once("finished", "finished")
 
-    def _explain(self, lane: _Lane, batches: Iterable[Shard]) -> None:
-        for batch in batches:
-            lane.worker.explain(self._plan.lease(batch))
+    def _end_lease(self, lane: _Lane) -> None:
+        """Forget a lease that was read to its end. Raise `BadProgram` if it lacks examples, unless
+        it is of files whose length was not known.
+        """
+        rest = lane.pending.popleft()
+        if not rest.size:
+            return
+        order = self._plan.order
+        if not isinstance(order, FileOrder) or not shard_ledger.is_open(self.ledger, rest):
+            raise BadProgram(
+                f"{format_count(rest.size, 'example')} at the end of "
+                f"{describe_shard(self.ledger, rest)} did not come: every example has to come again "
+                "in each epoch, and batched() may leave out none"
+            )
+        self.ledger = shard_ledger.end_group(self.ledger, rest, order.group(rest.start))
+
+    def _explain(self, lane: _Lane, shards: Iterable[Shard]) -> None:
+        for shard in shards:
+            lane.worker.explain(self._plan.lease(shard))
 
     def _step(self, lane: _Lane) -> None:
         """Make one update."""
@@ -274,7 +327,7 @@ class Lanes:
             lane.busy = [lane.ready.popleft() for _ in range(count)]
             batches = lane.busy
             self._changed.notify_all()
-        passes = sum([self._plan.passes(batch) for batch in batches])
+        passes = sum([self._plan.passes(batch.size) for batch in batches])
         try:
             loss = lane.worker.update(passes, len(batches), turn)
         except WorkerFailure as failure:
@@ -324,33 +377,22 @@ class Lanes:
         self._inbox.put(word)
 
 
-def _check_positions(batches: Sequence[Shard], staged: Sequence[StagedPass]) -> None:
-    """Raise `RuntimeError` if a worker has staged other batches than it was told."""
-    found = [(each.position, each.size) for each in staged]
-    at = 0
-    for batch in batches:
-        position = batch.start
-        while position < batch.stop:
-            if at == len(found) or found[at][0] != position:
-                raise RuntimeError(f"{batch} was leased, and the worker staged {found}")
-            position += found[at][1]
-            at += 1
-
-
-def update_once(worker: Worker, plan: DataPlan) -> float:
-    """Let a worker make an update of the first batch; return its loss. Raise the error of the
-    program or of the worker.
+def update_once(worker: Worker, plan: DataPlan) -> float | None:
+    """Let a worker make an update of the first batch; return its loss, None if the first file has
+    no example. Raise the error of the program or of the worker.
     """
-    batch = Shard(0, min(plan.batch, plan.order.examples))
-    passes = plan.passes(batch)
+    lease = plan.lease(Shard(0, min(plan.batch, plan.order.examples)))
+    staged: list[StagedPass] = []
     try:
-        worker.push(plan.lease(batch))
-        worker.fetch(passes)
-        return worker.update(passes, 1)
+        worker.push(lease)
+        while not staged or staged[-1].size:
+            staged += worker.fetch(1)
+        passes = len(staged) - 1
+        return worker.update(passes, 1) if passes else None
     except WorkerFailure as failure:
         raise failure.cause from failure
     except tf.errors.OpError:
-        worker.explain(plan.lease(batch))
+        worker.explain(lease)
         raise
 
 
@@ -398,17 +440,25 @@ class StallDetector:
 
 def describe_stall(ledger: Ledger, steps: int, waited_s: float) -> str:
     """Return the facts about a step that does not return."""
-    spans = []
-    for shard in ledger.given:
-        start, stop = shard_ledger.example_range(ledger, shard)
-        spans.append(f"{start} .. {stop - 1}")
-    count = format_count(sum([shard.size for shard in ledger.given]), "example")
+    spans = [describe_shard(ledger, shard) for shard in ledger.given]
     return (
-        f"no update was applied for {waited_s:.0f} s (since update {steps}), while {count} were"
-        f" out (at the places {format_names(spans, SPANS_NAMED)} of their epoch): a step does not return. It is"
+        f"no update was applied for {waited_s:.0f} s (since update {steps}), while workers had"
+        f" {format_names(spans, SPANS_NAMED)}: a step does not return. It is"
         " TensorFlow that runs the model and loss() inside of it, so there is no Python stack to"
         " show; a loop that never ends, for instance a tf.while_loop, looks like this."
     )
+
+
+def describe_shard(ledger: Ledger, shard: Shard) -> str:
+    """Return the place of a shard in its epoch, as text."""
+    start, stop = shard_ledger.example_range(ledger, shard)
+    if ledger.files is None:
+        return f"the examples at the places {start} .. {stop - 1} of their epoch"
+    place = shard.start % ledger.examples // ledger.unit + 1
+    group = f"group {place} of {len(ledger.files.lengths)} of the files of their epoch"
+    if shard_ledger.is_open(ledger, shard):
+        return f"the examples from {start} on in {group}"
+    return f"the examples {start} .. {stop - 1} in {group}"
 
 
 def unreachable_tasks(cluster: dict[str, list[str]]) -> list[str]:

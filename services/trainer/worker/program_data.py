@@ -1,14 +1,10 @@
-"""Examples from the program, for training, on the worker.
+"""Datasets of the program: its first examples, their structure, their batches, and their errors.
 
-The program's own Python runs in the worker's process, from whatever source it reads, so `dataset`
-may use NumPy, files or a generator. No example passes through the chief (`input_pipeline.py`).
+The program's own Python runs in the worker's process, from whatever source it reads, so it may use
+NumPy, files or a generator. No example passes through the chief (`input_pipeline.py`).
 
-    dataset(numbers)         the examples with these numbers (a NumPy array of int64), in this order
-    dataset(start, stop)     the examples start .. stop - 1
-
-The numbers that a worker needs next are in a permuted order (`example_order.py`). From a program
-that reads ranges they are read in as few calls as pay: two ranges are read as one, with the
-examples between them, if reading these takes less time than another call.
+Weir makes batches with `Dataset.batch`, or with the program's own `batched(dataset, size)`: it pads,
+or makes ragged or sparse batches.
 
 Functions given to `map` or `filter` are traced and run without Python, so their errors have an
 operation's name and no line. The graph of the function knows the line of each operation, and
@@ -25,7 +21,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from traceback import FrameSummary, StackSummary
@@ -36,53 +31,19 @@ import numpy as np
 import tensorflow as tf
 
 from services.trainer import program_params
-from services.trainer.program import BadProgram, has_function
-from services.trainer.worker.example_order import ExampleOrder, block_size
-from shared.messages import Shuffle
+from services.trainer.program import BadProgram, has_function, reads_files
+from services.trainer.worker.file_source import FileList
 from shared.text import format_count
 
-SINGLE = (
-    "is it batched already? Weir makes the batches: dataset(start, stop) must return single"
-    " examples"
-)
+SINGLE = "is it batched already? Weir makes the batches: {} must return single examples"
+RANGE = "dataset(start, stop)"
 NODE = re.compile(r"\{\{node ([^}]+)\}\}")
-FEW = 32  # examples: enough to show how long each takes
-SHORTEST_S = 1e-5
 READ_BYTES = 32 << 20
-TRIED = 2
-
-
-class ReadCosts:
-    """The number of examples that a program reads in the time of another call of `dataset(start, stop)`.
-
-    Only the way of reading depends on it, never the examples or their order.
-    """
-
-    def __init__(self) -> None:
-        self._gap: int | None = None
-        self._most = 1
-
-    def widest_gap(self, program: ModuleType, order: ExampleOrder, wanted: int) -> int:
-        """Return that number, so limited that the examples between `wanted` ones fit in memory."""
-        if self._gap is None:
-            few = min(FEW, order.examples)
-            one_s = min([_seconds_to_read(program, 1) for _ in range(TRIED)])
-            few_s = min([_seconds_to_read(program, few) for _ in range(TRIED)])
-            each_s = max(few_s - one_s, SHORTEST_S) / few
-            self._gap = int(one_s / each_s)
-            self._most = READ_BYTES // example_bytes(range_dataset(program, 0, 1).element_spec)
-        return min(self._gap, self._most // wanted)
-
-
-def _seconds_to_read(program: ModuleType, count: int) -> float:
-    began = time.monotonic()
-    program_batch(program, 0, count)
-    return time.monotonic() - began
 
 
 def example_bytes(spec: Any) -> int:
-    """Return the bytes of an example of this structure; dimensions that are not known count as
-    one.
+    """Return the bytes of an example of this structure, or of one in a batch of this structure;
+    dimensions that are not known count as one.
     """
     total = 0
     for leaf in tf.nest.flatten(spec):
@@ -97,110 +58,126 @@ def takes_numbers(program: ModuleType) -> bool:
     return program_params.argument_count("dataset", signature) == 1
 
 
-def example_order(program: ModuleType, examples: int, shuffle: Shuffle | None) -> ExampleOrder:
-    """Return the order of a job's examples. `shuffle` absent: the order of the numbers."""
-    if shuffle is None or not shuffle.on:
-        return ExampleOrder(examples)
-    block = 1 if takes_numbers(program) else block_size(examples)
-    return ExampleOrder(examples, shuffle.seed, block)
-
-
-def lease_dataset(
-    program: ModuleType, order: ExampleOrder, start: int, stop: int, costs: ReadCosts
-) -> Any:
-    """Return the dataset of the examples at these positions, in this order.
-
-    Raise `BadProgram` if the program gives fewer or more.
-    """
-    numbers = order.numbers(start, stop)
-    if takes_numbers(program):
-        made = check_elements(
-            program, program.dataset(numbers), "dataset(numbers)", program.dataset
-        )
-        return _with_length(made, len(numbers))
-    if order.seed is None:
-        first = int(numbers[0])
-        return _with_length(range_dataset(program, first, first + len(numbers)), len(numbers))
-    ranges = _covering_ranges(np.sort(numbers), costs.widest_gap(program, order, len(numbers)))
-    return tf.data.Dataset.from_tensor_slices(_read_chosen(program, numbers, ranges))
-
-
-def lease_name(program: ModuleType, order: ExampleOrder, start: int, stop: int) -> str:
-    """Return the call that gives a lease, as text."""
-    if takes_numbers(program):
-        return "dataset(numbers)"
-    numbers = order.numbers(start, stop)
-    if order.seed is None:
-        return f"dataset({numbers[0]}, {numbers[-1] + 1})"
-    return f"dataset(), called for {len(numbers)} numbers from {min(numbers)} to {max(numbers)},"
-
-
-def _with_length(dataset: Any, length: int) -> Any:
-    """Return the dataset with an error if it has more or fewer elements."""
-    return dataset.apply(tf.data.experimental.assert_cardinality(length))
-
-
-def _covering_ranges(ordered: Any, gap: int) -> list[tuple[int, int]]:
-    """Return ranges (start, stop) that contain these ordered numbers; ranges with at most `gap`
-    examples between them are one.
-    """
-    breaks = np.flatnonzero(np.diff(ordered) > gap + 1)
-    starts = ordered[np.concatenate([[0], breaks + 1])]
-    stops = ordered[np.concatenate([breaks, [len(ordered) - 1]])] + 1
-    return [(int(start), int(stop)) for start, stop in zip(starts, stops, strict=True)]
-
-
-def _read_chosen(program: ModuleType, numbers: Any, ranges: list[tuple[int, int]]) -> Any:
-    """Return the examples with these numbers, stacked, from ranges that contain them."""
-    parts = [program_batch(program, *each) for each in ranges]
-    held = np.concatenate([np.arange(*each) for each in ranges])
-    rows = np.searchsorted(held, numbers)
-    return tf.nest.map_structure(lambda *each: tf.gather(tf.concat(each, 0), rows), *parts)
-
-
-def read_examples(program: ModuleType, numbers: Any) -> None:
-    """Read the examples with these numbers, and raise the error with its place in the program."""
-    if not takes_numbers(program):
-        for start, stop in _covering_ranges(np.sort(numbers), 0):
-            program_batch(program, start, stop)
-        return
-    made = check_elements(program, program.dataset(numbers), "dataset(numbers)", program.dataset)
-    with locate_errors(made, program.dataset):
-        found = sum(1 for _ in made)
-    if found != len(numbers):
-        raise BadProgram(
-            f"dataset(numbers) gave {format_count(found, 'example')} for {len(numbers)} numbers",
-            program.dataset,
-        )
-
-
 def read_batch(program: ModuleType, start: int, stop: int) -> list[Any]:
-    """Return one batch as a flat list of arrays, each with the batch as its first axis."""
-    return [tensor.numpy() for tensor in tf.nest.flatten(program_batch(program, start, stop))]
+    """Return examples as a flat list of parts, each of them an array or a list with an entry for
+    each example.
+    """
+    return [_rows(part) for part in tf.nest.flatten(program_batch(program, start, stop))]
+
+
+def _rows(part: Any) -> Any:
+    if isinstance(part, tf.RaggedTensor):
+        return [row.numpy() for row in part]
+    return (tf.sparse.to_dense(part) if isinstance(part, tf.SparseTensor) else part).numpy()
 
 
 def program_batch(program: ModuleType, start: int, stop: int) -> Any:
-    """Return the batch of these examples in the program's own structure. Raise `BadProgram` if any
-    is missing.
+    """Return these examples, stacked, in the program's own structure; of files, these places in the
+    first ones. Raise `BadProgram` if any is missing.
     """
-    dataset, count = range_dataset(program, start, stop), stop - start
-    with locate_errors(dataset, program.dataset):
-        batch = next(iter(dataset.batch(count)), None)
-    found = 0 if batch is None else len(tf.nest.flatten(batch)[0])
+    if reads_files(program):
+        dataset, name = first_examples(program, stop).skip(start), first_call(program)
+    else:
+        dataset, name = range_dataset(program, start, stop), _call_name(program, start, stop)
+    count = stop - start
+    with locate_errors(dataset, data_function(program)):
+        batch = next(iter(_stacked(program, dataset, count)), None)
+    found = 0 if batch is None else row_count(batch)
     if found != count:
         raise BadProgram(
-            f"{_call_name(program, start, stop)} gave {format_count(found, 'example')} instead of {count}"
+            f"{name} gave {format_count(found, 'example')} instead of {count}"
             f"{_batched_hint(dataset, found, count)}",
-            program.dataset,
+            data_function(program),
         )
     return batch
+
+
+def _stacked(program: ModuleType, dataset: Any, count: int) -> Any:
+    """Return a dataset of so many examples as one element. Examples that `batched` pads may differ
+    in shape, so they are stacked as ragged tensors.
+    """
+    if has_function(program, "batched") and any(
+        map(_varies, tf.nest.flatten(dataset.element_spec))
+    ):
+        return dataset.ragged_batch(count)
+    return dataset.batch(count)
+
+
+def _varies(leaf: Any) -> bool:
+    return isinstance(leaf, tf.TensorSpec) and not leaf.shape.is_fully_defined()
+
+
+def row_count(batch: Any) -> int:
+    """Return the number of examples of a batch."""
+    first = tf.nest.flatten(batch)[0]
+    if isinstance(first, tf.RaggedTensor):
+        return int(first.nrows())
+    return int(first.dense_shape[0] if isinstance(first, tf.SparseTensor) else first.shape[0])
 
 
 def _batched_hint(dataset: Any, found: int, count: int) -> str:
     """Return the remedy if so few elements can only be batches."""
     shapes = [leaf.shape for leaf in tf.nest.flatten(dataset.element_spec)]
     likely = found < count and all(shape.rank and shape[0] in (None, count) for shape in shapes)
-    return f", of the shapes {_join_shapes(shapes)}: {SINGLE}" if likely else ""
+    return f", of the shapes {_join_shapes(shapes)}: {SINGLE.format(RANGE)}" if likely else ""
+
+
+# ---------------------------------------------------------------- batches
+
+
+def batches(program: ModuleType, dataset: Any, size: int) -> Any:
+    """Return a dataset of batches of so many examples, made by the program's `batched` if it has
+    that. The last batch may be smaller. Raise `BadProgram` if `batched` drops it.
+    """
+    if not has_function(program, "batched"):
+        return dataset.batch(size)
+    made = program.batched(dataset, size)
+    if not isinstance(made, tf.data.Dataset):
+        raise BadProgram(
+            f"batched(dataset, size) returned {type(made)}; a tf.data.Dataset is needed",
+            program.batched,
+        )
+    firsts = [
+        leaf.shape[0] if leaf.shape.rank else 0 for leaf in tf.nest.flatten(made.element_spec)
+    ]
+    if any(first is not None for first in firsts):
+        raise BadProgram(
+            f"batched(dataset, size) has elements {made.element_spec}; batches with an open first "
+            "axis are needed: leave out drop_remainder, because Weir trains every example",
+            program.batched,
+        )
+    return made
+
+
+def first_batch(program: ModuleType, count: int) -> Any:
+    """Return the batch of the first examples, as the model gets it."""
+    dataset = first_examples(program, count)
+    with locate_errors(dataset, data_function(program)):
+        batch = next(iter(batches(program, dataset, count)), None)
+    if batch is None:
+        raise BadProgram("there is no example", data_function(program))
+    return batch
+
+
+def first_examples(program: ModuleType, count: int) -> Any:
+    """Return the dataset of the first examples; of files, as many as the first ones have."""
+    if not reads_files(program):
+        return range_dataset(program, 0, count)
+    files = FileList(program)
+    made = files.first_examples(count)
+    name = f"read({files.names[0]!r})"
+    return check_elements(program, made, name, program.read)
+
+
+def first_call(program: ModuleType) -> str:
+    """Return the call that shows what the examples are, as text."""
+    return "read() of the first file" if reads_files(program) else "dataset(0, 1)"
+
+
+def data_function(program: ModuleType) -> Callable[..., Any]:
+    """Return the program's function that makes its datasets."""
+    made: Callable[..., Any] = program.read if reads_files(program) else program.dataset
+    return made
 
 
 def batch_spec(examples: Any) -> Any:
@@ -214,6 +191,8 @@ def element_spec(program: ModuleType, model: Any = None) -> Any:
     """Return the structure of one batch: shapes with an open first axis, and types. Raise
     `BadProgram` as `example_spec` does.
     """
+    if has_function(program, "batched"):
+        return batches(program, first_examples(program, 1), 1).element_spec
     return batch_spec(example_spec(program, model))
 
 
@@ -223,15 +202,17 @@ def example_spec(program: ModuleType, model: Any = None) -> Any:
     Raise `BadProgram` if the dataset is batched: every input has one axis more than the model
     takes. Keras itself drops a last axis of 1.
     """
-    spec = range_dataset(program, 0, 1).element_spec
+    spec = first_examples(program, 1).element_spec
     inputs = spec[0] if isinstance(spec, tuple) else spec
     given = [leaf.shape for leaf in tf.nest.flatten(batch_spec(inputs))]
     taken = [tf.TensorShape(each.shape) for each in getattr(model, "inputs", None) or []]
     if taken and len(given) == len(taken) and all(map(_has_more, given, taken)):
+        by = "read(file)" if reads_files(program) else "dataset(0, 1)"
+        single = SINGLE.format("read(file)" if reads_files(program) else RANGE)
         raise BadProgram(
-            f"dataset(0, 1) has inputs of the shapes {_join_element_shapes(given)}, "
-            f"but the model takes {_join_element_shapes(taken)}: {SINGLE}",
-            program.dataset,
+            f"{by} has inputs of the shapes {_join_element_shapes(given)}, "
+            f"but the model takes {_join_element_shapes(taken)}: {single}",
+            data_function(program),
         )
     return spec
 

@@ -38,15 +38,15 @@ def trace_workers(
     strategy: Any,
     built: BuiltModel,
     plan: DataPlan,
-    examples: Any,
+    spec: Any,
     count: int,
 ) -> list[RemoteWorker]:
-    """Trace the functions that workers run, and return so many workers. `examples`: the structure
-    of an example.
+    """Trace the functions that workers run, and return so many workers. `spec`: the structure of a
+    batch.
     """
     is_cut = plan.most is not None and plan.most < plan.batch
     training_step.check_passes(program, built, is_cut)
-    pipeline = Pipeline(examples, plan.batch, plan.most)
+    pipeline = Pipeline(spec, plan.most if is_cut else None)
     several = scaling.has_several_passes(plan.accumulated, plan.batch, plan.most)
     traced = training_step.trace_step(program, strategy, built, pipeline, several)
     step = traced.get_concrete_function()
@@ -71,7 +71,7 @@ class RemoteWorker:
         if not self._opened:
             self._call(self._reading, self._pipeline.open)
             self._opened = True
-        self._call(self._reading, self._pipeline.push, tf.constant([lease], tf.int64))
+        self._call(self._reading, self._pipeline.push, tf.constant([lease.row()], tf.int64))
 
     def fetch(self, passes: int) -> list[StagedPass]:
         rows = self._call(self._reading, self._pipeline.fetch, tf.constant(passes, tf.int32))
@@ -82,7 +82,7 @@ class RemoteWorker:
         return float(self._call(self._updating, self.step, *arguments))
 
     def explain(self, lease: Lease) -> None:
-        self._call(self._reading, self._pipeline.explain, tf.constant(lease, tf.int64))
+        self._call(self._reading, self._pipeline.explain, tf.constant(lease.row(), tf.int64))
 
     def _call(self, stream: Any, function: Any, *arguments: tf.Tensor) -> Any:
         """Run a function on the worker and return its result as a NumPy value."""

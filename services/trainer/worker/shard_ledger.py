@@ -4,6 +4,12 @@ Law: each of the positions 0 .. epochs * examples - 1 is at any time exactly onc
 or the applied rest. Position p is example p mod examples of epoch p div examples. A batch never
 crosses the end of an epoch. The ledger is stored in the checkpoint, so both roll back together: an
 example that is not applied in the model is to do in the ledger.
+
+Files: how many examples a file has is known once it is read to its end. So each group of files
+(`file_source.py`) has `GROUP_POSITIONS` positions, of which the first ones are its examples, and
+`examples` counts these positions. One worker reads a group, in order. What a crash leaves to do of
+it is read by another worker from there on. At its end the positions without an example are dropped
+(`end_group`).
 """
 
 from __future__ import annotations
@@ -24,22 +30,68 @@ class Shard(msgspec.Struct, frozen=True, order=True, array_like=True):
         return self.stop - self.start
 
 
-class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """`todo` is sorted and disjoint; `given` are the shards out with workers."""
+GROUP_POSITIONS = 1 << 40
+UNKNOWN = -1
+"""The number of examples of a group that was not read to its end yet."""
+
+
+class FileCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about the examples of files. `digest`: of the list of files; `expected`:
+    examples of an epoch, as the program says, 0: it does not; `applied`: examples applied since the
+    job began; `lengths`: number of examples of each group, or `UNKNOWN`.
+    """
+
+    digest: int
+    expected: int = 0
+    applied: int = 0
+    lengths: tuple[int, ...]
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`todo` is sorted and disjoint; `given` are the shards out with workers. `examples`: positions
+    of an epoch. `files`: None if examples have numbers.
+    """
 
     examples: int
     epochs: int
     todo: tuple[Shard, ...]
     given: tuple[Shard, ...] = ()
+    files: FileCounts | None = None
 
     @property
     def total(self) -> int:
-        return self.examples * self.epochs
+        """Examples of all epochs; of files an estimate until the first epoch is over, and 0 as long
+        as nothing is known.
+        """
+        if self.files is None:
+            return self.examples * self.epochs
+        return self.files.applied if self.finished else self._expected_total(self.files)
+
+    def _expected_total(self, files: FileCounts) -> int:
+        """Groups that are not known have the mean length of the known ones. If none is known, all
+        have as many as were given out of one.
+        """
+        known = [length for length in files.lengths if length != UNKNOWN]
+        if len(known) < len(files.lengths) and files.expected:
+            an_epoch = files.expected
+        elif known:
+            an_epoch = round(sum(known) / len(known) * len(files.lengths))
+        else:
+            begun = [shard.start % GROUP_POSITIONS for shard in (*self.todo, *self.given)]
+            an_epoch = max(begun, default=0) * len(files.lengths)
+        return max(an_epoch * self.epochs, files.applied)
 
     @property
     def applied(self) -> int:
         """Examples applied since the job began."""
+        if self.files is not None:
+            return self.files.applied
         return self.total - sum(shard.size for shard in (*self.todo, *self.given))
+
+    @property
+    def unit(self) -> int:
+        """The positions that a shard never leaves: those of an epoch, or of a group of files."""
+        return self.examples if self.files is None else GROUP_POSITIONS
 
     @property
     def epoch(self) -> int:
@@ -57,15 +109,22 @@ def new_ledger(examples: int, epochs: int) -> Ledger:
     return Ledger(examples=examples, epochs=epochs, todo=(Shard(0, examples * epochs),))
 
 
+def new_file_ledger(groups: int, epochs: int, digest: int, expected: int = 0) -> Ledger:
+    """Nothing applied yet. `digest`, `expected`: as in `FileCounts`."""
+    counts = FileCounts(digest=digest, expected=expected, lengths=(UNKNOWN,) * groups)
+    ledger = new_ledger(groups * GROUP_POSITIONS, epochs)
+    return msgspec.structs.replace(ledger, files=counts)
+
+
 def take_shard(ledger: Ledger, size: int) -> tuple[Ledger, Shard | None]:
-    """Return the ledger with the next batch given out, of at most `size` examples; None if none is
+    """Return the ledger with the next shard given out, of at most `size` positions; None if none is
     left now.
     """
     if not ledger.todo:
         return ledger, None
     first, rest = ledger.todo[0], ledger.todo[1:]
-    epoch_end = (first.start // ledger.examples + 1) * ledger.examples
-    stop = min(first.start + size, first.stop, epoch_end)
+    unit_end = (first.start // ledger.unit + 1) * ledger.unit
+    stop = min(first.start + size, first.stop, unit_end)
     left = (Shard(stop, first.stop), *rest) if stop < first.stop else rest
     shard = Shard(first.start, stop)
     return msgspec.structs.replace(ledger, todo=left, given=(*ledger.given, shard)), shard
@@ -76,13 +135,40 @@ def mark_applied(ledger: Ledger, part: Shard) -> Ledger:
 
     Raise ValueError for positions that were not given out.
     """
-    return msgspec.structs.replace(ledger, given=_remove_part(ledger.given, part))
+    ledger = _without_given(ledger, part)
+    if ledger.files is None:
+        return ledger
+    applied = ledger.files.applied + part.size
+    return msgspec.structs.replace(
+        ledger, files=msgspec.structs.replace(ledger.files, applied=applied)
+    )
 
 
 def return_shard(ledger: Ledger, part: Shard) -> Ledger:
     """Return the ledger with positions that were out and not applied to do again."""
-    returned = mark_applied(ledger, part)
+    returned = _without_given(ledger, part)
     return msgspec.structs.replace(returned, todo=_merge_shards(sorted((*returned.todo, part))))
+
+
+def end_group(ledger: Ledger, rest: Shard, group: int) -> Ledger:
+    """Return the ledger after a worker has read the group of files with this number to its end.
+    `rest`: the positions of its shard that have no example.
+    """
+    ledger = _without_given(ledger, rest)
+    assert ledger.files is not None
+    lengths = list(ledger.files.lengths)
+    lengths[group] = rest.start % GROUP_POSITIONS
+    files = msgspec.structs.replace(ledger.files, lengths=tuple(lengths))
+    return msgspec.structs.replace(ledger, files=files)
+
+
+def is_open(ledger: Ledger, shard: Shard) -> bool:
+    """Return whether a shard reaches to the end of its group of files, wherever that is."""
+    return ledger.files is not None and shard.stop % GROUP_POSITIONS == 0
+
+
+def _without_given(ledger: Ledger, part: Shard) -> Ledger:
+    return msgspec.structs.replace(ledger, given=_remove_part(ledger.given, part))
 
 
 def _remove_part(shards: tuple[Shard, ...], part: Shard) -> tuple[Shard, ...]:
@@ -123,11 +209,11 @@ def extend_epochs(ledger: Ledger, epochs: int) -> Ledger:
     ledger = settle_ledger(ledger)
     if epochs == ledger.epochs:
         return ledger
-    added = Shard(ledger.total, ledger.examples * epochs)
+    added = Shard(ledger.examples * ledger.epochs, ledger.examples * epochs)
     return msgspec.structs.replace(ledger, epochs=epochs, todo=(*ledger.todo, added))
 
 
 def example_range(ledger: Ledger, shard: Shard) -> tuple[int, int]:
-    """Return the example numbers (start, stop) of a shard within its epoch."""
-    start = shard.start % ledger.examples
+    """Return the places (start, stop) of a shard within its epoch, or within its group of files."""
+    start = shard.start % ledger.unit
     return start, start + shard.size

@@ -131,7 +131,7 @@ def make_model(program: ModuleType) -> Any:
         return made
     _check_model("model()", made, program.model)
     if not made.built:
-        made(step_loss.split_batch(program_data.program_batch(program, 0, 1)).inputs)
+        made(step_loss.split_batch(program_data.first_batch(program, 1)).inputs)
     return made
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,9 @@ BEAT = """
 _counted = dataset
 
 
-def dataset(start, stop):
-    made = _counted(start, stop)
-    if stop - start > 1:
+def dataset(numbers):
+    made = _counted(numbers)
+    if len(numbers) > 1:
         with open({beats!r}, "a") as beats:
             beats.write(f"{{time.time():.3f}}\\n")
     return made
@@ -58,6 +59,28 @@ def dataset(start, stop):
 """Each batch of each worker leaves a moment in a file: it is read there, and applied within
 milliseconds.
 """
+FROM_FILES = """
+
+_of_numbers = dataset
+del dataset, examples
+
+
+def files():
+    return sorted(map(str, Path({folder!r}).glob("part-*")))
+
+
+def read(file):
+    def elements():
+        numbers = np.array(Path(file).read_text().split(), np.int64)
+        for start in range(0, len(numbers), 16):
+            yield from _of_numbers(numbers[start : start + 16])
+
+    spec = _of_numbers(np.arange(1)).element_spec
+    return tf.data.Dataset.from_generator(elements, output_signature=spec)
+"""
+"""The same program with its examples in files of different lengths, read by a Python generator."""
+EDGES = (0, 7, 8, 100, 100, 180, EXAMPLES)
+"""File n has the numbers EDGES[n] .. EDGES[n + 1] - 1."""
 
 
 class World:
@@ -76,6 +99,7 @@ class World:
         )
         self.strangers: list[str] = []
         self.uid, self.job = 0, ""
+        self.submitted = 0
         self.made = 0
         self.killed = Counter[str]()  # how often each part of the stack was killed
         self.submitters: dict[
@@ -88,18 +112,32 @@ class World:
         """Ask for a job of the counting program, which from then on is the one that is looked at;
         its uid.
         """
+        self.submitted += 1
+        program = self._program(from_files=self.submitted % 2 == 0)
         kept = {
             "name": "counting.py",
-            "digest": await program_file.store_program(self.watch.bus, self._program()),
+            "digest": await program_file.store_program(self.watch.bus, program),
         }
         body = {**REQUEST, **fields, "job": job, "epochs": epochs, "program": kept}
         self.uid, self.job = await self.watch.bus.request(msgspec.convert(body, JobRequested)), job
         return self.uid
 
-    def _program(self) -> bytes:
+    def _program(self, from_files: bool) -> bytes:
         text = (fleet.PROGRAMS / "counting.py").read_text()
-        paced = text.replace(PACED, repr(str(self.folder / "pace")))
-        return (paced + BEAT.format(beats=str(self.folder / "beats"))).encode()
+        text = text.replace(PACED, repr(str(self.folder / "pace")))
+        text += BEAT.format(beats=str(self.folder / "beats"))
+        if from_files:
+            text += FROM_FILES.format(folder=str(self._example_files()))
+        return text.encode()
+
+    def _example_files(self) -> Path:
+        """Write the files with the numbers of the examples, and return their folder."""
+        folder = self.folder / "examples"
+        folder.mkdir(exist_ok=True)
+        for part, (start, stop) in enumerate(pairwise(EDGES)):
+            numbers = "".join(f"{number}\n" for number in range(start, stop))
+            (folder / f"part-{part}").write_text(numbers)
+        return folder
 
     def pace(self, seconds: float) -> None:
         """How long a worker waits before each batch from now on."""

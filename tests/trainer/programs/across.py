@@ -32,12 +32,12 @@ ledger = shard_ledger.new_ledger(module.examples(), 2) if FROM == "-" else whole
 restored = hashes(built)
 input_pipeline.serve_leases(module, Watchdog(module.__file__, 60.0, 60.0))
 plan = input_pipeline.DataPlan(ExampleOrder(module.examples()), 16)
-examples = program_data.example_spec(module, built.model)
-(worker,) = remote_worker.trace_workers(module, strategy, built, plan, examples, 1)
+spec = program_data.element_spec(module, built.model)
+(worker,) = remote_worker.trace_workers(module, strategy, built, plan, spec, 1)
 for _ in range(3):
     ledger, shard = shard_ledger.take_shard(ledger, 16)
     worker.push(plan.lease(shard))
-    worker.fetch(1)
+    worker.fetch(2)  # its pass and the mark of its end
     worker.update(1, 1)
     ledger = shard_ledger.mark_applied(ledger, shard)
 path = f"{TO}/ckpt-{int(built.counters.step)}"

@@ -158,7 +158,7 @@ def recording(fetch):
 
     def recorded(passes):
         staged = fetch(passes)
-        fed.extend(each.size for each in staged)
+        fed.extend(each.size for each in staged if each.size)
         return staged
 
     return recorded
@@ -175,8 +175,8 @@ def trained(case, workers, weights=None):
     optimizers.set_rates(built.optimizer, optimizers.program_rates(built.optimizer), case.share)
     batches = optimizers.accumulated_batches(built.optimizer)
     plan = input_pipeline.DataPlan(ExampleOrder(EXAMPLES), BATCH, case.most, batches)
-    examples = program_data.example_spec(program, built.model)
-    remote = remote_worker.trace_workers(program, strategy, built, plan, examples, workers)
+    spec = program_data.element_spec(program, built.model)
+    remote = remote_worker.trace_workers(program, strategy, built, plan, spec, workers)
     fed.clear()
     for worker in remote:
         worker.fetch = recording(worker.fetch)

@@ -50,8 +50,8 @@ built = training_step.build_model(module, strategy, 2)
 whole = Checkpoint(built)
 input_pipeline.serve_leases(module, Watchdog(module.__file__, 60.0, 60.0))
 plan = input_pipeline.DataPlan(ExampleOrder(module.examples()), 16)
-examples = program_data.example_spec(module, built.model)
-(worker,) = remote_worker.trace_workers(module, strategy, built, plan, examples, 1)
+spec = program_data.element_spec(module, built.model)
+(worker,) = remote_worker.trace_workers(module, strategy, built, plan, spec, 1)
 ledger = shard_ledger.new_ledger(module.examples(), 3)
 
 
@@ -59,7 +59,7 @@ def trained(ledger, steps):
     for _ in range(steps):
         ledger, shard = shard_ledger.take_shard(ledger, 16)
         worker.push(plan.lease(shard))
-        worker.fetch(1)
+        worker.fetch(2)  # its pass and the mark of its end
         worker.update(1, 1)
         ledger = shard_ledger.mark_applied(ledger, shard)
     return ledger

@@ -13,16 +13,16 @@ import numpy as np
 import tensorflow as tf
 
 from services.trainer.worker import (
+    example_source,
     input_pipeline,
     program_data,
     remote_worker,
-    shard_ledger,
     training_step,
 )
 from services.trainer.worker.lanes import Lanes
 from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Shuffle
-from tests.trainer.programs import counting
+from tests.trainer.programs import counting, file_data
 from tests.trainer.programs.servers import started
 
 EXAMPLES, BATCH, EPOCHS, WORKERS = counting.EXAMPLES, 16, 2, 2
@@ -62,36 +62,50 @@ def by_numbers(make):
     return lambda numbers: make(numbers)
 
 
+def numbered(make):
+    return {"examples": counting.examples, "dataset": make}
+
+
+PASSES = {"most": 5, "accumulated": 3}
 CASES = {
-    "range": (by_range(read), Shuffle(on=False), {}),
-    "shuffled range": (by_range(read), Shuffle(seed=3), {}),
-    "numbers": (by_numbers(read), Shuffle(on=False), {}),
-    "shuffled numbers": (by_numbers(read), Shuffle(seed=3), {}),
-    "passes": (by_numbers(read), Shuffle(seed=3), {"most": 5, "accumulated": 3}),
-    "generator": (by_numbers(generated), Shuffle(seed=3), {}),
-    "table": (by_numbers(looked_up), Shuffle(seed=3), {}),
+    "range": (numbered(by_range(read)), Shuffle(on=False), {}),
+    "shuffled range": (numbered(by_range(read)), Shuffle(seed=3), {}),
+    "numbers": (numbered(by_numbers(read)), Shuffle(on=False), {}),
+    "shuffled numbers": (numbered(by_numbers(read)), Shuffle(seed=3), {}),
+    "passes": (numbered(by_numbers(read)), Shuffle(seed=3), PASSES),
+    "generator": (numbered(by_numbers(generated)), Shuffle(seed=3), {}),
+    "table": (numbered(by_numbers(looked_up)), Shuffle(seed=3), {}),
 }
+for kind, functions in file_data.CASES.items():
+    CASES[kind] = (functions, Shuffle(seed=3, window=30), {})
+for name, functions in file_data.batched_cases().items():
+    CASES[name] = (functions, Shuffle(seed=3), {})
+CASES["files in order"] = (file_data.CASES["text"], Shuffle(on=False), {})
+CASES["passes of files"] = (file_data.CASES["tfrecord"], Shuffle(seed=3), PASSES)
 
 
-def trained(make, shuffle, fields, workers):
+if len(sys.argv) > 1:
+    CASES = {name: CASES[name] for name in sys.argv[1:]}
+
+
+def trained(functions, shuffle, fields, workers):
     program = SimpleNamespace(
         __file__=__file__,
         model=counting.model,
         optimizer=counting.optimizer,
         loss=counting.loss,
-        examples=counting.examples,
-        dataset=make,
+        **functions,
     )
     input_pipeline.serve_leases(program, Watchdog(__file__, 60.0, 60.0))
     built = training_step.build_model(program, strategy, 1)
-    order = program_data.example_order(program, EXAMPLES, shuffle)
-    plan = input_pipeline.DataPlan(order, BATCH, **fields)
-    examples = program_data.example_spec(program, built.model)
-    remote = remote_worker.trace_workers(program, strategy, built, plan, examples, workers)
+    source = example_source.source_of(program)
+    plan = input_pipeline.DataPlan(source.order(shuffle), BATCH, **fields)
+    spec = program_data.element_spec(program, built.model)
+    remote = remote_worker.trace_workers(program, strategy, built, plan, spec, workers)
     calls.clear()
     inbox = queue.Queue()
     lanes = Lanes(remote, plan, inbox)
-    lanes.start(shard_ledger.new_ledger(EXAMPLES, EPOCHS), 0)
+    lanes.start(source.new_ledger(EPOCHS), 0)
     while (word := inbox.get(timeout=120)) != "finished":
         if isinstance(word, Exception):
             raise word

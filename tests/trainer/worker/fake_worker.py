@@ -7,7 +7,6 @@ from collections import deque
 import tensorflow as tf
 
 from services.trainer.worker.input_pipeline import DataPlan, Lease, StagedPass
-from services.trainer.worker.shard_ledger import Shard
 
 
 class FakeWorker:
@@ -26,15 +25,24 @@ class FakeWorker:
 
     def push(self, lease: Lease) -> None:
         self.leases.append(lease.stop - lease.start)
-        for batch in self.plan.cut(Shard(lease.start, lease.stop)):
-            most = self.plan.most or batch.size
-            for start in range(batch.start, batch.stop, most):
-                size = min(most, batch.stop - start)
-                self.leased.append(StagedPass(start, size, batch.size, self.read_ms, lease.turn))
+        stop = min(lease.stop, lease.start + self.examples_of(lease))
+        for first in range(lease.start, stop, lease.batch):
+            end = min(first + lease.batch, stop)
+            most = self.plan.most or lease.batch
+            for start in range(first, end, most):
+                size = min(most, end - start)
+                self.leased.append(StagedPass(start, size, end - first, self.read_ms, lease.turn))
+        self.leased.append(StagedPass(stop, 0, 0, self.read_ms, lease.turn))
+
+    def examples_of(self, lease: Lease) -> int:
+        """How many examples there are of this lease."""
+        return lease.stop - lease.start
 
     def fetch(self, passes: int) -> list[StagedPass]:
-        found = [self.leased.popleft() for _ in range(passes)]
-        self.staged += found
+        found: list[StagedPass] = []
+        while len(found) < passes and (not found or found[-1].size):
+            found.append(self.leased.popleft())
+        self.staged += [each for each in found if each.size]
         return found
 
     def update(self, passes: int, batches: int, turn: int = 0) -> float:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import Counter
 
 import pytest
 import tensorflow as tf
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.trainer.program import BadProgram
 from services.trainer.worker import shard_ledger
 from services.trainer.worker.example_order import ExampleOrder
-from services.trainer.worker.input_pipeline import DataPlan, StagedPass
+from services.trainer.worker.file_source import FileOrder
+from services.trainer.worker.input_pipeline import DataPlan, Lease, StagedPass
 from services.trainer.worker.lanes import Lanes, update_once
 from services.trainer.worker.remote_worker import WorkerFailure
-from services.trainer.worker.shard_ledger import Shard
+from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
 from tests.trainer.worker.fake_worker import FakeWorker
 
 WITHIN_S = 60.0
@@ -222,16 +225,17 @@ def test_a_worker_that_stages_other_positions_ends_training() -> None:
 
 
 def test_the_last_leases_are_small() -> None:
-    plan = plan_of(10_000)
-    ledger = shard_ledger.new_ledger(10_000, 1)
-    assert plan.lease_batches(ledger, 2) == 64
-    assert plan.lease_batches(shard_ledger.new_ledger(640, 1), 2) == 10
-    assert plan.lease_batches(shard_ledger.new_ledger(17, 1), 2) == 1
+    plan, most = plan_of(100_000), 1_000
+    ledger = shard_ledger.new_ledger(100_000, 1)
+    assert plan.lease_size(ledger, 2, most) == 256 * BATCH
+    assert plan.lease_size(ledger, 2, 8) == 8 * BATCH
+    assert plan.lease_size(shard_ledger.new_ledger(640, 1), 2, most) == 10 * BATCH
+    assert plan.lease_size(shard_ledger.new_ledger(17, 1), 2, most) == BATCH
     large = plan._replace(example_bytes=600_000)
-    assert large.lease_batches(ledger, 2) == 3, "a lease fits in memory"
+    assert large.lease_size(ledger, 2, most) == 3 * BATCH, "a lease fits in memory"
 
 
-@pytest.mark.parametrize(("read_ms", "longest"), [(0, 32 * BATCH), (100, BATCH), (500, BATCH)])
+@pytest.mark.parametrize(("read_ms", "longest"), [(0, 32 * BATCH), (300, BATCH), (1000, BATCH)])
 def test_leases_grow_while_they_are_read_quickly(read_ms: int, longest: int) -> None:
     """They begin with one batch, so training begins soon."""
     plan, inbox = plan_of(200 * BATCH), queue.Queue[object]()
@@ -239,7 +243,7 @@ def test_leases_grow_while_they_are_read_quickly(read_ms: int, longest: int) -> 
     worker.read_ms = read_ms
     run_lanes(Lanes([worker], plan, inbox), inbox, 200 * BATCH, 1)
     assert worker.leases[0] == BATCH and sum(worker.leases) == 200 * BATCH
-    assert longest <= max(worker.leases) <= 64 * BATCH
+    assert longest <= max(worker.leases) <= 100 * BATCH
     assert read_ms == 0 or max(worker.leases) == BATCH
 
 
@@ -253,9 +257,147 @@ def test_every_example_is_in_one_pass_and_no_pass_is_too_large(
     passes = covered(worker)
     assert [n for start, stop in passes for n in range(start, stop)] == list(range(examples))
     assert all(stop - start <= (most or batch) for start, stop in passes)
-    assert pass_counts(worker) == [plan.passes(each) for each in plan.cut(Shard(0, examples))]
+    batches = [min(batch, examples - start) for start in range(0, examples, batch)]
+    assert pass_counts(worker) == [plan.passes(each) for each in batches]
 
 
 def pass_counts(worker: FakeWorker) -> list[int]:
     """The number of passes of each update."""
     return [len(update) for update in worker.updates]
+
+
+# ---------------------------------------------------------------- files
+
+
+class FileReader(FakeWorker):
+    """Reads groups of files with these numbers of examples."""
+
+    def __init__(self, plan: DataPlan, lengths: list[int], name: str = "worker-0") -> None:
+        super().__init__(plan, name)
+        self.lengths = lengths
+
+    def examples_of(self, lease: Lease) -> int:
+        assert isinstance(self.plan.order, FileOrder)
+        group = self.plan.order.group(lease.start)
+        left = self.lengths[group] - lease.start % GROUP_POSITIONS
+        return min(lease.stop - lease.start, left)
+
+
+class LostReader(FileReader):
+    """Is lost at its second update."""
+
+    def update(self, passes: int, batches: int, turn: int = 0) -> float:
+        if self.updates:
+            raise WorkerFailure(gone(), lost=True)
+        return super().update(passes, batches, turn)
+
+
+def file_plan(groups: int, seed: int | None = 5, batch: int = BATCH) -> DataPlan:
+    return DataPlan(FileOrder(groups, seed, 100, digest=7), batch)
+
+
+def read_files(
+    workers: list[FileReader], ledger: Ledger
+) -> tuple[dict[tuple[int, int, int], int], Ledger]:
+    """Train to the end. Return how often each (epoch, group, example) was applied, and the
+    ledger.
+    """
+    plan, inbox = workers[0].plan, queue.Queue[object]()
+    assert isinstance(plan.order, FileOrder)
+    lanes = Lanes(workers, plan, inbox)
+    lanes.start(ledger, 0)
+    while (word := inbox.get(timeout=WITHIN_S)) != "finished":
+        assert word == "first", word
+    counts = Counter[tuple[int, int, int]]()
+    for start, stop in covered(*workers):
+        epoch, group = start // plan.order.examples, plan.order.group(start)
+        for position in range(start, stop):
+            counts[epoch, group, position % GROUP_POSITIONS] += 1
+    return counts, lanes.drain()
+
+
+def all_once(lengths: list[int], epochs: int) -> dict[tuple[int, int, int], int]:
+    return {
+        (epoch, group, n): 1
+        for epoch in range(epochs)
+        for group, length in enumerate(lengths)
+        for n in range(length)
+    }
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(any),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_every_example_of_files_is_applied_once_an_epoch(
+    lengths: list[int], workers: int, epochs: int, shuffled: bool
+) -> None:
+    plan = file_plan(len(lengths), 5 if shuffled else None)
+    readers = [FileReader(plan, lengths, f"worker-{n}") for n in range(workers)]
+    ledger = shard_ledger.new_file_ledger(len(lengths), epochs, digest=7)
+    counts, done = read_files(readers, ledger)
+    assert counts == all_once(lengths, epochs)
+    assert (done.applied, done.total) == (epochs * sum(lengths),) * 2
+    assert done.files is not None and done.files.lengths == tuple(lengths)
+
+
+def test_another_worker_reads_on_where_a_lost_one_was() -> None:
+    lengths = [100, 40, 70]
+    plan = file_plan(len(lengths))
+    lost, other = LostReader(plan, lengths), FileReader(plan, lengths, "worker-1")
+    ledger = shard_ledger.new_file_ledger(len(lengths), 2, digest=7)
+    counts, done = read_files([lost, other], ledger)
+    assert counts == all_once(lengths, 2)
+    assert done.applied == 2 * sum(lengths)
+
+
+class HeldReader(FileReader):
+    """Makes its updates when `go` is set."""
+
+    def __init__(self, plan: DataPlan, lengths: list[int], name: str, go: threading.Event) -> None:
+        super().__init__(plan, lengths, name)
+        self.go, self.begun = go, threading.Event()
+
+    def update(self, passes: int, batches: int, turn: int = 0) -> float:
+        self.begun.set()
+        assert self.go.wait(WITHIN_S)
+        return super().update(passes, batches, turn)
+
+
+def test_a_worker_gets_its_next_files_when_it_has_read_those_before() -> None:
+    lengths = [10 * BATCH] * 5
+    plan, inbox = file_plan(len(lengths), seed=None), queue.Queue[object]()
+    slow = HeldReader(plan, lengths, "worker-0", threading.Event())
+    quick = HeldReader(plan, lengths, "worker-1", slow.begun)
+    lanes = Lanes([slow, quick], plan, inbox)
+    lanes.start(shard_ledger.new_file_ledger(len(lengths), 1, digest=7), 0)
+    with lanes._changed:
+        assert lanes._changed.wait_for(lambda: len(quick.updates) == 40, WITHIN_S)
+    slow.go.set()
+    while inbox.get(timeout=WITHIN_S) != "finished":
+        pass
+    assert (len(slow.leases), len(quick.leases)) == (1, 4)
+
+
+def test_files_that_have_lost_examples_end_training() -> None:
+    """A checkpoint says that there are more."""
+    plan, inbox = file_plan(1), queue.Queue[object]()
+    ledger = shard_ledger.new_file_ledger(1, 1, digest=7)
+    ledger, shard = shard_ledger.take_shard(ledger, 50)
+    assert shard is not None
+    ledger = shard_ledger.return_shard(shard_ledger.end_group(*whole_group(ledger)), shard)
+    lanes = Lanes([FileReader(plan, [30])], plan, inbox)
+    lanes.start(ledger, 0)
+    while (word := inbox.get(timeout=WITHIN_S)) == "first":
+        pass
+    assert isinstance(word, BadProgram) and "20 examples at the end of" in str(word)
+
+
+def whole_group(ledger: Ledger) -> tuple[Ledger, Shard, int]:
+    """The ledger with the rest of its only group given out, that rest, and the group's number."""
+    ledger, rest = shard_ledger.take_shard(ledger, GROUP_POSITIONS)
+    assert rest is not None
+    return ledger, rest, 0

@@ -54,7 +54,7 @@ def built(asked: Any) -> training_step.BuiltModel:
 
 def traced(asked: Any) -> Any:
     strategy = tf.distribute.get_strategy()
-    pipeline = Pipeline(program_data.example_spec(asked), 32, None)
+    pipeline = Pipeline(program_data.element_spec(asked))
     made = training_step.trace_step(asked, strategy, built(asked), pipeline)
     return made.get_concrete_function()
 

@@ -94,7 +94,7 @@ def test_an_update_is_counted_after_every_weight_is_updated(
     strategy = tf.distribute.get_strategy()
     made = program_test_step(optimizer)
     built = training_step.build_model(made, strategy, 1)
-    pipeline = Pipeline(program_data.example_spec(made, built.model), 4, None)
+    pipeline = Pipeline(program_data.element_spec(made, built.model))
     graph = training_step.trace_step(made, strategy, built, pipeline).get_concrete_function().graph
 
     counts = writes(graph, built.counters.applied.handle) | writes(

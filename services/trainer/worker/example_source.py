@@ -1,0 +1,317 @@
+"""The examples that a worker reads next, from whichever of three forms a program has.
+
+    files(), read(file)      the examples of files                       (`file_source.py`)
+    dataset(numbers)         the examples with these numbers (a NumPy array of int64), in this order
+    dataset(start, stop)     the examples start .. stop - 1
+
+The numbers that a worker needs next are in a permuted order (`example_order.py`). From a program
+that reads ranges they are read in as few calls as pay: two ranges are read as one, with the
+examples between them, if reading these takes less time than another call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from services.trainer.program import BadProgram, example_count, reads_files
+from services.trainer.worker import program_data, shard_ledger
+from services.trainer.worker.example_order import ExampleOrder, block_size
+from services.trainer.worker.file_source import (
+    FileList,
+    FileOrder,
+    expected_examples,
+)
+from services.trainer.worker.program_data import (
+    READ_BYTES,
+    check_elements,
+    locate_errors,
+    program_batch,
+    range_dataset,
+    takes_numbers,
+)
+from services.trainer.worker.shard_ledger import Ledger
+from services.trainer.worker.watchdog import Watchdog
+from shared.messages import Shuffle
+from shared.text import format_count, format_some_names
+
+FEW = 32  # examples: enough to show how long each takes
+SHORTEST_S = 1e-5
+TRIED = 2
+CHECKED = 32
+"""Examples that are read at a time to find the one with an error."""
+Order = ExampleOrder | FileOrder
+
+
+class ExampleSource(Protocol):
+    """One form of data. Positions are those of the ledger."""
+
+    def order(self, shuffle: Shuffle | None) -> Order:
+        """Return the order of a job's examples. `shuffle` absent: that of their numbers or files."""
+
+    def new_ledger(self, epochs: int) -> Ledger:
+        """Return the ledger of a job in which nothing is applied yet."""
+
+    def order_of(self, fields: tuple[int, ...]) -> Order:
+        """Return the order with these fields (`order_fields`)."""
+
+    def dataset(self, order: Any, start: int, stop: int) -> Any:
+        """Return the dataset of the examples at these positions, in this order. Raise `BadProgram`
+        if the program cannot give it.
+        """
+
+    def call_name(self, order: Any, start: int, stop: int) -> str:
+        """Return the calls that give these examples, as text."""
+
+    def check(self, order: Any, start: int, stop: int, dog: Watchdog) -> None:
+        """Read these examples, and raise the error with its place in the program."""
+
+
+def source_of(program: ModuleType) -> ExampleSource:
+    if reads_files(program):
+        return FileSource(program)
+    return NumberSource(program) if takes_numbers(program) else RangeSource(program)
+
+
+NO_SEED = -1
+
+
+def order_fields(order: Order) -> tuple[int, ...]:
+    """Return an order as whole numbers, for a lease."""
+    return tuple([NO_SEED if field is None else field for field in order])
+
+
+def _with_seed(fields: tuple[int, ...]) -> list[Any]:
+    first, seed, *rest = fields
+    return [first, None if seed == NO_SEED else seed, *rest]
+
+
+# ---------------------------------------------------------------- files
+
+
+class FileSource:
+    def __init__(self, program: ModuleType) -> None:
+        self._program = program
+        self._files = FileList(program)
+
+    def order(self, shuffle: Shuffle | None) -> FileOrder:
+        return self._files.order(shuffle)
+
+    def order_of(self, fields: tuple[int, ...]) -> FileOrder:
+        return FileOrder(*_with_seed(fields))
+
+    def new_ledger(self, epochs: int) -> Ledger:
+        expected = expected_examples(self._program)
+        return shard_ledger.new_file_ledger(
+            self._files.groups, epochs, self._files.digest, expected
+        )
+
+    def dataset(self, order: FileOrder, start: int, stop: int) -> Any:
+        made = self._files.group_dataset(order, start, stop)
+        file = self._files.group_files(order, start)[0]
+        return check_elements(self._program, made, f"read({file!r})", self._program.read)
+
+    def call_name(self, order: FileOrder, start: int, stop: int) -> str:
+        return self._call_name(self._files.group_files(order, start))
+
+    def _call_name(self, files: list[str]) -> str:
+        return f"read({format_some_names(files, 'file')})"
+
+    def check(self, order: FileOrder, start: int, stop: int, dog: Watchdog) -> None:
+        for file in self._files.group_files(order, start):
+            with dog.limit(f"read({file!r}), or an example of it,") as inside:
+                dataset = self._files.read(file)
+                try:
+                    with locate_errors(dataset, self._program.read):
+                        for _ in dataset:
+                            inside.renew()
+                except tf.errors.OpError as error:
+                    told = f"{file} cannot be read: {error.message}"
+                    raise type(error)(error.node_def, error.op, told) from None
+
+
+# ---------------------------------------------------------------- numbers
+
+
+class _NumberedSource:
+    """What both forms of `dataset` have in common."""
+
+    def __init__(self, program: ModuleType) -> None:
+        self._program = program
+
+    def new_ledger(self, epochs: int) -> Ledger:
+        return shard_ledger.new_ledger(example_count(self._program), epochs)
+
+    def order_of(self, fields: tuple[int, ...]) -> ExampleOrder:
+        return ExampleOrder(*_with_seed(fields[: len(ExampleOrder._fields)]))
+
+    def check(self, order: ExampleOrder, start: int, stop: int, dog: Watchdog) -> None:
+        numbers = order.numbers(start, stop)
+        for first in range(0, len(numbers), CHECKED):
+            chosen = numbers[first : first + CHECKED]
+            named = format_some_names([str(number) for number in chosen], "example")
+            with dog.limit(f"dataset() for the examples {named}"):
+                self._read(chosen)
+
+    def _read(self, numbers: Any) -> None:
+        raise NotImplementedError
+
+
+class NumberSource(_NumberedSource):
+    def order(self, shuffle: Shuffle | None) -> ExampleOrder:
+        examples = example_count(self._program)
+        if shuffle is None or not shuffle.on:
+            return ExampleOrder(examples)
+        return ExampleOrder(examples, shuffle.seed)
+
+    def dataset(self, order: ExampleOrder, start: int, stop: int) -> Any:
+        return _with_length(self._dataset(order.numbers(start, stop)), stop - start)
+
+    def call_name(self, order: ExampleOrder, start: int, stop: int) -> str:
+        return "dataset(numbers)"
+
+    def _dataset(self, numbers: Any) -> Any:
+        made = self._program.dataset(numbers)
+        return check_elements(self._program, made, "dataset(numbers)", self._program.dataset)
+
+    def _read(self, numbers: Any) -> None:
+        made = self._dataset(numbers)
+        with locate_errors(made, self._program.dataset):
+            found = sum(1 for _ in made)
+        if found != len(numbers):
+            raise BadProgram(
+                f"dataset(numbers) gave {format_count(found, 'example')} for {len(numbers)} numbers",
+                self._program.dataset,
+            )
+
+
+class RangeSource(_NumberedSource):
+    def __init__(self, program: ModuleType) -> None:
+        super().__init__(program)
+        self._costs = ReadCosts()
+
+    def order(self, shuffle: Shuffle | None) -> ExampleOrder:
+        examples = example_count(self._program)
+        if shuffle is None or not shuffle.on:
+            return ExampleOrder(examples)
+        return ExampleOrder(examples, shuffle.seed, block_size(examples))
+
+    def dataset(self, order: ExampleOrder, start: int, stop: int) -> Any:
+        numbers = order.numbers(start, stop)
+        if order.seed is None:
+            first = int(numbers[0])
+            made = range_dataset(self._program, first, first + len(numbers))
+            return _with_length(made, len(numbers))
+        gap = self._costs.widest_gap(self._program, order, len(numbers))
+        ranges = _covering_ranges(np.sort(numbers), gap)
+        chosen = _read_chosen(self._program, numbers, ranges)
+        made = tf.data.Dataset.from_tensor_slices(chosen)
+        return _as_read(made, range_dataset(self._program, 0, 1).element_spec)
+
+    def call_name(self, order: ExampleOrder, start: int, stop: int) -> str:
+        numbers = order.numbers(start, stop)
+        if order.seed is None:
+            return f"dataset({numbers[0]}, {numbers[-1] + 1})"
+        count = len(numbers)
+        return f"dataset(), called for {count} numbers from {min(numbers)} to {max(numbers)},"
+
+    def _read(self, numbers: Any) -> None:
+        for start, stop in _covering_ranges(np.sort(numbers), 0):
+            program_batch(self._program, start, stop)
+
+
+class ReadCosts:
+    """The number of examples that a program reads in the time of another call of `dataset(start, stop)`.
+
+    Only the way of reading depends on it, never the examples or their order.
+    """
+
+    def __init__(self) -> None:
+        self._gap: int | None = None
+        self._most = 1
+
+    def widest_gap(self, program: ModuleType, order: ExampleOrder, wanted: int) -> int:
+        """Return that number, so limited that the examples between `wanted` ones fit in memory."""
+        if self._gap is None:
+            few = min(FEW, order.examples)
+            one_s = min([_seconds_to_read(program, 1) for _ in range(TRIED)])
+            few_s = min([_seconds_to_read(program, few) for _ in range(TRIED)])
+            each_s = max(few_s - one_s, SHORTEST_S) / few
+            self._gap = int(one_s / each_s)
+            spec = range_dataset(program, 0, 1).element_spec
+            self._most = READ_BYTES // program_data.example_bytes(spec)
+        return min(self._gap, self._most // wanted)
+
+
+def _seconds_to_read(program: ModuleType, count: int) -> float:
+    began = time.monotonic()
+    program_batch(program, 0, count)
+    return time.monotonic() - began
+
+
+def _with_length(dataset: Any, length: int) -> Any:
+    """Return the dataset with an error if it has more or fewer elements."""
+    return dataset.apply(tf.data.experimental.assert_cardinality(length))
+
+
+def _covering_ranges(ordered: Any, gap: int) -> list[tuple[int, int]]:
+    """Return ranges (start, stop) that contain these ordered numbers; ranges with at most `gap`
+    examples between them are one.
+    """
+    breaks = np.flatnonzero(np.diff(ordered) > gap + 1)
+    starts = ordered[np.concatenate([[0], breaks + 1])]
+    stops = ordered[np.concatenate([breaks, [len(ordered) - 1]])] + 1
+    return [(int(start), int(stop)) for start, stop in zip(starts, stops, strict=True)]
+
+
+def _read_chosen(program: ModuleType, numbers: Any, ranges: list[tuple[int, int]]) -> Any:
+    """Return the examples with these numbers, stacked, from ranges that contain them."""
+    parts = [program_batch(program, *each) for each in ranges]
+    held = np.concatenate([np.arange(*each) for each in ranges])
+    rows = np.searchsorted(held, numbers)
+    return tf.nest.map_structure(lambda *each: _take_rows(list(each), rows), *parts)
+
+
+def _take_rows(parts: Sequence[Any], rows: Any) -> Any:
+    """Return these rows of the parts, one after the other."""
+    if isinstance(parts[0], tf.SparseTensor):
+        return _take_sparse_rows(tf.sparse.concat(0, list(parts)), rows)
+    return tf.gather(tf.concat(parts, 0), rows)
+
+
+def _take_sparse_rows(whole: Any, rows: Any) -> Any:
+    """TensorFlow gathers rows of ragged tensors, but not of sparse ones."""
+
+    def ragged(values: Any) -> Any:
+        return tf.RaggedTensor.from_value_rowids(values, whole.indices[:, 0], whole.dense_shape[0])
+
+    values, places = (
+        tf.gather(ragged(each), rows) for each in (whole.values, whole.indices[:, 1:])
+    )
+    row_numbers = tf.cast(values.value_rowids(), tf.int64)[:, None]
+    indices = tf.concat([row_numbers, places.values], 1)
+    shape = tf.concat([[len(rows)], whole.dense_shape[1:]], 0)
+    return tf.SparseTensor(indices, values.values, shape)
+
+
+def _as_read(dataset: Any, spec: Any) -> Any:
+    """Return the dataset with elements of this structure. Examples of several shapes were stacked
+    as ragged tensors, whose slices are dense again.
+    """
+    if dataset.element_spec == spec:
+        return dataset
+    is_tuple = isinstance(spec, tuple)
+
+    def dense(part: Any, wanted: Any) -> Any:
+        is_slice = isinstance(part, tf.RaggedTensor) and isinstance(wanted, tf.TensorSpec)
+        return part.to_tensor() if is_slice else part
+
+    def restore(*parts: Any) -> Any:
+        return tf.nest.map_structure(dense, parts if is_tuple else parts[0], spec)
+
+    return dataset.map(restore)

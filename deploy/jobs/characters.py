@@ -4,6 +4,9 @@
 a currency's. The data is real, and comes with Python itself: names and general categories of the
 Unicode Character Database. Names that are nothing but a number or a sound ("CJK UNIFIED
 IDEOGRAPH-4E00", "HANGUL SYLLABLE GA") are left out.
+
+Texts differ in length, so `batched` pads those of a batch to the longest one. Number 0 is padding,
+which the model masks.
 """
 
 import unicodedata
@@ -14,10 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 LAST = 0x1FFFF  # of the code points that are looked at
-WORDS, BUCKETS = (
-    8,
-    4096,
-)  # a text is at most so many words, a word a number below BUCKETS; 0 is no word
+BUCKETS = 4096  # a word is a number below it; 0 is no word
 KINDS = (
     "Lu",
     "Ll",
@@ -55,14 +55,13 @@ def _names():
 
 def _numbers(text):
     """The words as numbers. Not by `hash`, which gives another number in every process."""
-    words = text.replace("-", " ").split()[-WORDS:]
-    found = [1 + zlib.crc32(word.encode()) % (BUCKETS - 1) for word in words]
-    return found + [0] * (WORDS - len(found))
+    words = text.replace("-", " ").split()
+    return [1 + zlib.crc32(word.encode()) % (BUCKETS - 1) for word in words]
 
 
 _texts, _kinds = zip(*_names(), strict=True)
 _order = np.random.default_rng(0).permutation(len(_kinds))
-_inputs = np.array([_numbers(text) for text in _texts], "int32")[_order]
+_inputs = [_numbers(_texts[number]) for number in _order]
 _labels = np.array(_kinds, "int64")[_order]
 _TRAINED_ON = len(_labels) - len(_labels) // EVALUATED
 
@@ -71,7 +70,7 @@ def model():
     """A vector a word; their mean says which words there are, and the last word's what kind of
     thing it is.
     """
-    words = keras.Input((WORDS,), dtype="int32")
+    words = keras.Input((None,), dtype="int32")
     vectors = keras.layers.Embedding(BUCKETS, 32, mask_zero=True)(words)
     mean = keras.layers.GlobalAveragePooling1D()(vectors)
     hidden = keras.layers.Dense(64, activation="relu")(mean)
@@ -90,12 +89,17 @@ def examples():
     return _TRAINED_ON
 
 
-def dataset(start, stop):
-    return tf.data.Dataset.from_tensor_slices((_inputs[start:stop], _labels[start:stop]))
+def dataset(numbers):
+    words = tf.ragged.constant([_inputs[number] for number in numbers], tf.int32)
+    return tf.data.Dataset.from_tensor_slices((words, _labels[numbers]))
+
+
+def batched(dataset, size):
+    return dataset.ragged_batch(size).map(lambda words, kinds: (words.to_tensor(), kinds))
 
 
 def evaluation():
-    return tf.data.Dataset.from_tensor_slices((_inputs[_TRAINED_ON:], _labels[_TRAINED_ON:]))
+    return dataset(np.arange(_TRAINED_ON, len(_labels)))
 
 
 def metrics():

@@ -216,6 +216,7 @@ def _trial_request(
         batch=job.batch.start,
         device_batch_max=job.device_batch_max,
         ps=min(job.ps.max, MOST_PS),
+        shuffled=job.shuffle is None or job.shuffle.on,
         limit_s=limit_s,
     )
 

@@ -52,8 +52,19 @@ class Side:
 
     def __init__(self, stack: Stack, mark: str) -> None:
         cluster = psutil.Process(stack.parts["cluster"].process.pid)  # type: ignore[union-attr]
-        tops = [p for p in cluster.children(recursive=True) if mark in " ".join(p.cmdline())]
-        self.processes = {q.pid: q for p in tops for q in (p, *p.children(recursive=True))}
+        self._pods = [p for p in cluster.children(recursive=True) if mark in " ".join(p.cmdline())]
+        self.processes = {q.pid: q for p in self._pods for q in (p, *p.children(recursive=True))}
+
+    def cpu_by_role(self) -> dict[str, float]:
+        """Return the CPU seconds that the tasks of each role have used."""
+        used = dict[str, float]()
+        for pod in self._pods:
+            role = pod.environ().get("WEIR_TRAINER_ROLE") or pod.cmdline()[-2]
+            for process in (pod, *pod.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    times = process.cpu_times()
+                    used[role] = used.get(role, 0.0) + times.user + times.system
+        return used
 
     def send(self, number: signal.Signals) -> None:
         for process in self.processes.values():
@@ -78,7 +89,7 @@ async def main() -> dict[str, Any]:
             ours.send(signal.SIGSTOP)
             sides = {
                 "weir": (ours, lambda a, b: _speed(watched, a, b)),
-                "plain": (other, lambda a, b: _read(progress, a, b)),
+                "plain": (other, lambda a, b: speed_between(progress, a, b)),
             }
             return result(
                 [await _alternation(sides, number) for number in range(ALTERNATIONS)], watched
@@ -92,10 +103,14 @@ async def _plain(stack: Stack, folder: Path) -> Path:
     handwritten.write(folder / "cluster.json", hand.cluster(counts))
     command = ["python", "-m", "tests.bench.plain", str(folder), str(PROGRAM)]
     await hand.pods(stack, command, TASKS, SIZES)
-    async with asyncio.timeout(PATIENCE_S):
-        while not _points(folder / "progress"):
-            await asyncio.sleep(0.1)
+    await await_progress(folder / "progress")
     return folder / "progress"
+
+
+async def await_progress(progress: Path) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not _points(progress):
+            await asyncio.sleep(0.1)
 
 
 async def _weir(watched: Trial) -> None:
@@ -138,7 +153,7 @@ def _points(progress: Path) -> list[tuple[float, float]]:
     return [(float(at), float(count)) for at, count in words if float(count) > 0]
 
 
-def _read(progress: Path, from_s: float, to_s: float) -> float:
+def speed_between(progress: Path, from_s: float, to_s: float) -> float:
     """Examples a second between the first and the last point inside."""
     inside = [p for p in _points(progress) if from_s <= p[0] <= to_s]
     return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])

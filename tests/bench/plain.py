@@ -5,7 +5,7 @@ scheduled by the hundred.
 
 The cluster is in `FOLDER/cluster.json`. The chief appends a line `<time> <examples applied>` to
 `FOLDER/progress` twice a second, from the optimizer's count on the ps. Nothing is accounted for,
-nothing can be handed over.
+nothing can be handed over. The role `alone` is a loop in one process, without a cluster.
 """
 
 from __future__ import annotations
@@ -31,8 +31,43 @@ def lead(folder: Path, cluster: dict[str, list[str]], program: Any) -> None:
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
-        model, optimizer = program.model(), program.optimizer()
-        optimizer.build(model.trainable_variables)
+        update, optimizer = _make_update(program)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step(iterator: Any) -> None:
+        strategy.run(update, args=(next(iterator),))
+
+    iterator = iter(coordinator.create_per_worker_dataset(lambda: _batches(program)))
+    _start_reports(folder, optimizer)
+    while True:
+        for _ in range(STEPS_A_JOIN):
+            coordinator.schedule(step, args=(iterator,))
+        coordinator.join()
+
+
+def train_alone(folder: Path, program: Any) -> None:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    update, optimizer = _make_update(program)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step(iterator: Any) -> None:
+        update(next(iterator))
+
+    iterator = iter(_batches(program))
+    _start_reports(folder, optimizer)
+    while True:
+        step(iterator)
+
+
+def _make_update(program: Any) -> tuple[Any, Any]:
+    """Return the update of a batch, and its optimizer."""
+    import tensorflow as tf
+
+    model, optimizer = program.model(), program.optimizer()
+    optimizer.build(model.trainable_variables)
 
     def update(batch: Any) -> None:
         inputs, labels = batch
@@ -41,22 +76,21 @@ def lead(folder: Path, cluster: dict[str, list[str]], program: Any) -> None:
         weights = model.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
 
-    @tf.function  # type: ignore[untyped-decorator]
-    def step(iterator: Any) -> None:
-        strategy.run(update, args=(next(iterator),))
+    return update, optimizer
 
-    def examples() -> Any:
-        whole = program.dataset(0, program.examples())
-        return whole.repeat().batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
-    iterator = iter(coordinator.create_per_worker_dataset(examples))
-    threading.Thread(
-        target=_report, args=(folder / "progress", optimizer.iterations), daemon=True
-    ).start()
-    while True:
-        for _ in range(STEPS_A_JOIN):
-            coordinator.schedule(step, args=(iterator,))
-        coordinator.join()
+def _batches(program: Any) -> Any:
+    """Return batches without an end, of `whole()` if the program has it."""
+    import tensorflow as tf
+
+    make = getattr(program, "whole", None)
+    whole = make() if make else program.dataset(0, program.examples()).repeat()
+    return whole.batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+def _start_reports(folder: Path, optimizer: Any) -> None:
+    count = optimizer.iterations
+    threading.Thread(target=_report, args=(folder / "progress", count), daemon=True).start()
 
 
 def _report(path: Path, count: Any) -> None:
@@ -74,7 +108,9 @@ def main() -> None:
     folder, program, role, index = sys.argv[1:]
     cluster = json.loads((Path(folder) / "cluster.json").read_text())
     module = programs.load(Path(program), programs.program_digest(Path(program).read_bytes()))
-    if role == "chief":
+    if role == "alone":
+        train_alone(Path(folder), module)
+    elif role == "chief":
         lead(Path(folder), cluster, module)
     else:
         stand(cluster, role, int(index), module)

@@ -139,7 +139,7 @@ def test_a_good_program_has_only_fine_findings(
 
 
 def test_silent_mistakes_are_found(doctor) -> None:
-    code, said = doctor(HEAD + STRANGE, job=SMALL)
+    code, said = doctor(HEAD + STRANGE, job=SMALL + "shuffle: off\n")
 
     wrong, advice = "\n".join(told(said, "wrong")), "\n".join(told(said, "advice"))
     assert code == 1
@@ -149,7 +149,7 @@ def test_silent_mistakes_are_found(doctor) -> None:
         in wrong
     )
     assert "it uses hash()" in advice
-    assert "the labels are sorted and nothing shuffles examples" in advice
+    assert "the labels are sorted, and shuffle: off keeps their order" in advice
     assert "idle/kernel, " in advice and "never learns" in advice
     assert "each batch reads all of words/embeddings, 1.28 MB in all" in advice
     assert "ps.max is 4, and more than 1 do not reduce the load of the fullest ps" in advice
@@ -389,3 +389,31 @@ def test_the_documented_first_program_has_no_findings(
     code, said = weir(["doctor", str(tmp_path / "wine.py")]), capsys.readouterr().out
 
     assert (code, said.splitlines()[-1]) == (0, "nothing wrong, 0 to consider"), said
+
+
+FILES = """
+
+del examples, dataset
+
+
+def files():
+    return [{folder!r} + name for name in ("/a.csv", "/b.csv")]
+
+
+def read(file):
+    rows = tf.data.experimental.CsvDataset(file, [tf.float32] * 3)
+    return rows.map(lambda *row: (tf.stack(row[:2]), row[2:]))
+"""
+
+
+def test_a_program_that_reads_files_is_tried(doctor, tmp_path: Path) -> None:
+    for name, count in (("a.csv", 3), ("b.csv", 40)):
+        (tmp_path / name).write_text("1,2,3\n" * count)
+    program = HEAD + FILES.format(folder=str(tmp_path))
+    code, said = doctor(program, job=SMALL)
+    assert code == 0, said
+    fine = "\n".join(told(said, "fine"))
+    assert "2 files" in fine and "an update takes" in fine
+    (tmp_path / "a.csv").unlink()
+    code, said = doctor(program, job=SMALL)
+    assert code == 1 and "a.csv" in "\n".join(told(said, "wrong"))

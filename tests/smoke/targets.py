@@ -49,6 +49,15 @@ SMOKE = {
             "absence_s",
         ),
     ),
+    "bench-data": Smoke(
+        {
+            "BENCH_FORMS": "tfrecord",
+            "BENCH_WORKERS": "1",
+            "BENCH_ALTERNATIONS": "1",
+            "BENCH_STEADY_S": "2",
+        },
+        ("tfrecord", "tfrecord_weir_chief_ms", "single_process", "chief_batches_per_s"),
+    ),
     "bench-decide": Smoke(
         {"BENCH_SHAPES": "64x40,1024x640", "BENCH_SAMPLES": "2"},
         (

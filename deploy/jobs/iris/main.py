@@ -1,15 +1,16 @@
-"""The kind of an iris from the size of its leaves: a program of several files, with parameters.
+"""The kind of an iris from the size of its leaves: a program of several files, which reads files.
 
-All of this folder is uploaded. `table.py` is imported from it, and reads `iris.csv` beside it. The
-arguments of the functions are the `params:` of `iris.yaml`.
+All of this folder is uploaded, so its data is found beside it. Larger data lies on a volume or in a
+store: `files` returns its paths. `table.py` is imported from this folder. The arguments of the
+functions are the `params:` of `iris.yaml`.
 """
 
-import keras
-import tensorflow as tf
-from table import read_table
+from pathlib import Path
 
-_inputs, _kinds = read_table("iris.csv")
-_TRAINED_ON = 120
+import keras
+from table import read_rows
+
+_FOLDER = Path(__file__).parent
 
 
 def model(width=16, dropout=0.0):
@@ -31,16 +32,16 @@ def loss(labels, outputs):
     return keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
 
 
-def examples():
-    return _TRAINED_ON
+def files():
+    return sorted(map(str, _FOLDER.glob("train-*.csv")))
 
 
-def dataset(start, stop):
-    return tf.data.Dataset.from_tensor_slices((_inputs[start:stop], _kinds[start:stop]))
+def read(file):
+    return read_rows(file)
 
 
 def evaluation():
-    return tf.data.Dataset.from_tensor_slices((_inputs[_TRAINED_ON:], _kinds[_TRAINED_ON:]))
+    return read_rows(str(_FOLDER / "evaluation.csv"))
 
 
 def metrics():

@@ -1,20 +1,21 @@
-"""Read a table of measures, whose last column is a kind."""
+"""Rows of the tables: measures of a flower, and its kind."""
 
-import csv
-from pathlib import Path
+import tensorflow as tf
 
-import numpy as np
+KINDS = ("setosa", "versicolor", "virginica")
+COLUMNS = [tf.float32] * 4 + [tf.string]
+MEAN, SPREAD = (5.85, 3.06, 3.76, 1.2), (0.83, 0.43, 1.76, 0.76)
+"""Of the four measures, in cm."""
 
 
-def read_table(name):
-    """Return the measures, standardised, and the number of each row's kind, both in an order that
-    was shuffled once with a fixed seed.
+def read_rows(path):
+    """Return a dataset of the rows of a CSV file: the measures, standardised, and the number of the
+    kind.
     """
-    with (Path(__file__).parent / name).open(newline="") as file:
-        rows = list(csv.reader(file))[1:]
-    names = sorted({row[-1] for row in rows})
-    measures = np.array([row[:-1] for row in rows], "float32")
-    kinds = np.array([names.index(row[-1]) for row in rows], "int64")
-    order = np.random.default_rng(0).permutation(len(rows))
-    standardised = (measures - measures.mean(0)) / measures.std(0)
-    return standardised[order], kinds[order]
+    return tf.data.experimental.CsvDataset(path, COLUMNS, header=True).map(_example)
+
+
+def _example(*columns):
+    *measures, kind = columns
+    standardised = (tf.stack(measures) - MEAN) / SPREAD
+    return standardised, tf.argmax(tf.equal(KINDS, kind))

@@ -155,7 +155,7 @@ class Examiner:
         self.report(
             together=together, alone=alone, infinite=tuple(sorted(set(infinite))), read_s=read_s
         )
-        if self.asked.ps:
+        if self.asked.ps and not self.asked.shuffled:
             ordered = self._labels_are_ordered(module, first_starts(count, size), size)
             self.report(ordered=ordered)
             if not ordered:

@@ -28,12 +28,9 @@ SLOW_READ_S = 0.05
 """Seconds. A batch that is read faster delays no worker noticeably."""
 WHOLE_BYTES = 1e6
 """A smaller table that is read as a whole costs little more than the rest of a model."""
-SHUFFLE_ONCE = (
-    "shuffle once with a fixed seed, outside of dataset(): "
-    "numpy.random.default_rng(0).permutation(examples())"
-)
+SHUFFLE = "leave out `shuffle: off`"
 MAKE_PURE = (
-    "make dataset(start, stop) a pure function of the numbers: "
+    "make dataset() a pure function of the numbers, and read() of the file: "
     "a fixed seed, a sorted listing, no shuffle inside it"
 )
 NO_MODULE = r"ModuleNotFoundError: No module named '([\w.]+)'"
@@ -222,10 +219,10 @@ def _example_findings(here: Observations, there: Observations) -> Iterator[Findi
         yield wrong_finding(what, "clean the data: one such batch makes all weights NaN")
     if here.ordered:
         what = (
-            "the labels are sorted and nothing shuffles examples: "
+            "the labels are sorted, and shuffle: off keeps their order: "
             "the model forgets a class while it learns the next"
         )
-        yield advice_finding(what, SHUFFLE_ONCE)
+        yield advice_finding(what, SHUFFLE)
 
 
 def _format_numbers(numbers: Sequence[int]) -> str:

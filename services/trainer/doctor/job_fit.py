@@ -42,13 +42,22 @@ SAME_WITHIN = 1.05
 
 def job_findings(here: Observations, job: JobRequested, rows_example: str) -> Iterator[Finding]:
     tasks = job.resources or RoleResources()
-    if here.examples:
+    if here.files:
+        yield from _file_findings(here.files, job.workers.max)
+    elif here.examples:
         yield from _batch_findings(here.examples, job)
     if here.variables:
         yield from _ps_findings(here.variables, here.slots, job, tasks.ps.memory_gib, rows_example)
         yield from _chief_findings(here, tasks.chief.memory_gib)
     if here.loaded_gib and tasks.worker.memory_gib:
         yield from _worker_findings(here.loaded_gib, tasks.worker.memory_gib)
+
+
+def _file_findings(files: int, workers: int) -> Iterator[Finding]:
+    if workers > files:
+        what = f"workers.max is {workers}, and files() returns {format_count(files, 'file')}"
+        remedy = "several files for each worker: a worker without a file waits"
+        yield advice_finding(what, remedy)
 
 
 def _batch_findings(examples: int, job: JobRequested) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ each.
 Each report has all observations so far, so the reader knows how far the process came, however it
 ends.
 
-Label order: nothing shuffles the examples, so if they are sorted, batches of one class follow each
+Label order: if nothing shuffles the examples and they are sorted, batches of one class follow each
 other and the model learns the last one. Given how often each of C labels occurs (n_1 .. n_C of n),
 a random order
 
@@ -39,7 +39,7 @@ class ExamineRequest(msgspec.Struct, frozen=True, kw_only=True):
     `device_batch_max`: the most examples that a worker may hold at once, if limited. `ps`: number
     of parameter servers for the trial update; 0: only read examples, to compare them with another
     process. `entry`: the program's path in its folder; empty: it is a single file. `params`: those
-    of the job.
+    of the job. `shuffled`: its examples come in another order in each epoch.
     """
 
     program: str
@@ -48,6 +48,7 @@ class ExamineRequest(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     device_batch_max: int | None = None
     ps: int = 0
+    shuffled: bool = True
     limit_s: float = 75.0
 
 

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from services.trainer.program import BadProgram, has_function
+from services.trainer.program import BadProgram, files_prefix, has_function
 from services.trainer.worker.example_order import epoch_key, mix_keys, permute
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS
 from shared.messages import Shuffle
@@ -86,7 +86,8 @@ class FileList:
         self._program = program
         self.names = _listed_files(program)
         self.groups = group_count(len(self.names))
-        text = "\0".join(self.names).encode()
+        own = files_prefix(str(program.__file__))  # another folder in each pod
+        text = "\0".join([name.removeprefix(own) for name in self.names]).encode()
         self.digest = int.from_bytes(hashlib.sha256(text).digest()[:DIGEST_BYTES], "big")
 
     def order(self, shuffle: Shuffle | None) -> FileOrder:

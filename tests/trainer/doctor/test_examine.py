@@ -30,7 +30,8 @@ def sample() -> Iterator[Sample]:
     reads, writes = os.pipe()
 
     def sampled(dataset: Callable[[int, int], Any]) -> Observations:
-        examiner = examine.Examiner(ExamineRequest(program="mine.py", batch=BATCH, ps=1), writes)
+        asked = ExamineRequest(program="mine.py", batch=BATCH, ps=1, shuffled=False)
+        examiner = examine.Examiner(asked, writes)
         examiner.seen = Observations(examples=EXAMPLES)
         examiner._sample_examples(SimpleNamespace(dataset=dataset))  # type: ignore[arg-type]
         told = os.read(reads, 1 << 20)

@@ -107,7 +107,7 @@ def test_a_read_error_in_the_other_process_is_reported() -> None:
         ({"loss": None, "finite": False}, "wrong", "after two updates the loss is not finite"),
         ({"finite": False}, "wrong", "after two updates weights are not finite"),
         ({"scheduled": True}, "advice", "the learning rate is a schedule"),
-        ({"ordered": True}, "advice", "the labels are sorted and nothing shuffles examples"),
+        ({"ordered": True}, "advice", "the labels are sorted, and shuffle: off keeps their order"),
         ({"read_s": 0.9}, "advice", "a batch is read in 900 ms, longer than its update takes"),
         (
             {"mixed": True} | ONE_AXIS,

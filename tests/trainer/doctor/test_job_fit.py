@@ -198,3 +198,10 @@ def test_data_loaded_on_import_is_counted_for_every_worker() -> None:
         tight.weight == "advice" and ": a worker's 2 GiB have no room for twice that" in tight.what
     )
     assert found(Observations(loaded_gib=1.0), resources=memory("worker", 3.0)) == []
+
+
+def test_more_workers_than_files_is_advice() -> None:
+    here = Observations(examples=100, files=3)
+    (told,) = found(here, batch=span(32), workers=span(1, most=6))
+    assert "workers.max is 6, and files() returns 3 files" in told.what
+    assert found(here, batch=span(512), workers=span(1, most=3)) == []

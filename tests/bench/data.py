@@ -1,0 +1,218 @@
+"""How fast a job reads its data: `make bench-data` (about half an hour).
+
+The same small net, the same data and the same CPU limits twice: a job of Weir, and a loop with
+TensorFlow's own `ClusterCoordinator`, which reads by `tf.data` (`plain.py`). Both shuffle. Three
+forms of data, each with 1, 2 and 4 workers:
+
+    tfrecord   files() and read(file), from TFRecord files of different lengths
+    range      dataset(start, stop), from a NumPy array
+    array      dataset(numbers), from a NumPy array
+
+Both stand all the time; one is frozen while the other is measured, by turns (as in `overhead.py`).
+Reported: the median over the alternations of Weir's examples a second over the plain loop's
+(`tfrecord`, `tfrecord_2`, `tfrecord_4`, ...); each side's examples a second; and the CPU time of the
+chief, and of a worker, for a batch (all of it, with the step; with the form read by both sides in
+the same way). `single_process`: Weir with one worker against a plain loop in one process with that
+worker's cores. `chief_batches_per_s`: batches of one example with a step of one weight, 2 workers,
+nearly without a limit.
+
+Environment: BENCH_FORMS, BENCH_WORKERS (lists with commas), BENCH_ALTERNATIONS (4), BENCH_STEADY_S
+(10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from services.cli.trial import Trial, trial
+from services.cli.up import cluster_file
+from services.console.report import runs
+from services.local.stack import Stack
+from shared.messages import ProgressReported, Resources
+from tests.bench import hand, handwritten, plain
+from tests.bench.overhead import Side, await_progress, speed_between
+from tests.bench.player import NODE, PATIENCE_S, Player, sizes
+from tests.bench.report import NoLimits, finish_or_refuse, median, say
+
+FORMS = tuple(os.environ.get("BENCH_FORMS", "tfrecord,range,array").split(","))
+WORKERS = tuple(map(int, os.environ.get("BENCH_WORKERS", "1,2,4").split(",")))
+ALTERNATIONS = int(os.environ.get("BENCH_ALTERNATIONS", "4"))
+MEASURED_S, SETTLE_S = float(os.environ.get("BENCH_STEADY_S", "10")), 3.0
+REPORT_S = 1.5  # a report comes so long after the time that it is about
+CLUSTER = f"nodes:\n  - {{name: {NODE}, cpu: 16, memory_gib: 80}}\n"
+PROGRAMS = Path(__file__).parent / "programs"
+CORES, MANY_CORES = 0.25, 2.0
+"""Of each task. Of the machine's two, chief, ps and four workers together use 1.5."""
+OURS, THEIRS, ALONE = "services.trainer", "tests.bench.plain", "alone"
+
+
+class Speed(NamedTuple):
+    """What one side did: examples a second, and CPU time (ms) of its chief and of a worker for a
+    batch.
+    """
+
+    examples_per_s: float
+    chief_ms: float = 0.0
+    worker_ms: float = 0.0
+
+
+async def main() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="weir-bench-") as name:
+        folder, figures = Path(name), dict[str, Any]()
+        for form in FORMS:
+            program = write_program(form, folder)
+            for workers in WORKERS:
+                case = form if workers == 1 else f"{form}_{workers}"
+                figures |= named_figures(case, await compare(program, workers, THEIRS))
+                say(f"{case}: ratio {figures[case]:.2f}")
+        alone = await compare(write_program("array", folder), 1, ALONE)
+        figures |= named_figures("single_process", alone)
+        say(f"single_process: ratio {figures['single_process']:.2f}")
+        figures["chief_batches_per_s"] = await empty_steps(PROGRAMS / "one_weight.py")
+        return {**figures, "alternations": ALTERNATIONS, "measured_s": MEASURED_S}
+
+
+def write_program(form: str, folder: Path) -> Path:
+    """Write the program with this form of data, and its files; return its path."""
+    data = folder / "data"
+    text = (PROGRAMS / "reading.py").read_text()
+    path = folder / f"{form}.py"
+    filled = text.replace("FORM = None", f"FORM = {form!r}")
+    path.write_text(filled.replace("DATA = None", f"DATA = {str(data)!r}"))
+    if not data.exists():
+        data.mkdir()
+        environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+        subprocess.run([sys.executable, str(path), str(data)], check=True, env=environ)
+    return path
+
+
+def named_figures(case: str, found: list[dict[str, Speed]]) -> dict[str, float]:
+    figures = {
+        case: median(each["weir"].examples_per_s / each["plain"].examples_per_s for each in found)
+    }
+    for side in ("weir", "plain"):
+        for field in Speed._fields:
+            values = [getattr(each[side], field) for each in found]
+            figures[f"{case}_{side}_{field}"] = median(values)
+    return figures
+
+
+# ---------------------------------------------------------------- both sides on one cluster
+
+
+async def compare(program: Path, workers: int, theirs: str) -> list[dict[str, Speed]]:
+    """Measure both sides by turns. `theirs`: a loop on a cluster, or one in a process alone."""
+    limits = sizes(chief=CORES, ps=CORES, worker=CORES)
+    async with weir_job(program, workers, limits) as (stack, watched, folder):
+        progress = await _start_plain(stack, folder / "plain", program, workers, theirs)
+        other = Side(stack, THEIRS)
+        ours = Side(stack, OURS)
+        measures = {
+            "weir": partial(_measure, ours, partial(_weir_speed, watched), workers),
+            "plain": partial(_measure, other, partial(speed_between, progress), workers),
+        }
+        for side in (ours, other):
+            side.send(signal.SIGSTOP)
+        found = []
+        for number in range(ALTERNATIONS):
+            order = list(measures) if number % 2 == 0 else list(measures)[::-1]
+            speeds = {name: await measures[name]() for name in order}
+            say(f"  {number + 1}/{ALTERNATIONS} {_describe(speeds)}")
+            found.append(speeds)
+        return found
+
+
+def _describe(speeds: Mapping[str, Speed]) -> str:
+    return ", ".join(f"{name} {each.examples_per_s:,.0f}/s" for name, each in speeds.items())
+
+
+@asynccontextmanager
+async def weir_job(
+    program: Path, workers: int, limits: Mapping[str, Resources], batch: int = plain.BATCH
+) -> AsyncIterator[tuple[Stack, Trial, Path]]:
+    """A stack with a job that trains, and the folder of both."""
+    request = {
+        "job": "reading",
+        "epochs": 100_000,
+        "batch": {"start": batch, "min": batch, "max": batch},
+        "ps": {"start": 1, "min": 1, "max": 1},
+        "workers": {"start": workers, "min": workers, "max": workers},
+        "shuffle": {"on": True},
+    }
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as name,
+        cluster_file(None, CLUSTER) as cluster,
+    ):
+        async with (
+            Stack(Path(name), cluster, services=("launcher",)) as stack,
+            trial(stack) as watched,
+        ):
+            uid, asked = await watched.submit(request, program)
+            await Player(watched, uid, asked, limits).decide(1, workers)
+            if not watched.enforced:
+                raise NoLimits("CPU limits are not enforced on this machine")
+            await watched.until(lambda: watched.of(ProgressReported), PATIENCE_S, "progress")
+            yield stack, watched, Path(name)
+
+
+async def _start_plain(
+    stack: Stack, folder: Path, program: Path, workers: int, theirs: str
+) -> Path:
+    """Start the plain loop, and wait until it trains. Return the file with its progress."""
+    folder.mkdir()
+    tasks = [("chief", 0), ("ps", 0), *[("worker", number) for number in range(workers)]]
+    if theirs == ALONE:
+        tasks = [(ALONE, 0)]
+    counts = {"chief": 1, "ps": 1, "worker": workers}
+    handwritten.write(folder / "cluster.json", hand.cluster(counts))
+    limits = sizes(chief=CORES, ps=CORES, worker=CORES, alone=CORES)
+    command = ["python", "-m", THEIRS, str(folder), str(program)]
+    await hand.pods(stack, command, tasks, limits)
+    await await_progress(folder / "progress")
+    return folder / "progress"
+
+
+async def _measure(side: Side, speed: Callable[[float, float], float], workers: int) -> Speed:
+    """Let one side run alone, and measure it."""
+    side.send(signal.SIGCONT)
+    await asyncio.sleep(SETTLE_S)
+    before, began_s = side.cpu_by_role(), time.time()
+    await asyncio.sleep(MEASURED_S)
+    after, ended_s = side.cpu_by_role(), time.time()
+    await asyncio.sleep(REPORT_S)
+    side.send(signal.SIGSTOP)
+    examples_per_s = speed(began_s, ended_s)
+    batches = examples_per_s * (ended_s - began_s) / plain.BATCH
+    used_ms = {role: 1000.0 * (after[role] - before.get(role, 0.0)) / batches for role in after}
+    return Speed(examples_per_s, used_ms.get("chief", 0.0), used_ms.get("worker", 0.0))
+
+
+def _weir_speed(watched: Trial, from_s: float, to_s: float) -> float:
+    return runs.mean_speed(watched.of(ProgressReported), from_s, to_s)
+
+
+async def empty_steps(program: Path) -> float:
+    """Return the batches of one example that a chief gets done in a second."""
+    limits = sizes(chief=MANY_CORES, ps=MANY_CORES, worker=MANY_CORES)
+    async with weir_job(program, 2, limits, batch=1) as (_, watched, _):
+        await asyncio.sleep(SETTLE_S)
+        began_s = time.time()
+        await asyncio.sleep(MEASURED_S)
+        ended_s = time.time()
+        await asyncio.sleep(REPORT_S)
+        return _weir_speed(watched, began_s, ended_s)
+
+
+if __name__ == "__main__":
+    finish_or_refuse(main())

@@ -811,10 +811,26 @@ class ClusterSpecPublished(JobMessage, frozen=True, kw_only=True, tag="cluster.p
         return next((t for t in self.tasks if t.pod == pod), None)
 
 
+class PreparationParts(Part, frozen=True, kw_only=True):
+    """The parts of a chief's preparation: the program's import; waiting for the servers of the
+    other tasks; model and optimizer; tracing the step; a first update on every worker, with a save
+    and a restore.
+    """
+
+    import_s: Seconds = 0.0
+    connect_s: Seconds = 0.0
+    build_s: Seconds = 0.0
+    trace_s: Seconds = 0.0
+    first_step_s: Seconds = 0.0
+
+
 class GenerationPrepared(TaskMessage, frozen=True, kw_only=True, tag="training.prepared"):
-    """One task of the next generation is ready beside the running one, or has failed (`error`)."""
+    """One task of the next generation is ready beside the running one, or has failed (`error`).
+    `parts`: of a chief's `seconds`.
+    """
 
     seconds: Seconds = 0.0
+    parts: PreparationParts | None = None
     error: Text | None = None
 
     def ordinal(self) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from services.trainer import checkpoint_policy
 from services.trainer.checkpoint_policy import SaveHistory
 from services.trainer.program import files_prefix
-from shared.messages import JobRequested, ModelProfile, Resources, Role
+from shared.messages import JobRequested, ModelProfile, PreparationParts, Resources, Role
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
@@ -120,7 +120,10 @@ class Started(Line, frozen=True, kw_only=True, tag="born"):
 
 
 class Prepared(Line, frozen=True, kw_only=True, tag="prepared"):
+    """`parts`: of a chief."""
+
     seconds: float
+    parts: PreparationParts | None = None
 
 
 class Saved(Line, frozen=True, kw_only=True, tag="saved"):

@@ -42,6 +42,7 @@ from shared.messages import (
     JobRejected,
     JobRequested,
     Message,
+    PreparationParts,
     ProgressReported,
     QuotaChanged,
     ResumeRequested,
@@ -235,8 +236,21 @@ def _describe_prepared(m: GenerationPrepared) -> str:
     if m.error is not None:
         return f"{m.task()} could not prepare generation {m.generation}: {headline(m.error)}"
     text = f"{m.task()} is prepared for generation {m.generation}"
-    # A ps or worker only starts its server: there is nothing to measure.
-    return f"{text} after {m.seconds:.1f} s" if m.seconds else text
+    if not m.seconds:
+        return text  # a ps or worker only starts its server: there is nothing to measure
+    return f"{text} after {m.seconds:.1f} s{_describe_parts(m.parts)}"
+
+
+def _describe_parts(parts: PreparationParts | None) -> str:
+    if parts is None:
+        return ""
+    seconds = [
+        f"connect {parts.connect_s:.1f}",
+        f"build {parts.build_s:.1f}",
+        f"trace {parts.trace_s:.1f}",
+        f"first step {parts.first_step_s:.1f}",
+    ]
+    return f" ({', '.join(seconds)}; import {parts.import_s:.1f} before)"
 
 
 def _describe_hand_over(m: HandOverOrdered) -> str:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import structlog
 
 from services.trainer.pod.fence import Entry
-from services.trainer.protocol import Finished, Progress, Resumed, Saved, Skipped, Unsaved
+from services.trainer.protocol import Finished, Prepared, Progress, Resumed, Saved, Skipped, Unsaved
 from services.trainer.settings import Settings
 from shared.bounds import within_bounds
 from shared.bus.bus import Bus
@@ -68,10 +68,11 @@ class Publisher:
             TaskReady(**self.task, node=self.settings.node, host=self.settings.host, ports=ports)
         )
 
-    async def generation_prepared(self, generation: int, seconds: float) -> None:
-        await self.bus.publish(
-            GenerationPrepared(**self.task, generation=generation, seconds=seconds)
+    async def generation_prepared(self, generation: int, word: Prepared) -> None:
+        fact = GenerationPrepared(
+            **self.task, generation=generation, seconds=word.seconds, parts=word.parts
         )
+        await self.bus.publish(fact)
 
     async def generation_not_prepared(self, generation: int, why: str) -> None:
         error = cut_middle(why, ERROR_LENGTH, ERROR_HEAD)

@@ -258,8 +258,8 @@ class Trainer:
         """
         spec, generation = action.spec, action.spec.generation
         match action.word:
-            case Prepared(seconds=seconds):
-                await self.publisher.generation_prepared(generation, seconds)
+            case Prepared() as word:
+                await self.publisher.generation_prepared(generation, word)
             case Saved() as word:
                 await self.publish_checkpoint(spec, word)
             case Unsaved() as word:

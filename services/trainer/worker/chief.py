@@ -16,6 +16,7 @@ import contextlib
 import queue
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -66,6 +67,7 @@ from services.trainer.worker.saving import CheckpointSaver, Draft
 from services.trainer.worker.shard_ledger import Ledger
 from services.trainer.worker.tensorboard_events import EventWriter
 from services.trainer.worker.watchdog import Watchdog
+from shared.messages import PreparationParts
 
 LAST_TRIES, LAST_WAIT_S = 13, 10.0  # for the last save
 TIDY_S = 5.0  # wait for the ledger to name the last checkpoint
@@ -105,6 +107,19 @@ def last_applied_s(restored_s: float, restored_step: int, order: Begin) -> float
     return max(restored_s, order.applied_s) if order.applied_step > restored_step else restored_s
 
 
+def _prepared(import_s: float, times: list[float]) -> Prepared:
+    """Return the report about a preparation from the times between its parts."""
+    connect_s, build_s, trace_s, first_step_s = [b - a for a, b in pairwise(times)]
+    parts = PreparationParts(
+        import_s=import_s,
+        connect_s=connect_s,
+        build_s=build_s,
+        trace_s=trace_s,
+        first_step_s=first_step_s,
+    )
+    return Prepared(seconds=times[-1] - times[0], parts=parts)
+
+
 class Chief:
     """One generation's training. `inbox` carries orders of the supervisor and events of the lanes,
     in order.
@@ -117,7 +132,10 @@ class Chief:
         send: Send,
         inbox: queue.Queue[Any],
         watchdog: Watchdog,
+        import_s: float = 0.0,
     ) -> None:
+        """`import_s`: how long the program's import took."""
+        self._import_s = import_s
         self.assignment = assignment
         self.program = program
         self.send = send
@@ -132,8 +150,9 @@ class Chief:
     # ------------------------------------------------------------ prepare
 
     def prepare(self) -> None:
-        began = time.monotonic()
+        times = [time.monotonic()]
         self.strategy = strategy = connect_cluster(self.assignment.cluster)
+        times.append(time.monotonic())
         self.watchdog.missing_tasks = lambda: unreachable_tasks(self.assignment.cluster)
         with self.watchdog.limit("model() or optimizer()"):
             self.built = training_step.build_model(
@@ -146,6 +165,7 @@ class Chief:
             self.ledger = source.new_ledger(self.assignment.request.epochs)
             order = source.order(self.assignment.request.shuffle)
         self.checkpoint = Checkpoint(self.built)
+        times.append(time.monotonic())
         with self.watchdog.limit(
             f"{program_data.first_call(self.program)}, or a step through the model and loss(), "
             "while it is traced,"
@@ -155,6 +175,7 @@ class Chief:
             self.remote_workers = trace_workers(
                 self.program, strategy, self.built, self.plan, spec, self.workers
             )
+        times.append(time.monotonic())
         self.lanes = Lanes(self.remote_workers, self.plan, self.inbox)
         self.watchdog.missing_tasks = self._missing_tasks
         every_s, redo_s = self.assignment.request.checkpoint.every_s, self.assignment.redo_s
@@ -175,7 +196,8 @@ class Chief:
             self._warm_up()
         if self.assignment.first:
             evaluation.try_evaluation(self.program, self.watchdog)
-        self.send(Prepared(seconds=time.monotonic() - began))
+        times.append(time.monotonic())
+        self.send(_prepared(self._import_s, times))
 
     def _missing_tasks(self) -> list[str]:
         """Return the tasks that have gone: lost workers, and those that cannot be reached at their

@@ -24,6 +24,7 @@ import queue
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -86,11 +87,12 @@ def _run_role(assignment: Assignment, send: LineWriter, lines: Any) -> int:
     from services.trainer.worker import input_pipeline
 
     dog = _start_watchdog(assignment, send)
+    began = time.monotonic()
     with dog.limit("its import"):
         asked = assignment.request
         module = load_program(Path(assignment.program), asked.program, asked.params)
     if assignment.role == "chief":
-        return _run_chief(assignment, module, send, lines, dog)
+        return _run_chief(assignment, module, send, lines, dog, time.monotonic() - began)
     input_pipeline.serve_leases(module, dog)
     return _serve_tensorflow(assignment, send, lines)
 
@@ -140,12 +142,17 @@ def inter_op_threads(assignment: Assignment) -> int:
 
 
 def _run_chief(
-    assignment: Assignment, module: Any, send: LineWriter, lines: Any, watchdog: Watchdog
+    assignment: Assignment,
+    module: Any,
+    send: LineWriter,
+    lines: Any,
+    watchdog: Watchdog,
+    import_s: float,
 ) -> int:
     from services.trainer.worker.chief import Chief
 
     inbox: queue.Queue[Any] = queue.Queue()
-    chief = Chief(assignment, module, send, inbox, watchdog)
+    chief = Chief(assignment, module, send, inbox, watchdog, import_s)
     chief.prepare()
     text = lines.readline()
     if not text:

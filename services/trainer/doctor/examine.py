@@ -207,7 +207,7 @@ class Examiner:
         )
 
         strategy, self.standing = _start_cluster(self.asked.ps)
-        input_pipeline.serve_leases(module, self.dog)
+        input_pipeline.serve_portions(module, self.dog)
         vars(module)["model"] = with_fresh_layer_names(module.model)
         with self.dog.limit("model() or optimizer()"):
             built = training_step.build_model(module, strategy, self.asked.ps)

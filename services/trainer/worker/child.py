@@ -93,7 +93,7 @@ def _run_role(assignment: Assignment, send: LineWriter, lines: Any) -> int:
         module = load_program(Path(assignment.program), asked.program, asked.params)
     if assignment.role == "chief":
         return _run_chief(assignment, module, send, lines, dog, time.monotonic() - began)
-    input_pipeline.serve_leases(module, dog)
+    input_pipeline.serve_portions(module, dog)
     return _serve_tensorflow(assignment, send, lines)
 
 

@@ -82,7 +82,7 @@ NO_SEED = -1
 
 
 def order_fields(order: Order) -> tuple[int, ...]:
-    """Return an order as whole numbers, for a lease."""
+    """Return an order as whole numbers, for a portion."""
     return tuple([NO_SEED if field is None else field for field in order])
 
 

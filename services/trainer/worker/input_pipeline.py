@@ -1,18 +1,18 @@
 """The input pipeline of a worker: it stays open for a whole generation, and reads ahead.
 
-    chief      --push-->   queue of leases            on the worker, in TensorFlow's server
-                             | one call of Python for each lease: `lease_graph`
+    chief      --push-->   queue of portions          on the worker, in TensorFlow's server
+                             | one call of Python for each portion: `portion_graph`
                              v
-                           dataset of the lease       the program's batches, without Python
-                             | passes, then a mark of the lease's end
+                           dataset of the portion     the program's batches, without Python
+                             | passes, then a mark of the portion's end
                              | prefetch
                              v
     chief      --fetch-->  queue of staged passes     fetch tells the chief their positions
     chief      --step-->   an update takes the next staged passes
 
-A lease is a range of positions (`shard_ledger.py`) that one worker trains: some batches of numbered
+A portion is a range of positions (`shard_ledger.py`) that one worker trains: some batches of numbered
 examples, or the rest of a group of files. The program's functions run in the Python process of the
-worker, once for each lease. The dataset that they return is handed to TensorFlow's server in the
+worker, once for each portion. The dataset that they return is handed to TensorFlow's server in the
 same process as a graph (`DatasetFromGraph`), so it is read by TensorFlow's own threads. What is
 Python in it (`from_generator`, `py_function`) is called for each element as in any dataset: the
 table of such functions belongs to the process.
@@ -20,7 +20,7 @@ table of such functions belongs to the process.
 A dataset that has no graph (it uses a lookup table that can change, for example) is read by a call
 of Python for each batch.
 
-The number of examples of a file is known when it is read to its end. So each lease ends with a
+The number of examples of a file is known when it is read to its end. So each portion ends with a
 mark, a pass of no examples, which is not staged.
 """
 
@@ -46,8 +46,8 @@ from services.trainer.worker.file_source import FileOrder
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
 from services.trainer.worker.watchdog import Watchdog
 
-TOKEN, EXPLAIN_TOKEN = "weir_lease", "weir_explain"
-LEASES, STAGED, BATCHES = "weir_leases", "weir_staged", "weir_batches"
+TOKEN, EXPLAIN_TOKEN = "weir_portion", "weir_explain"
+PORTIONS, STAGED, BATCHES = "weir_portions", "weir_staged", "weir_batches"
 PREFETCHED = 2
 """Passes that are read before the chief asks for them."""
 KEPT = 4
@@ -55,13 +55,13 @@ KEPT = 4
 DETERMINISTIC = "deterministic"
 
 
-LEASED_EXAMPLES = 32_768
+PORTION_EXAMPLES = 32_768
 FEWEST_BATCHES, MOST_BATCHES = 4, 256
-"""Batches of a lease of numbered examples: at most about `LEASED_EXAMPLES`, within these bounds."""
+"""Batches of a portion of numbered examples: at most about `PORTION_EXAMPLES`, within these bounds."""
 ORDER_FIELDS = max(len(ExampleOrder._fields), len(FileOrder._fields))
 
 
-class Lease(NamedTuple):
+class Portion(NamedTuple):
     """Positions start .. stop - 1 in an order, in batches. `batch`: examples of a batch. `turn`:
     rises when a worker has to begin anew. `order`: the fields of the order.
     """
@@ -73,19 +73,19 @@ class Lease(NamedTuple):
     order: tuple[int, ...]
 
     def row(self) -> list[int]:
-        """Return the lease as whole numbers."""
+        """Return the portion as whole numbers."""
         unused = [0] * (ORDER_FIELDS - len(self.order))
         return [self.start, self.stop, self.batch, self.turn, *self.order, *unused]
 
 
-START, LEASE_TURN = 0, 3
-"""Places in the row of a lease."""
+START, PORTION_TURN = 0, 3
+"""Places in the row of a portion."""
 ROW = tf.TensorSpec([4 + ORDER_FIELDS], tf.int64)
 
 
-def lease_of(row: Any) -> Lease:
+def portion_of(row: Any) -> Portion:
     start, stop, batch, turn, *order = map(int, row)
-    return Lease(start, stop, batch, turn, tuple(order))
+    return Portion(start, stop, batch, turn, tuple(order))
 
 
 class DataPlan(NamedTuple):
@@ -107,24 +107,24 @@ class DataPlan(NamedTuple):
         """Return in how many passes a batch of so many examples is computed."""
         return -(-examples // (self.most or examples))
 
-    def lease_size(self, ledger: Ledger, workers: int, most_batches: int) -> int:
-        """Return the number of positions of the next lease: the rest of a group of files, or whole
-        updates of at most so many batches. The last leases are small, so that all workers end at
+    def portion_size(self, ledger: Ledger, workers: int, most_batches: int) -> int:
+        """Return the number of positions of the next portion: the rest of a group of files, or whole
+        updates of at most so many batches. The last portions are small, so that all workers end at
         the same time.
         """
         if self.reads_files:
             return GROUP_POSITIONS
         todo = sum([shard.size for shard in ledger.todo])
         share = todo // (2 * workers * self.batch)
-        wanted = max(LEASED_EXAMPLES // self.batch, FEWEST_BATCHES)
+        wanted = max(PORTION_EXAMPLES // self.batch, FEWEST_BATCHES)
         fits = program_data.READ_BYTES // (self.example_bytes * self.batch)
         batches = max(min(wanted, share, fits, MOST_BATCHES, most_batches), 1)
         # Whole updates, so that only the last one of a worker may have fewer batches.
         updates = max(batches // self.accumulated, 1)
         return self.batch * self.accumulated * updates
 
-    def lease(self, shard: Shard, turn: int = 0) -> Lease:
-        return Lease(shard.start, shard.stop, self.batch, turn, order_fields(self.order))
+    def portion(self, shard: Shard, turn: int = 0) -> Portion:
+        return Portion(shard.start, shard.stop, self.batch, turn, order_fields(self.order))
 
     def batches(self, shard: Shard) -> int:
         """Return the number of batches of positions that all have an example."""
@@ -133,7 +133,7 @@ class DataPlan(NamedTuple):
 
 class StagedPass(NamedTuple):
     """A pass that waits on a worker: its first position, the number of its examples, and of those
-    of its batch. The mark of a lease's end has no examples.
+    of its batch. The mark of a portion's end has no examples.
     """
 
     position: int
@@ -141,7 +141,7 @@ class StagedPass(NamedTuple):
     batch_size: int
     read_ms: int = 0
     turn: int = 0
-    """`read_ms`: the time that Python took for the dataset of its lease; `turn`: that lease's."""
+    """`read_ms`: the time that Python took for the dataset of its portion; `turn`: that portion's."""
 
 
 FIELDS = len(StagedPass._fields)
@@ -151,12 +151,12 @@ SIZE, TURN = StagedPass._fields.index("size"), StagedPass._fields.index("turn")
 # ---------------------------------------------------------------- in the worker's Python
 
 
-def serve_leases(program: ModuleType, dog: Watchdog) -> None:
+def serve_portions(program: ModuleType, dog: Watchdog) -> None:
     """Answer the pipeline's calls in this process. TensorFlow's table holds weak references, so the
     functions are kept.
     """
-    reader = _LeaseReader(program, dog)
-    for token, function in ((TOKEN, reader.lease_graph), (EXPLAIN_TOKEN, reader.explain)):
+    reader = _PortionReader(program, dog)
+    for token, function in ((TOKEN, reader.portion_graph), (EXPLAIN_TOKEN, reader.explain)):
         _served.append(function)
         script_ops._py_funcs._funcs[token] = function
 
@@ -164,8 +164,8 @@ def serve_leases(program: ModuleType, dog: Watchdog) -> None:
 _served: list[Callable[[Any], Any]] = []
 
 
-class _LeaseReader:
-    """Makes the datasets of leases, and keeps the last of them."""
+class _PortionReader:
+    """Makes the datasets of portions, and keeps the last of them."""
 
     def __init__(self, program: ModuleType, dog: Watchdog) -> None:
         self._program = program
@@ -180,19 +180,19 @@ class _LeaseReader:
                 self._source = example_source.source_of(self._program)
         return self._source
 
-    def lease_graph(self, row: Any) -> tuple[bytes, Any]:
-        """Return the batches of a lease as a serialized graph, and how long that took (ms)."""
+    def portion_graph(self, row: Any) -> tuple[bytes, Any]:
+        """Return the batches of a portion as a serialized graph, and how long that took (ms)."""
         began = time.monotonic()
-        lease = lease_of(row)
+        portion = portion_of(row)
         try:
             source = self.source
-            order = source.order_of(lease.order)
+            order = source.order_of(portion.order)
             with (
-                self._dog.limit(source.call_name(order, lease.start, lease.stop)),
+                self._dog.limit(source.call_name(order, portion.start, portion.stop)),
                 tf.device("/cpu:0"),
             ):
-                made = source.dataset(order, lease.start, lease.stop)
-                made = program_data.batches(self._program, made, lease.batch)
+                made = source.dataset(order, portion.start, portion.stop)
+                made = program_data.batches(self._program, made, portion.batch)
                 graph, kept = _serialized_graph(made)
         except Exception as error:
             raise failure_cause.mark_failure(error, str(self._program.__file__)) from None
@@ -202,24 +202,24 @@ class _LeaseReader:
         return _adapt_graph(graph), took_ms
 
     def explain(self, row: Any) -> bool:
-        """Read a lease in Python and raise the error of the program with its line; return if there
+        """Read a portion in Python and raise the error of the program with its line; return if there
         is none.
         """
-        lease = lease_of(row)
+        portion = portion_of(row)
         try:
-            order = self.source.order_of(lease.order)
-            self.source.check(order, lease.start, lease.stop, self._dog)
-            self._check_batches(order, lease)
+            order = self.source.order_of(portion.order)
+            self.source.check(order, portion.start, portion.stop, self._dog)
+            self._check_batches(order, portion)
         except Exception as error:
             raise failure_cause.mark_failure(error, str(self._program.__file__)) from None
         return True
 
-    def _check_batches(self, order: Order, lease: Lease) -> None:
-        """Read the batches of a lease: its examples may not fit together."""
-        made = self.source.dataset(order, lease.start, lease.stop)
+    def _check_batches(self, order: Order, portion: Portion) -> None:
+        """Read the batches of a portion: its examples may not fit together."""
+        made = self.source.dataset(order, portion.start, portion.stop)
         maker = program_data.data_function(self._program)
         with self._dog.limit("a batch of it") as inside, program_data.locate_errors(made, maker):
-            for _ in program_data.batches(self._program, made, lease.batch):
+            for _ in program_data.batches(self._program, made, portion.batch):
                 inside.renew()
 
 
@@ -291,7 +291,7 @@ _numbers = itertools.count()
 class Pipeline:
     """The functions by which a chief drives the pipeline of whichever worker runs them.
 
-    `spec`: the structure of a batch of a lease. It is cut into passes of at most `most` examples.
+    `spec`: the structure of a batch of a portion. It is cut into passes of at most `most` examples.
     Queues and iterator belong to the worker that runs a function, under a name that all use.
     """
 
@@ -338,22 +338,24 @@ class Pipeline:
             value.set_shape(shape)
 
     def _open(self) -> tf.Tensor:
-        leases = tf.data.Dataset.range(tf.int64.max).map(self._next_lease).prefetch(1)
-        batches = leases.flat_map(self._lease_passes).prefetch(PREFETCHED)
+        portions = tf.data.Dataset.range(tf.int64.max).map(self._next_portion).prefetch(1)
+        batches = portions.flat_map(self._portion_passes).prefetch(PREFETCHED)
         tf.raw_ops.MakeIterator(dataset=batches._variant_tensor, iterator=self._iterator())
         return tf.constant(True)
 
-    def _next_lease(self, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the next lease, its batches as a graph, and how long that took."""
-        (row,) = tf.raw_ops.QueueDequeueV2(handle=self._lease_queue(), component_types=[ROW.dtype])
+    def _next_portion(self, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return the next portion, its batches as a graph, and how long that took."""
+        (row,) = tf.raw_ops.QueueDequeueV2(
+            handle=self._portion_queue(), component_types=[ROW.dtype]
+        )
         row.set_shape(ROW.shape)
         graph, took_ms = tf.raw_ops.PyFunc(input=[row], token=TOKEN, Tout=[tf.string, tf.int64])
         graph.set_shape([])
         took_ms.set_shape([])
         return row, graph, took_ms
 
-    def _lease_passes(self, row: tf.Tensor, graph: tf.Tensor, took_ms: tf.Tensor) -> Any:
-        """Return the dataset of a lease's passes, and the mark of its end: the fields of
+    def _portion_passes(self, row: tf.Tensor, graph: tf.Tensor, took_ms: tf.Tensor) -> Any:
+        """Return the dataset of a portion's passes, and the mark of its end: the fields of
         `StagedPass`, and the examples.
         """
         variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
@@ -373,7 +375,7 @@ class Pipeline:
         def with_position(position: tf.Tensor, element: Any) -> tuple[Any, Any]:
             batch_count, batch = element
             count = _row_count(batch)
-            fields = (position, count, batch_count, took_ms, row[LEASE_TURN])
+            fields = (position, count, batch_count, took_ms, row[PORTION_TURN])
             return position + count, (*fields, batch)
 
         nothing = tf.constant(0, tf.int64)
@@ -386,11 +388,11 @@ class Pipeline:
         return done
 
     def _push(self, rows: tf.Tensor) -> tf.Tensor:
-        tf.raw_ops.QueueEnqueueManyV2(handle=self._lease_queue(), components=[rows])
+        tf.raw_ops.QueueEnqueueManyV2(handle=self._portion_queue(), components=[rows])
         return tf.constant(True)
 
     def _fetch(self, count: tf.Tensor) -> tf.Tensor:
-        """Stage so many passes, or those to the end of the lease. Return the fields of a
+        """Stage so many passes, or those to the end of the portion. Return the fields of a
         `StagedPass` for each, and for the mark of the end.
         """
 
@@ -422,11 +424,11 @@ class Pipeline:
             output_shapes=self._shapes,
         )
 
-    def _lease_queue(self) -> tf.Tensor:
+    def _portion_queue(self) -> tf.Tensor:
         return tf.raw_ops.FIFOQueueV2(
             component_types=[ROW.dtype],
             shapes=[ROW.shape],
-            shared_name=f"{LEASES}_{self._number}",
+            shared_name=f"{PORTIONS}_{self._number}",
         )
 
     def _staged_queue(self) -> tf.Tensor:

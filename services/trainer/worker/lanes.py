@@ -1,18 +1,18 @@
 """Lanes: threads of the chief that keep every worker busy.
 
-Each worker has two. The feeder leases positions of the ledger to the worker, and has the batches
+Each worker has two. The feeder gives it portions of the positions in the ledger, and has the batches
 staged there before they are needed (`input_pipeline.py`). The stepper lets the worker make one
 update after the other of the batches that are staged, and records each as applied when the worker
 has returned. So a hand-over loses nothing.
 
-    todo  --lease-->  pending  --fetch-->  ready  --update-->  applied
+    todo  --portion-->  pending  --fetch-->  ready  --update-->  applied
       ^                  |                   |         |
       +------------------+------ the worker is lost ---+
 
 All but `todo` and applied are `given` in the ledger. A checkpoint counts them as to do.
 
-Numbered examples are leased some batches at a time, and early, so that a worker never waits. Files
-are leased late: a worker gets the next group of files when it has read the one before to its end.
+Numbered examples are given out some batches at a time, and early, so that a worker never waits. Files
+are given out late: a worker gets the next group of files when it has read the one before to its end.
 Only then is known how many examples it has.
 
 `StallDetector`: while batches are out, updates must be applied. A step that hangs inside TensorFlow
@@ -43,7 +43,7 @@ from services.trainer.worker.input_pipeline import (
     FEWEST_BATCHES,
     MOST_BATCHES,
     DataPlan,
-    Lease,
+    Portion,
     StagedPass,
 )
 from services.trainer.worker.remote_worker import WorkerFailure
@@ -67,11 +67,11 @@ class Worker(Protocol):
 
     name: str
 
-    def push(self, lease: Lease) -> None:
-        """Let the worker read this lease after the ones before."""
+    def push(self, portion: Portion) -> None:
+        """Let the worker read this portion after the ones before."""
 
     def fetch(self, passes: int) -> list[StagedPass]:
-        """Stage so many passes, in the order of the leases, but none behind the end of a lease. Its
+        """Stage so many passes, in the order of the portions, but none behind the end of a portion. Its
         mark is the last one then.
         """
 
@@ -80,14 +80,14 @@ class Worker(Protocol):
         loss.
         """
 
-    def explain(self, lease: Lease) -> None:
-        """Raise the error that reading this lease makes, with its line; return if it makes
+    def explain(self, portion: Portion) -> None:
+        """Raise the error that reading this portion makes, with its line; return if it makes
         none.
         """
 
 
 class _Lane:
-    """The batches of one worker. `pending`: the parts of its leases that are not staged; `passes`:
+    """The batches of one worker. `pending`: the parts of its portions that are not staged; `passes`:
     the staged passes of a batch that is not complete; `ready` batches are staged, `busy` ones in
     its update.
     """
@@ -98,20 +98,20 @@ class _Lane:
         self.passes: list[StagedPass] = []
         self.ready: deque[Shard] = deque()
         self.busy: list[Shard] = []
-        self.lease_batches = 1
+        self.portion_batches = 1
         self.lost = False
         self.failures = 0
         self.turn = 0
-        """Rises when everything is dropped. What was leased before is read and staged, but void."""
+        """Rises when everything is dropped. What was given out before is read and staged, but void."""
 
-    def set_lease_size(self, read_ms: int) -> None:
-        """Make leases so long that their datasets take Python about `READ_MS`. The first one is
+    def set_portion_size(self, read_ms: int) -> None:
+        """Make portions so long that their datasets take Python about `READ_MS`. The first one is
         short, so that training begins soon.
         """
         if read_ms < READ_MS / 2:
-            self.lease_batches = min(2 * self.lease_batches, MOST_BATCHES)
+            self.portion_batches = min(2 * self.portion_batches, MOST_BATCHES)
         elif read_ms > READ_MS * 2:
-            self.lease_batches = max(self.lease_batches // 2, 1)
+            self.portion_batches = max(self.portion_batches // 2, 1)
 
     def drop_all(self) -> list[Shard]:
         dropped = [*self.busy, *self.ready, *[shard for shard in self.pending if shard.size]]
@@ -127,7 +127,7 @@ class _Lane:
         shard = self.pending[0] if self.pending else Shard(0, 0)
         done = sum([each.size for each in self.passes])
         if staged.position != shard.start + done or done + staged.size > shard.size:
-            raise RuntimeError(f"{shard} was leased, and the worker staged {staged}")
+            raise RuntimeError(f"{shard} was given out, and the worker staged {staged}")
         self.passes.append(staged)
         if done + staged.size == staged.batch_size:
             end = shard.start + staged.batch_size
@@ -221,18 +221,18 @@ class Lanes:
             self._post_once("failed", error)
 
     def _feed(self, lane: _Lane) -> None:
-        """Lease positions if few are pending, else stage batches."""
+        """Give the worker a portion if few positions are pending, else stage batches."""
         with self._changed:
             self._changed.wait_for(lambda: lane.lost or self._has_to_read(lane))
             if lane.lost:
                 return
             turn = lane.turn
-            lease = self._take_lease(lane) if self._needs_lease(lane) else None
-            passes = 0 if lease else self._missing_passes(lane)
+            portion = self._take_portion(lane) if self._needs_portion(lane) else None
+            passes = 0 if portion else self._missing_passes(lane)
             reading = list(lane.pending)[:1]
         try:
-            if lease is not None:
-                lane.worker.push(lease)
+            if portion is not None:
+                lane.worker.push(portion)
             else:
                 self._stage(lane, passes, turn)
         except WorkerFailure as failure:
@@ -242,15 +242,15 @@ class Lanes:
             raise
 
     def _has_to_read(self, lane: _Lane) -> bool:
-        return self._needs_lease(lane) or (bool(lane.pending) and self._room(lane) > 0)
+        return self._needs_portion(lane) or (bool(lane.pending) and self._room(lane) > 0)
 
-    def _needs_lease(self, lane: _Lane) -> bool:
+    def _needs_portion(self, lane: _Lane) -> bool:
         if not self.ledger.todo:
             return False
         if self._plan.reads_files:
             return not lane.pending
         batches = sum([self._plan.batches(shard) for shard in lane.pending])
-        return batches < max(self._staged_batches, FEWEST_BATCHES, lane.lease_batches)
+        return batches < max(self._staged_batches, FEWEST_BATCHES, lane.portion_batches)
 
     @property
     def _staged_batches(self) -> int:
@@ -266,17 +266,17 @@ class Lanes:
         """Return how many passes to stage: whole batches, as far as there is room."""
         return self._room(lane) * self._plan.passes(self._plan.batch) - len(lane.passes)
 
-    def _take_lease(self, lane: _Lane) -> Lease | None:
+    def _take_portion(self, lane: _Lane) -> Portion | None:
         present = sum([not each.lost for each in self._lanes])
-        size = self._plan.lease_size(self.ledger, max(present, 1), lane.lease_batches)
+        size = self._plan.portion_size(self.ledger, max(present, 1), lane.portion_batches)
         self.ledger, shard = shard_ledger.take_shard(self.ledger, size)
         if shard is None:
             return None
         lane.pending.append(shard)
-        return self._plan.lease(shard, lane.turn)
+        return self._plan.portion(shard, lane.turn)
 
     def _stage(self, lane: _Lane, passes: int, turn: int) -> None:
-        """Stage so many passes, fewer if a lease ends before. What earlier turns have left is
+        """Stage so many passes, fewer if a portion ends before. What earlier turns have left is
         skipped.
         """
         staged: list[StagedPass] = []
@@ -289,15 +289,15 @@ class Lanes:
                 if each.size:
                     lane.add_pass(each)
                 else:
-                    self._end_lease(lane)
-            lane.set_lease_size(staged[-1].read_ms)
+                    self._end_portion(lane)
+            lane.set_portion_size(staged[-1].read_ms)
             finished = self.ledger.finished
             self._changed.notify_all()
         if finished:  # the last group of files had no more examples
             self._post_once("finished", "finished")
 
-    def _end_lease(self, lane: _Lane) -> None:
-        """Forget a lease that was read to its end. Raise `BadProgram` if it lacks examples, unless
+    def _end_portion(self, lane: _Lane) -> None:
+        """Forget a portion that was read to its end. Raise `BadProgram` if it lacks examples, unless
         it is of files whose length was not known.
         """
         rest = lane.pending.popleft()
@@ -314,7 +314,7 @@ class Lanes:
 
     def _explain(self, lane: _Lane, shards: Iterable[Shard]) -> None:
         for shard in shards:
-            lane.worker.explain(self._plan.lease(shard))
+            lane.worker.explain(self._plan.portion(shard))
 
     def _step(self, lane: _Lane) -> None:
         """Make one update."""
@@ -381,10 +381,10 @@ def update_once(worker: Worker, plan: DataPlan) -> float | None:
     """Let a worker make an update of the first batch; return its loss, None if the first file has
     no example. Raise the error of the program or of the worker.
     """
-    lease = plan.lease(Shard(0, min(plan.batch, plan.order.examples)))
+    portion = plan.portion(Shard(0, min(plan.batch, plan.order.examples)))
     staged: list[StagedPass] = []
     try:
-        worker.push(lease)
+        worker.push(portion)
         while not staged or staged[-1].size:
             staged += worker.fetch(1)
         passes = len(staged) - 1
@@ -392,7 +392,7 @@ def update_once(worker: Worker, plan: DataPlan) -> float | None:
     except WorkerFailure as failure:
         raise failure.cause from failure
     except tf.errors.OpError:
-        worker.explain(lease)
+        worker.explain(portion)
         raise
 
 

@@ -17,7 +17,7 @@ from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context, executor
 
 from services.trainer.worker import scaling, training_step
-from services.trainer.worker.input_pipeline import DataPlan, Lease, Pipeline, StagedPass
+from services.trainer.worker.input_pipeline import DataPlan, Pipeline, Portion, StagedPass
 from services.trainer.worker.training_step import BuiltModel
 
 PS_NAME = "/job:ps"
@@ -67,11 +67,11 @@ class RemoteWorker:
         self._updating = executor.new_executor(enable_async=False)
         self._opened = False
 
-    def push(self, lease: Lease) -> None:
+    def push(self, portion: Portion) -> None:
         if not self._opened:
             self._call(self._reading, self._pipeline.open)
             self._opened = True
-        self._call(self._reading, self._pipeline.push, tf.constant([lease.row()], tf.int64))
+        self._call(self._reading, self._pipeline.push, tf.constant([portion.row()], tf.int64))
 
     def fetch(self, passes: int) -> list[StagedPass]:
         rows = self._call(self._reading, self._pipeline.fetch, tf.constant(passes, tf.int32))
@@ -81,8 +81,8 @@ class RemoteWorker:
         arguments = training_step.step_arguments(passes, batches, turn)
         return float(self._call(self._updating, self.step, *arguments))
 
-    def explain(self, lease: Lease) -> None:
-        self._call(self._reading, self._pipeline.explain, tf.constant(lease.row(), tf.int64))
+    def explain(self, portion: Portion) -> None:
+        self._call(self._reading, self._pipeline.explain, tf.constant(portion.row(), tf.int64))
 
     def _call(self, stream: Any, function: Any, *arguments: tf.Tensor) -> Any:
         """Run a function on the worker and return its result as a NumPy value."""

@@ -167,7 +167,7 @@ def recording(fetch):
 def trained(case, workers, weights=None):
     """The model and its optimizer, trained as a chief does it."""
     program = getattr(case, "program", None) or program_of(case)
-    input_pipeline.serve_leases(program, Watchdog(__file__, 60.0, 60.0))
+    input_pipeline.serve_portions(program, Watchdog(__file__, 60.0, 60.0))
     built = training_step.build_model(program, strategy, 1)
     if weights is not None:
         built.model.set_weights(weights)

@@ -48,7 +48,7 @@ module = module_of("counting.py")
 strategy, servers = started(2)
 built = training_step.build_model(module, strategy, 2)
 whole = Checkpoint(built)
-input_pipeline.serve_leases(module, Watchdog(module.__file__, 60.0, 60.0))
+input_pipeline.serve_portions(module, Watchdog(module.__file__, 60.0, 60.0))
 plan = input_pipeline.DataPlan(ExampleOrder(module.examples()), 16)
 spec = program_data.element_spec(module, built.model)
 (worker,) = remote_worker.trace_workers(module, strategy, built, plan, spec, 1)
@@ -58,7 +58,7 @@ ledger = shard_ledger.new_ledger(module.examples(), 3)
 def trained(ledger, steps):
     for _ in range(steps):
         ledger, shard = shard_ledger.take_shard(ledger, 16)
-        worker.push(plan.lease(shard))
+        worker.push(plan.portion(shard))
         worker.fetch(2)  # its pass and the mark of its end
         worker.update(1, 1)
         ledger = shard_ledger.mark_applied(ledger, shard)

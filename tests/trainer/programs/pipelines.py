@@ -96,7 +96,7 @@ def trained(functions, shuffle, fields, workers):
         loss=counting.loss,
         **functions,
     )
-    input_pipeline.serve_leases(program, Watchdog(__file__, 60.0, 60.0))
+    input_pipeline.serve_portions(program, Watchdog(__file__, 60.0, 60.0))
     built = training_step.build_model(program, strategy, 1)
     source = example_source.source_of(program)
     plan = input_pipeline.DataPlan(source.order(shuffle), BATCH, **fields)

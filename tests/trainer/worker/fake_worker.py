@@ -6,42 +6,42 @@ from collections import deque
 
 import tensorflow as tf
 
-from services.trainer.worker.input_pipeline import DataPlan, Lease, StagedPass
+from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass
 
 
 class FakeWorker:
-    """Reads and trains in no time. `updates`: the positions of each pass of each update; `leases`:
-    the examples of each lease; `read_ms`: what it says that reading one took.
+    """Reads and trains in no time. `updates`: the positions of each pass of each update; `portions`:
+    the examples of each portion; `read_ms`: what it says that reading one took.
     """
 
     read_ms = 0
 
     def __init__(self, plan: DataPlan, name: str = "worker-0") -> None:
         self.plan, self.name = plan, name
-        self.leased: deque[StagedPass] = deque()
+        self.unread: deque[StagedPass] = deque()
         self.staged: deque[StagedPass] = deque()
         self.updates: list[list[tuple[int, int]]] = []
-        self.leases: list[int] = []
+        self.portions: list[int] = []
 
-    def push(self, lease: Lease) -> None:
-        self.leases.append(lease.stop - lease.start)
-        stop = min(lease.stop, lease.start + self.examples_of(lease))
-        for first in range(lease.start, stop, lease.batch):
-            end = min(first + lease.batch, stop)
-            most = self.plan.most or lease.batch
+    def push(self, portion: Portion) -> None:
+        self.portions.append(portion.stop - portion.start)
+        stop = min(portion.stop, portion.start + self.examples_of(portion))
+        for first in range(portion.start, stop, portion.batch):
+            end = min(first + portion.batch, stop)
+            most = self.plan.most or portion.batch
             for start in range(first, end, most):
                 size = min(most, end - start)
-                self.leased.append(StagedPass(start, size, end - first, self.read_ms, lease.turn))
-        self.leased.append(StagedPass(stop, 0, 0, self.read_ms, lease.turn))
+                self.unread.append(StagedPass(start, size, end - first, self.read_ms, portion.turn))
+        self.unread.append(StagedPass(stop, 0, 0, self.read_ms, portion.turn))
 
-    def examples_of(self, lease: Lease) -> int:
-        """How many examples there are of this lease."""
-        return lease.stop - lease.start
+    def examples_of(self, portion: Portion) -> int:
+        """How many examples there are of this portion."""
+        return portion.stop - portion.start
 
     def fetch(self, passes: int) -> list[StagedPass]:
         found: list[StagedPass] = []
         while len(found) < passes and (not found or found[-1].size):
-            found.append(self.leased.popleft())
+            found.append(self.unread.popleft())
         self.staged += [each for each in found if each.size]
         return found
 
@@ -52,5 +52,5 @@ class FakeWorker:
         self.updates.append([(each.position, each.position + each.size) for each in taken])
         return 1.0
 
-    def explain(self, lease: Lease) -> None:
-        raise tf.errors.InvalidArgumentError(None, None, f"example {lease.start} is bad")
+    def explain(self, portion: Portion) -> None:
+        raise tf.errors.InvalidArgumentError(None, None, f"example {portion.start} is bad")

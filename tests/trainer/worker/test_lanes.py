@@ -15,7 +15,7 @@ from services.trainer.program import BadProgram
 from services.trainer.worker import shard_ledger
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.file_source import FileOrder
-from services.trainer.worker.input_pipeline import DataPlan, Lease, StagedPass
+from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass
 from services.trainer.worker.lanes import Lanes, update_once
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
@@ -224,27 +224,27 @@ def test_a_worker_that_stages_other_positions_ends_training() -> None:
     assert isinstance(word, RuntimeError)
 
 
-def test_the_last_leases_are_small() -> None:
+def test_the_last_portions_are_small() -> None:
     plan, most = plan_of(100_000), 1_000
     ledger = shard_ledger.new_ledger(100_000, 1)
-    assert plan.lease_size(ledger, 2, most) == 256 * BATCH
-    assert plan.lease_size(ledger, 2, 8) == 8 * BATCH
-    assert plan.lease_size(shard_ledger.new_ledger(640, 1), 2, most) == 10 * BATCH
-    assert plan.lease_size(shard_ledger.new_ledger(17, 1), 2, most) == BATCH
+    assert plan.portion_size(ledger, 2, most) == 256 * BATCH
+    assert plan.portion_size(ledger, 2, 8) == 8 * BATCH
+    assert plan.portion_size(shard_ledger.new_ledger(640, 1), 2, most) == 10 * BATCH
+    assert plan.portion_size(shard_ledger.new_ledger(17, 1), 2, most) == BATCH
     large = plan._replace(example_bytes=600_000)
-    assert large.lease_size(ledger, 2, most) == 3 * BATCH, "a lease fits in memory"
+    assert large.portion_size(ledger, 2, most) == 3 * BATCH, "a portion fits in memory"
 
 
 @pytest.mark.parametrize(("read_ms", "longest"), [(0, 32 * BATCH), (300, BATCH), (1000, BATCH)])
-def test_leases_grow_while_they_are_read_quickly(read_ms: int, longest: int) -> None:
+def test_portions_grow_while_they_are_read_quickly(read_ms: int, longest: int) -> None:
     """They begin with one batch, so training begins soon."""
     plan, inbox = plan_of(200 * BATCH), queue.Queue[object]()
     worker = FakeWorker(plan)
     worker.read_ms = read_ms
     run_lanes(Lanes([worker], plan, inbox), inbox, 200 * BATCH, 1)
-    assert worker.leases[0] == BATCH and sum(worker.leases) == 200 * BATCH
-    assert longest <= max(worker.leases) <= 100 * BATCH
-    assert read_ms == 0 or max(worker.leases) == BATCH
+    assert worker.portions[0] == BATCH and sum(worker.portions) == 200 * BATCH
+    assert longest <= max(worker.portions) <= 100 * BATCH
+    assert read_ms == 0 or max(worker.portions) == BATCH
 
 
 @given(st.integers(1, 500), st.integers(1, 64), st.none() | st.integers(1, 64))
@@ -276,11 +276,11 @@ class FileReader(FakeWorker):
         super().__init__(plan, name)
         self.lengths = lengths
 
-    def examples_of(self, lease: Lease) -> int:
+    def examples_of(self, portion: Portion) -> int:
         assert isinstance(self.plan.order, FileOrder)
-        group = self.plan.order.group(lease.start)
-        left = self.lengths[group] - lease.start % GROUP_POSITIONS
-        return min(lease.stop - lease.start, left)
+        group = self.plan.order.group(portion.start)
+        left = self.lengths[group] - portion.start % GROUP_POSITIONS
+        return min(portion.stop - portion.start, left)
 
 
 class LostReader(FileReader):
@@ -379,7 +379,7 @@ def test_a_worker_gets_its_next_files_when_it_has_read_those_before() -> None:
     slow.go.set()
     while inbox.get(timeout=WITHIN_S) != "finished":
         pass
-    assert (len(slow.leases), len(quick.leases)) == (1, 4)
+    assert (len(slow.portions), len(quick.portions)) == (1, 4)
 
 
 def test_files_that_have_lost_examples_end_training() -> None:

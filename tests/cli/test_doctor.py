@@ -402,7 +402,7 @@ def files():
 
 def read(file):
     rows = tf.data.experimental.CsvDataset(file, [tf.float32] * 3)
-    return rows.map(lambda *row: (tf.stack(row[:2]), row[2:]))
+    return rows.map(lambda *row: (tf.stack(row[:2]), tf.stack(row[2:])))
 """
 
 

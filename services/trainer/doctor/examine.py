@@ -449,7 +449,7 @@ def mean_hides_broadcast(loss: Callable[[Any, Any], Any], labels: Any, outputs: 
     """
     import tensorflow as tf
 
-    if len(tf.nest.flatten((labels, outputs))) != 2:
+    if not (tf.is_tensor(labels) and tf.is_tensor(outputs)):
         return False
     if abs(labels.shape.rank - outputs.shape.rank) != 1:
         return False

@@ -160,10 +160,10 @@ class Lanes:
     def start(self, ledger: Ledger, steps: int) -> None:
         """Train from this ledger and number of updates. Call it once."""
         self.ledger, self._steps = shard_ledger.settle_ledger(ledger), steps
+        self.resume()
         for lane in self._lanes:
             for target in (self._feed, self._step):
                 threading.Thread(target=self._guard, args=(target, lane), daemon=True).start()
-        self.resume()
 
     def resume(self) -> None:
         """Train on. Raise `Unavailable` if no worker is left."""
@@ -238,8 +238,16 @@ class Lanes:
         except WorkerFailure as failure:
             self._handle_failure(lane, failure, turn)
         except tf.errors.OpError:
+            self._finish_updates(lane)
             self._explain(lane, reading)
             raise
+
+    def _finish_updates(self, lane: _Lane) -> None:
+        """Wait until what was read before an error is applied, unless training stops."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: lane.lost or not (lane.busy or self._has_update(lane)) or not self._running
+            )
 
     def _has_to_read(self, lane: _Lane) -> bool:
         return self._needs_portion(lane) or (bool(lane.pending) and self._room(lane) > 0)
@@ -440,13 +448,24 @@ class StallDetector:
 
 def describe_stall(ledger: Ledger, steps: int, waited_s: float) -> str:
     """Return the facts about a step that does not return."""
-    spans = [describe_shard(ledger, shard) for shard in ledger.given]
     return (
-        f"no update was applied for {waited_s:.0f} s (since update {steps}), while workers had"
-        f" {format_names(spans, SPANS_NAMED)}: a step does not return. It is"
+        f"no update was applied for {waited_s:.0f} s (since update {steps}), while"
+        f" {_describe_given(ledger)}: a step does not return. It is"
         " TensorFlow that runs the model and loss() inside of it, so there is no Python stack to"
         " show; a loop that never ends, for instance a tf.while_loop, looks like this."
     )
+
+
+def _describe_given(ledger: Ledger) -> str:
+    if ledger.files is not None:
+        places = [describe_shard(ledger, shard) for shard in ledger.given]
+        return f"workers had {format_names(places, SPANS_NAMED)}"
+    spans = []
+    for shard in ledger.given:
+        start, stop = shard_ledger.example_range(ledger, shard)
+        spans.append(f"{start} .. {stop - 1}")
+    count = format_count(sum([shard.size for shard in ledger.given]), "example")
+    return f"{count} were out (at the places {format_names(spans, SPANS_NAMED)} of their epoch)"
 
 
 def describe_shard(ledger: Ledger, shard: Shard) -> str:

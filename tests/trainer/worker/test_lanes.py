@@ -214,6 +214,19 @@ def test_an_error_in_the_data_is_explained_by_the_worker() -> None:
         update_once(Unreadable(plan), plan)
 
 
+def test_what_was_read_before_an_error_in_the_data_is_trained() -> None:
+    class Broken(FakeWorker):
+        def fetch(self, passes: int) -> list[StagedPass]:
+            if self.unread[0].position >= 2 * BATCH:
+                raise tf.errors.InvalidArgumentError(None, None, "[[{{node cond}}]]")
+            return super().fetch(passes)
+
+    plan, inbox = plan_of(6 * BATCH), queue.Queue[object]()
+    lanes = Lanes([Broken(plan)], plan, inbox)
+    assert str(run_lanes(lanes, inbox, 6 * BATCH, 1)[-1]).endswith("is bad")
+    assert lanes.steps == 2
+
+
 def test_a_worker_that_stages_other_positions_ends_training() -> None:
     class Wrong(FakeWorker):
         def fetch(self, passes: int) -> list[StagedPass]:

@@ -60,7 +60,7 @@ def test_a_batch_that_hangs_fails_the_job_and_is_named() -> None:
 
     assert failed is not None and not failed.peer
     assert "no update was applied for 150 s (since update 0)" in failed.cause
-    assert "the examples at the places 0 .. 15 of their epoch, the examples at" in failed.cause
+    assert "32 examples were out (at the places 0 .. 15, 16 .. 31 of their epoch)" in failed.cause
 
 
 def test_every_update_resets_the_stall_timer() -> None:

@@ -58,13 +58,20 @@ class Side:
     def cpu_by_role(self) -> dict[str, float]:
         """Return the CPU seconds that the tasks of each role have used."""
         used = dict[str, float]()
+        for process, role in self._roles().values():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                used[role] = used.get(role, 0.0) + times.user + times.system
+        return used
+
+    def _roles(self) -> dict[int, tuple[psutil.Process, str]]:
+        """Return each process with the role of its task."""
+        found = dict[int, tuple[psutil.Process, str]]()
         for pod in self._pods:
             role = pod.environ().get("WEIR_TRAINER_ROLE") or pod.cmdline()[-2]
             for process in (pod, *pod.children(recursive=True)):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    times = process.cpu_times()
-                    used[role] = used.get(role, 0.0) + times.user + times.system
-        return used
+                found[process.pid] = process, role
+        return found
 
     def send(self, number: signal.Signals) -> None:
         for process in self.processes.values():

@@ -24,6 +24,7 @@ count.
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import socket
 import threading
@@ -55,7 +56,12 @@ REACH_S = 1.0
 STAGED_BATCHES = 4
 """Batches of an update's size that are kept staged on a worker."""
 SPANS_NAMED = 4
-READ_MS = 400
+QUICK_MS, SLOW_MS = 100, 2_000
+"""A portion that Python reads more quickly may grow, one that it reads more slowly shrinks."""
+GAIN = 0.8
+"""A portion grows further if a batch of it took at most this share of the time that a batch of the
+shorter ones before took.
+"""
 TRANSIENT_FAILURES = 3
 """So often in a row a worker may fail without being lost."""
 
@@ -99,23 +105,31 @@ class _Lane:
         self.ready: deque[Shard] = deque()
         self.busy: list[Shard] = []
         self.portion_batches = 1
+        self.sizes: deque[int] = deque()  # batches of each portion of `pending`, at first
+        self.batch_ms = math.inf  # to read a batch, in portions shorter than now
         self.lost = False
         self.failures = 0
         self.turn = 0
         """Rises when everything is dropped. What was given out before is read and staged, but void."""
 
     def set_portion_size(self, read_ms: int) -> None:
-        """Make portions so long that their datasets take Python about `READ_MS`. The first one is
-        short, so that training begins soon.
+        """Choose the size of the next portions from the time that Python took for the one that ends
+        now. Each call of Python costs something besides its examples, so portions grow as long as
+        that makes a batch cheaper. The first one is short, so that training begins soon.
         """
-        if read_ms < READ_MS / 2:
-            self.portion_batches = min(2 * self.portion_batches, MOST_BATCHES)
-        elif read_ms > READ_MS * 2:
+        size = self.sizes.popleft()
+        if read_ms > SLOW_MS:
             self.portion_batches = max(self.portion_batches // 2, 1)
+        elif size == self.portion_batches and (
+            read_ms < QUICK_MS or read_ms / size < GAIN * self.batch_ms
+        ):
+            self.batch_ms = read_ms / size
+            self.portion_batches = min(2 * self.portion_batches, MOST_BATCHES)
 
     def drop_all(self) -> list[Shard]:
         dropped = [*self.busy, *self.ready, *[shard for shard in self.pending if shard.size]]
         self.busy, self.ready, self.pending, self.passes = [], deque(), deque(), []
+        self.sizes.clear()
         self.turn += 1
         return dropped
 
@@ -281,6 +295,7 @@ class Lanes:
         if shard is None:
             return None
         lane.pending.append(shard)
+        lane.sizes.append(self._plan.batches(shard))
         return self._plan.portion(shard, lane.turn)
 
     def _stage(self, lane: _Lane, passes: int, turn: int) -> None:
@@ -297,8 +312,8 @@ class Lanes:
                 if each.size:
                     lane.add_pass(each)
                 else:
+                    lane.set_portion_size(each.read_ms)
                     self._end_portion(lane)
-            lane.set_portion_size(staged[-1].read_ms)
             finished = self.ledger.finished
             self._changed.notify_all()
         if finished:  # the last group of files had no more examples

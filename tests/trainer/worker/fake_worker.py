@@ -11,10 +11,12 @@ from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass
 
 class FakeWorker:
     """Reads and trains in no time. `updates`: the positions of each pass of each update; `portions`:
-    the examples of each portion; `read_ms`: what it says that reading one took.
+    the examples of each portion; `read_ms`, `batch_ms`: what it says that reading one
+    took, besides its batches and for each of them.
     """
 
     read_ms = 0
+    batch_ms = 0
 
     def __init__(self, plan: DataPlan, name: str = "worker-0") -> None:
         self.plan, self.name = plan, name
@@ -25,14 +27,16 @@ class FakeWorker:
 
     def push(self, portion: Portion) -> None:
         self.portions.append(portion.stop - portion.start)
+        batches = -(-(portion.stop - portion.start) // portion.batch)
+        read_ms = self.read_ms + self.batch_ms * batches
         stop = min(portion.stop, portion.start + self.examples_of(portion))
         for first in range(portion.start, stop, portion.batch):
             end = min(first + portion.batch, stop)
             most = self.plan.most or portion.batch
             for start in range(first, end, most):
                 size = min(most, end - start)
-                self.unread.append(StagedPass(start, size, end - first, self.read_ms, portion.turn))
-        self.unread.append(StagedPass(stop, 0, 0, self.read_ms, portion.turn))
+                self.unread.append(StagedPass(start, size, end - first, read_ms, portion.turn))
+        self.unread.append(StagedPass(stop, 0, 0, read_ms, portion.turn))
 
     def examples_of(self, portion: Portion) -> int:
         """How many examples there are of this portion."""

@@ -248,16 +248,21 @@ def test_the_last_portions_are_small() -> None:
     assert large.portion_size(ledger, 2, most) == 3 * BATCH, "a portion fits in memory"
 
 
-@pytest.mark.parametrize(("read_ms", "longest"), [(0, 32 * BATCH), (300, BATCH), (1000, BATCH)])
-def test_portions_grow_while_they_are_read_quickly(read_ms: int, longest: int) -> None:
+@pytest.mark.parametrize(
+    ("read_ms", "batch_ms", "least", "most"),
+    [(0, 0, 32, 100), (300, 0, 32, 100), (300, 1, 32, 100), (0, 300, 1, 2), (5_000, 0, 1, 1)],
+    ids=["quick", "a slow call", "a slow call and batches", "slow batches", "a very slow call"],
+)
+def test_portions_grow_as_long_as_a_batch_becomes_cheaper(
+    read_ms: int, batch_ms: int, least: int, most: int
+) -> None:
     """They begin with one batch, so training begins soon."""
     plan, inbox = plan_of(200 * BATCH), queue.Queue[object]()
     worker = FakeWorker(plan)
-    worker.read_ms = read_ms
+    worker.read_ms, worker.batch_ms = read_ms, batch_ms
     run_lanes(Lanes([worker], plan, inbox), inbox, 200 * BATCH, 1)
     assert worker.portions[0] == BATCH and sum(worker.portions) == 200 * BATCH
-    assert longest <= max(worker.portions) <= 100 * BATCH
-    assert read_ms == 0 or max(worker.portions) == BATCH
+    assert least * BATCH <= max(worker.portions) <= most * BATCH
 
 
 @given(st.integers(1, 500), st.integers(1, 64), st.none() | st.integers(1, 64))

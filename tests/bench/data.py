@@ -58,7 +58,7 @@ OURS, THEIRS, ALONE = "services.trainer", "tests.bench.plain", "alone"
 
 
 class Speed(NamedTuple):
-    """What one side did: examples a second, and CPU time (ms) of its chief and of a worker for a
+    """The speed of one side: examples a second, and CPU time (ms) of its chief and of a worker for a
     batch.
     """
 
@@ -119,8 +119,8 @@ async def compare(program: Path, workers: int, theirs: str) -> list[dict[str, Sp
         other = Side(stack, THEIRS)
         ours = Side(stack, OURS)
         measures = {
-            "weir": partial(_measure, ours, partial(_weir_speed, watched), workers),
-            "plain": partial(_measure, other, partial(speed_between, progress), workers),
+            "weir": partial(_measure, ours, partial(_weir_speed, watched)),
+            "plain": partial(_measure, other, partial(speed_between, progress)),
         }
         for side in (ours, other):
             side.send(signal.SIGSTOP)
@@ -183,7 +183,7 @@ async def _start_plain(
     return folder / "progress"
 
 
-async def _measure(side: Side, speed: Callable[[float, float], float], workers: int) -> Speed:
+async def _measure(side: Side, speed: Callable[[float, float], float]) -> Speed:
     """Let one side run alone, and measure it."""
     side.send(signal.SIGCONT)
     await asyncio.sleep(SETTLE_S)

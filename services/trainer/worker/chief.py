@@ -107,7 +107,7 @@ def last_applied_s(restored_s: float, restored_step: int, order: Begin) -> float
     return max(restored_s, order.applied_s) if order.applied_step > restored_step else restored_s
 
 
-def _prepared(import_s: float, times: list[float]) -> Prepared:
+def _preparation_report(import_s: float, times: list[float]) -> Prepared:
     """Return the report about a preparation from the times between its parts."""
     connect_s, build_s, trace_s, first_step_s = [b - a for a, b in pairwise(times)]
     parts = PreparationParts(
@@ -197,7 +197,7 @@ class Chief:
         if self.assignment.first:
             evaluation.try_evaluation(self.program, self.watchdog)
         times.append(time.monotonic())
-        self.send(_prepared(self._import_s, times))
+        self.send(_preparation_report(self._import_s, times))
 
     def _missing_tasks(self) -> list[str]:
         """Return the tasks that have gone: lost workers, and those that cannot be reached at their

@@ -139,7 +139,7 @@ class FileSource:
 
 
 class _NumberedSource:
-    """What both forms of `dataset` have in common."""
+    """The common part of both forms of `dataset`."""
 
     def __init__(self, program: ModuleType) -> None:
         self._program = program
@@ -211,7 +211,7 @@ class RangeSource(_NumberedSource):
         ranges = _covering_ranges(np.sort(numbers), gap)
         chosen = _read_chosen(self._program, numbers, ranges)
         made = tf.data.Dataset.from_tensor_slices(chosen)
-        return _as_read(made, range_dataset(self._program, 0, 1).element_spec)
+        return _restore_structure(made, range_dataset(self._program, 0, 1).element_spec)
 
     def call_name(self, order: ExampleOrder, start: int, stop: int) -> str:
         numbers = order.numbers(start, stop)
@@ -299,7 +299,7 @@ def _take_sparse_rows(whole: Any, rows: Any) -> Any:
     return tf.SparseTensor(indices, values.values, shape)
 
 
-def _as_read(dataset: Any, spec: Any) -> Any:
+def _restore_structure(dataset: Any, spec: Any) -> Any:
     """Return the dataset with elements of this structure. Examples of several shapes were stacked
     as ragged tensors, whose slices are dense again.
     """

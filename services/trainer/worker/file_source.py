@@ -15,8 +15,8 @@ The order of an epoch is a pure function of the seed, the epoch and the list of 
     examples of a group  through a window of so many examples, from which the next one is drawn by a
                          generator with a key (`tf.data.Dataset.shuffle`)
 
-So the examples of a group that are applied are a prefix of its order, and a number is enough to
-find the next one: who reads on reads this many examples and drops them.
+So the examples of a group that are applied are a prefix of its order. A worker that continues a
+group reads and drops as many examples as are applied.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FileOrder(NamedTuple):
         epoch, place = self._place(position)
         if self.seed is None:
             return place
-        return _permuted(self.groups, epoch_key(self.seed, epoch))[place]
+        return _permutation(self.groups, epoch_key(self.seed, epoch))[place]
 
     def group_key(self, position: int) -> int | None:
         """Return the key of the order inside of the group at this position; None: not shuffled."""
@@ -75,7 +75,7 @@ class FileOrder(NamedTuple):
         return divmod(position // GROUP_POSITIONS, self.groups)
 
 
-def _permuted(count: int, key: int) -> list[int]:
+def _permutation(count: int, key: int) -> list[int]:
     return [int(number) for number in permute(np.arange(count), count, key)]
 
 
@@ -113,7 +113,7 @@ class FileList:
         key = order.group_key(position)
         if key is None:
             return chosen
-        return [chosen[number] for number in _permuted(len(chosen), key)]
+        return [chosen[number] for number in _permutation(len(chosen), key)]
 
     def read(self, file: str) -> Any:
         """Return the dataset of a file. Raise `BadProgram` if it is none, or has no end."""
@@ -190,7 +190,7 @@ def _listed_files(program: ModuleType) -> list[str]:
     names = [_path_text(each, program) for each in made]
     if not names:
         raise BadProgram("files() returned no file: is the path in it right?", program.files)
-    twice = _repeated(names)
+    twice = _first_repeated_name(names)
     if twice:
         raise BadProgram(f"files() has {twice} more than once", program.files)
     return names
@@ -204,7 +204,7 @@ def _path_text(path: Any, program: ModuleType) -> str:
     return os.fspath(path)
 
 
-def _repeated(names: Sequence[str]) -> str:
+def _first_repeated_name(names: Sequence[str]) -> str:
     """Return a name that is there more than once; empty if there is none."""
     seen: set[str] = set()
     for name in names:

@@ -239,8 +239,8 @@ def _serialized_graph(dataset: Any) -> tuple[bytes, Any]:
 
 def _adapt_graph(graph: bytes) -> bytes:
     """Return a graph whose operations may run in the server of this process, and whose parallel
-    parts keep the order of their elements, whatever the program asks for: who reads on after a
-    hand-over counts on it.
+    parts keep the order of their elements, whatever the program asks for: the worker that continues
+    after a hand-over relies on it.
     """
     parsed = graph_pb2.GraphDef.FromString(graph)
     nodes = list(parsed.node)

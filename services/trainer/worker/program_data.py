@@ -81,7 +81,7 @@ def program_batch(program: ModuleType, start: int, stop: int) -> Any:
         dataset, name = range_dataset(program, start, stop), _call_name(program, start, stop)
     count = stop - start
     with locate_errors(dataset, data_function(program)):
-        batch = next(iter(_stacked(program, dataset, count)), None)
+        batch = next(iter(_stack_examples(program, dataset, count)), None)
     found = 0 if batch is None else row_count(batch)
     if found != count:
         raise BadProgram(
@@ -92,7 +92,7 @@ def program_batch(program: ModuleType, start: int, stop: int) -> Any:
     return batch
 
 
-def _stacked(program: ModuleType, dataset: Any, count: int) -> Any:
+def _stack_examples(program: ModuleType, dataset: Any, count: int) -> Any:
     """Return a dataset of so many examples as one element. Examples that `batched` pads may differ
     in shape, so they are stacked as ragged tensors.
     """

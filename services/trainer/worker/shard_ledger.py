@@ -36,7 +36,7 @@ UNKNOWN = -1
 
 
 class FileCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about the examples of files. `digest`: of the list of files; `expected`:
+    """Facts about the examples of files. `digest`: of the list of files; `expected`:
     examples of an epoch, as the program says, 0: it does not; `applied`: examples applied since the
     job began; `lengths`: number of examples of each group, or `UNKNOWN`.
     """

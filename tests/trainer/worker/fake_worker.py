@@ -39,7 +39,7 @@ class FakeWorker:
         self.unread.append(StagedPass(stop, 0, 0, read_ms, portion.turn))
 
     def examples_of(self, portion: Portion) -> int:
-        """How many examples there are of this portion."""
+        """Return the number of examples of this portion."""
         return portion.stop - portion.start
 
     def fetch(self, passes: int) -> list[StagedPass]:

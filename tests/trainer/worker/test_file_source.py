@@ -69,7 +69,7 @@ def test_without_shuffling_the_order_is_that_of_the_list(tmp_path: Path) -> None
 
 
 def test_the_order_is_the_same_over_random_histories(tmp_path: Path) -> None:
-    """Who reads on in a group finds the examples that the one before would have found."""
+    """A worker that continues a group finds the examples that the one before would have found."""
     source = source_of(number_files(tmp_path))
     order = source.order(Shuffle(seed=1, window=10))
     whole = epoch(source, order, 0)

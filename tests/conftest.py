@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -37,20 +39,16 @@ WITHIN_S, LOOK_S = 60.0, 0.005
 is not at fault.
 """
 LONGEST = (
+    "tests/versions/test_upgrade.py",
     "tests/flow/",
+    "tests/trainer/worker/test_steps_as_in_one_process.py",
     "tests/deploy/test_image.py",
     "tests/trainer/worker/test_training.py",
     "tests/trainer/",
     "tests/local/",
 )
-ONE_PROCESS = (
-    "tests/deploy/test_image.py",
-    "tests/trainer/worker/test_checkpoint.py",
-    "tests/trainer/worker/test_checkpoint_files.py",
-    "tests/trainer/worker/test_input_pipeline.py",
-    "tests/trainer/worker/test_tensorboard_events.py",
-)
-"""Modules whose tests share a fixture that takes long to make, so one process runs them all."""
+MODULE_FIXTURE = re.compile(r"fixture\(scope=.module")
+"""One process runs all tests of a module that has one: each process would make its own."""
 
 GUARD = pytest.StashKey[subprocess.Popen[bytes]]()
 
@@ -92,8 +90,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)  # `-p no:xdist` knows no such hook
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    """Give each process one test at a time, and the modules of `ONE_PROCESS` as a whole. Pure tests
-    are so short that they are given in larger parts.
+    """Give each process one test at a time, and modules with a `MODULE_FIXTURE` as a whole. Pure
+    tests are so short that they are given in larger parts.
     """
     if config.getoption("pure"):
         return None
@@ -104,7 +102,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 class _ByFixture(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.split("::")[0]
-        return module if module in ONE_PROCESS else nodeid
+        return module if module in self._with_module_fixture else nodeid
+
+    @cached_property
+    def _with_module_fixture(self) -> set[str]:
+        return {
+            path.relative_to(self.config.rootpath).as_posix()
+            for path in Path(__file__).parent.rglob("test_*.py")
+            if MODULE_FIXTURE.search(path.read_text())
+        }
 
 
 def _awaits(item: pytest.Item) -> bool:

@@ -164,7 +164,7 @@ def update_speeds(
     only for a size without another one.
     """
     speed = reading.samples_per_second
-    if speed <= 0:
+    if speed <= 0 or not reading.workers:
         return known
     before = _earlier_speed(known, reading, by_cores)
     if before is not None and disturbed:

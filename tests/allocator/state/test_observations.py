@@ -150,6 +150,11 @@ def test_a_disturbed_speed_counts_only_for_an_unknown_size() -> None:
     assert len(update_speeds((), read(), disturbed=True)) == 1
 
 
+def test_a_speed_without_workers_is_no_observation() -> None:
+    """Speeds are scaled by the number of workers, so it must not be 0."""
+    assert update_speeds((), replace(read(), workers=0)) == ()
+
+
 def test_with_sizing_by_cores_other_cores_are_another_size() -> None:
     known = (Observed(2, 2, 32, 50.0, ps_cpu=4.0, worker_cpu=1.0),)
 

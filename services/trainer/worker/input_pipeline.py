@@ -8,7 +8,8 @@
                              | prefetch
                              v
     chief      --fetch-->  queue of staged passes     fetch tells the chief their positions
-    chief      --step-->   an update takes the next staged passes
+    chief      --step-->   an update takes the next staged passes, and leaves its mean loss in a queue
+    chief      --take_losses-->   several at a time, because each result costs the chief a call
 
 A portion is a range of positions (`shard_ledger.py`) that one worker trains: some batches of numbered
 examples, or the rest of a group of files. The program's functions run in the Python process of the
@@ -48,6 +49,9 @@ from services.trainer.worker.watchdog import Watchdog
 
 TOKEN, EXPLAIN_TOKEN = "weir_portion", "weir_explain"
 PORTIONS, STAGED, BATCHES = "weir_portions", "weir_staged", "weir_batches"
+LOSSES = "weir_losses"
+LOSS_FIELDS = [tf.float64, tf.float64]
+"""Those of `UpdateLoss`: a number of examples is exact as a float64."""
 PREFETCHED = 2
 """Passes that are read before the chief asks for them."""
 KEPT = 4
@@ -142,6 +146,13 @@ class StagedPass(NamedTuple):
     read_ms: int = 0
     turn: int = 0
     """`read_ms`: the time that Python took for the dataset of its portion; `turn`: that portion's."""
+
+
+class UpdateLoss(NamedTuple):
+    """The mean loss of an update, and the number of its examples."""
+
+    loss: float
+    examples: int
 
 
 FIELDS = len(StagedPass._fields)
@@ -310,6 +321,9 @@ class Pipeline:
             self._fetch, input_signature=[tf.TensorSpec([], tf.int32)]
         ).get_concrete_function()
         self.explain = tf.function(self._explain, input_signature=[ROW]).get_concrete_function()
+        self.take_losses = tf.function(
+            self._take_losses, input_signature=[]
+        ).get_concrete_function()
 
     def take(self, turn: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
         """Return the next staged batch of this turn, its number of examples, and that of the batch
@@ -327,6 +341,21 @@ class Pipeline:
         element = structure.from_compatible_tensor_list(self._element, list(values))
         _, count, batch_count, _, _, batch = element
         return batch, count, batch_count
+
+    def add_loss(self, loss: tf.Tensor, examples: tf.Tensor) -> None:
+        """Leave the mean loss of an update of so many examples for the chief. For a traced step."""
+        values = [
+            tf.cast(each, kind) for each, kind in zip((loss, examples), LOSS_FIELDS, strict=True)
+        ]
+        tf.raw_ops.QueueEnqueueV2(handle=self._loss_queue(), components=values)
+
+    def _take_losses(self) -> tf.Tensor:
+        """Return a row (mean loss, examples) for each update since the last call."""
+        queue = self._loss_queue()
+        columns = tf.raw_ops.QueueDequeueManyV2(
+            handle=queue, n=tf.raw_ops.QueueSizeV2(handle=queue), component_types=LOSS_FIELDS
+        )
+        return tf.stack(columns, 1)
 
     def _dequeue(self) -> list[tf.Tensor]:
         values = tf.raw_ops.QueueDequeueV2(handle=self._staged_queue(), component_types=self._types)
@@ -429,6 +458,13 @@ class Pipeline:
             component_types=[ROW.dtype],
             shapes=[ROW.shape],
             shared_name=f"{PORTIONS}_{self._number}",
+        )
+
+    def _loss_queue(self) -> tf.Tensor:
+        return tf.raw_ops.FIFOQueueV2(
+            component_types=LOSS_FIELDS,
+            shapes=[[] for _ in LOSS_FIELDS],
+            shared_name=f"{LOSSES}_{self._number}",
         )
 
     def _staged_queue(self) -> tf.Tensor:

@@ -46,6 +46,7 @@ from services.trainer.worker.input_pipeline import (
     DataPlan,
     Portion,
     StagedPass,
+    UpdateLoss,
 )
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import Ledger, Shard
@@ -53,8 +54,12 @@ from services.trainer.worker.watchdog import Watchdog
 from shared.text import format_count, format_names
 
 REACH_S = 1.0
-STAGED_BATCHES = 4
-"""Batches of an update's size that are kept staged on a worker."""
+FEWEST_STAGED, MOST_STAGED, STAGED_BYTES = 2, 8, 64 * 2**20
+"""Batches that are kept staged on a worker: so many of at most so many bytes, within these bounds."""
+LOSSES_S = 0.2
+"""The losses of a worker's updates are fetched at most so often, because a fetch costs the chief as
+much as an update.
+"""
 SPANS_NAMED = 4
 QUICK_MS, SLOW_MS = 100, 2_000
 """A portion that Python reads more quickly may grow, one that it reads more slowly shrinks."""
@@ -81,10 +86,11 @@ class Worker(Protocol):
         mark is the last one then.
         """
 
-    def update(self, passes: int, batches: int, turn: int = 0) -> float:
-        """Make an update of the passes of this turn that were staged first; return its mean
-        loss.
-        """
+    def update(self, passes: int, batches: int, turn: int = 0) -> None:
+        """Make an update of the passes of this turn that were staged first."""
+
+    def take_losses(self) -> list[UpdateLoss]:
+        """Return the losses of the updates since the last call."""
 
     def explain(self, portion: Portion) -> None:
         """Raise the error that reading this portion makes, with its line; return if it makes
@@ -95,7 +101,7 @@ class Worker(Protocol):
 class _Lane:
     """The batches of one worker. `pending`: the parts of its portions that are not staged; `passes`:
     the staged passes of a batch that is not complete; `ready` batches are staged, `busy` ones in
-    its update.
+    its update. `updating`: an update is in progress, or its loss is being fetched.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -104,13 +110,15 @@ class _Lane:
         self.passes: list[StagedPass] = []
         self.ready: deque[Shard] = deque()
         self.busy: list[Shard] = []
+        self.updating = False
+        self.losses_taken_s = -math.inf
         self.portion_batches = 1
         self.sizes: deque[int] = deque()  # batches of each portion of `pending`, at first
         self.batch_ms = math.inf  # to read a batch, in portions shorter than now
         self.lost = False
         self.failures = 0
         self.turn = 0
-        """Rises when everything is dropped. What was given out before is read and staged, but void."""
+        """Rises when all that is unused is dropped. What was given out before is read and staged, but void."""
 
     def set_portion_size(self, read_ms: int) -> None:
         """Choose the size of the next portions from the time that Python took for the one that ends
@@ -126,9 +134,10 @@ class _Lane:
             self.batch_ms = read_ms / size
             self.portion_batches = min(2 * self.portion_batches, MOST_BATCHES)
 
-    def drop_all(self) -> list[Shard]:
-        dropped = [*self.busy, *self.ready, *[shard for shard in self.pending if shard.size]]
-        self.busy, self.ready, self.pending, self.passes = [], deque(), deque(), []
+    def drop_unused(self) -> list[Shard]:
+        """Forget what no update has begun with, and return it."""
+        dropped = [*self.ready, *[shard for shard in self.pending if shard.size]]
+        self.ready, self.pending, self.passes = deque(), deque(), []
         self.sizes.clear()
         self.turn += 1
         return dropped
@@ -163,7 +172,7 @@ class Lanes:
         self._lanes = [_Lane(worker) for worker in workers]
         self._changed = threading.Condition()
         self._running = False
-        self._losses: list[tuple[float, int]] = []
+        self._losses: list[UpdateLoss] = []
         self._steps = 0
         self._posted: set[str] = set()
         self.applied_s = 0.0  # when the last update was applied, in seconds since 1970
@@ -192,7 +201,7 @@ class Lanes:
         """Return the ledger for a checkpoint when no update is in progress."""
         with self._changed:
             self._running = False
-            self._changed.wait_for(lambda: not any(lane.busy for lane in self._lanes))
+            self._changed.wait_for(lambda: not any(lane.updating for lane in self._lanes))
             return shard_ledger.settle_ledger(self.ledger)
 
     def no_worker_left(self) -> bool:
@@ -209,7 +218,7 @@ class Lanes:
     def is_updating(self) -> bool:
         """Return whether an update is due or in progress."""
         is_due = self._running and bool(self.ledger.given)
-        return is_due or any(lane.busy for lane in self._lanes)
+        return is_due or any(lane.updating for lane in self._lanes)
 
     def take_losses(self) -> tuple[float | None, int]:
         """Return the mean loss of the examples applied since the last call, and their number."""
@@ -230,7 +239,7 @@ class Lanes:
         except Exception as error:
             with self._changed:
                 self._running = False
-                lane.busy = []
+                lane.busy, lane.updating = [], False
                 self._changed.notify_all()
             self._post_once("failed", error)
 
@@ -260,11 +269,15 @@ class Lanes:
         """Wait until what was read before an error is applied, unless training stops."""
         with self._changed:
             self._changed.wait_for(
-                lambda: lane.lost or not (lane.busy or self._has_update(lane)) or not self._running
+                lambda: (
+                    lane.lost or not (lane.updating or self._has_update(lane)) or not self._running
+                )
             )
 
     def _has_to_read(self, lane: _Lane) -> bool:
-        return self._needs_portion(lane) or (bool(lane.pending) and self._room(lane) > 0)
+        if self._needs_portion(lane):
+            return True
+        return bool(lane.pending) and len(lane.ready) <= self._staged_batches // 2
 
     def _needs_portion(self, lane: _Lane) -> bool:
         if not self.ledger.todo:
@@ -276,17 +289,15 @@ class Lanes:
 
     @property
     def _staged_batches(self) -> int:
-        return max(STAGED_BATCHES, 2 * self._plan.accumulated)
-
-    def _room(self, lane: _Lane) -> int:
-        """Return how many batches may be staged now; the first one alone, so that it comes soon."""
-        if not lane.ready and not lane.busy:
-            return 1
-        return self._staged_batches - len(lane.ready)
+        fits = STAGED_BYTES // (self._plan.example_bytes * self._plan.batch)
+        return max(min(fits, MOST_STAGED), FEWEST_STAGED, 2 * self._plan.accumulated)
 
     def _missing_passes(self, lane: _Lane) -> int:
-        """Return how many passes to stage: whole batches, as far as there is room."""
-        return self._room(lane) * self._plan.passes(self._plan.batch) - len(lane.passes)
+        """Return how many passes to stage in one call: whole batches, as many as are ready, so that
+        the worker has work until the call returns. Half of those that may be staged are left.
+        """
+        batches = min(max(len(lane.ready), 1), self._staged_batches // 2)
+        return batches * self._plan.passes(self._plan.batch) - len(lane.passes)
 
     def _take_portion(self, lane: _Lane) -> Portion | None:
         present = sum([not each.lost for each in self._lanes])
@@ -340,7 +351,7 @@ class Lanes:
             lane.worker.explain(self._plan.portion(shard))
 
     def _step(self, lane: _Lane) -> None:
-        """Make one update."""
+        """Make one update. Fetch the losses if that is due."""
         with self._changed:
             self._changed.wait_for(lambda: lane.lost or self._has_update(lane))
             if lane.lost:
@@ -348,15 +359,21 @@ class Lanes:
             turn = lane.turn
             count = min(self._plan.accumulated, len(lane.ready))
             lane.busy = [lane.ready.popleft() for _ in range(count)]
+            lane.updating = True
             batches = lane.busy
             self._changed.notify_all()
         passes = sum([self._plan.passes(batch.size) for batch in batches])
+        losses: list[UpdateLoss] = []
         try:
-            loss = lane.worker.update(passes, len(batches), turn)
+            lane.worker.update(passes, len(batches), turn)
+            self._record_applied(lane, batches)
+            if self._losses_are_due(lane):
+                losses = lane.worker.take_losses()
         except WorkerFailure as failure:
+            self._return_batches(lane.busy)
+            lane.busy = []
             self._handle_failure(lane, failure, turn)
-        else:
-            self._record_applied(lane, batches, loss)
+        self._end_update(lane, losses)
 
     def _has_update(self, lane: _Lane) -> bool:
         """Return whether the batches of an update are ready: all, or the last ones."""
@@ -365,22 +382,38 @@ class Lanes:
         enough = len(lane.ready) >= self._plan.accumulated
         return enough or not (lane.pending or self.ledger.todo)
 
-    def _record_applied(self, lane: _Lane, batches: Sequence[Shard], loss: float) -> None:
+    def _record_applied(self, lane: _Lane, batches: Sequence[Shard]) -> None:
         with self._changed:
             for batch in batches:
                 self.ledger = shard_ledger.mark_applied(self.ledger, batch)
             lane.busy, lane.failures = [], 0
-            self._losses.append((loss, sum(batch.size for batch in batches)))
             self._steps += 1
             self.applied_s = time.time()
+        self._post_once("first", "first")
+
+    def _losses_are_due(self, lane: _Lane) -> bool:
+        """Return whether to fetch the losses of a lane: after some time, and after its last update."""
+        with self._changed:
+            is_last = not (lane.ready or lane.pending or self.ledger.todo) or not self._running
+        now = time.monotonic()
+        if not is_last and now < lane.losses_taken_s + LOSSES_S:
+            return False
+        lane.losses_taken_s = now
+        return True
+
+    def _end_update(self, lane: _Lane, losses: Sequence[UpdateLoss]) -> None:
+        with self._changed:
+            self._losses += losses
+            lane.updating = False
             finished = self.ledger.finished
             self._changed.notify_all()
-        self._post_once("first", "first")
         if finished:
             self._post_once("finished", "finished")
 
     def _handle_failure(self, lane: _Lane, failure: WorkerFailure, turn: int) -> None:
-        """Give back what the worker had. Raise the cause if it fails again and again."""
+        """Give back what the worker had, but for the batches of an update in progress. Raise the cause
+        if it fails again and again.
+        """
         with self._changed:
             if lane.turn != turn:
                 return
@@ -388,7 +421,11 @@ class Lanes:
             if not failure.lost and lane.failures > TRANSIENT_FAILURES:
                 raise failure.cause
             lane.lost = failure.lost
-            for batch in lane.drop_all():
+            self._return_batches(lane.drop_unused())
+
+    def _return_batches(self, batches: Iterable[Shard]) -> None:
+        with self._changed:
+            for batch in batches:
                 self.ledger = shard_ledger.return_shard(self.ledger, batch)
             self._changed.notify_all()
 
@@ -411,7 +448,10 @@ def update_once(worker: Worker, plan: DataPlan) -> float | None:
         while not staged or staged[-1].size:
             staged += worker.fetch(1)
         passes = len(staged) - 1
-        return worker.update(passes, 1) if passes else None
+        if not passes:
+            return None
+        worker.update(passes, 1)
+        return worker.take_losses()[-1].loss
     except WorkerFailure as failure:
         raise failure.cause from failure
     except tf.errors.OpError:

@@ -17,7 +17,13 @@ from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context, executor
 
 from services.trainer.worker import scaling, training_step
-from services.trainer.worker.input_pipeline import DataPlan, Pipeline, Portion, StagedPass
+from services.trainer.worker.input_pipeline import (
+    DataPlan,
+    Pipeline,
+    Portion,
+    StagedPass,
+    UpdateLoss,
+)
 from services.trainer.worker.training_step import BuiltModel
 
 PS_NAME = "/job:ps"
@@ -77,18 +83,26 @@ class RemoteWorker:
         rows = self._call(self._reading, self._pipeline.fetch, tf.constant(passes, tf.int32))
         return [StagedPass(*row) for row in rows.tolist()]
 
-    def update(self, passes: int, batches: int, turn: int = 0) -> float:
-        arguments = training_step.step_arguments(passes, batches, turn)
-        return float(self._call(self._updating, self.step, *arguments))
+    def update(self, passes: int, batches: int, turn: int = 0) -> None:
+        self._call(self._updating, self.step, *training_step.step_arguments(passes, batches, turn))
+
+    def take_losses(self) -> list[UpdateLoss]:
+        rows = self._call(self._updating, self._pipeline.take_losses)
+        return [UpdateLoss(loss, int(examples)) for loss, examples in rows.tolist()]
 
     def explain(self, portion: Portion) -> None:
         self._call(self._reading, self._pipeline.explain, tf.constant(portion.row(), tf.int64))
 
     def _call(self, stream: Any, function: Any, *arguments: tf.Tensor) -> Any:
-        """Run a function on the worker and return its result as a NumPy value."""
+        """Run a function on the worker; return its result, if it has one, as a NumPy value.
+
+        The call returns when the function has ended. A result is one more call, of nearly the same
+        cost.
+        """
         try:
             with tf.device(self._device), context.executor_scope(stream):
-                return function(*arguments).numpy()
+                result = function(*arguments)
+                return None if result is None else result.numpy()
         except tf.errors.OpError as error:
             failure = classify_error(error)
             if failure is None:

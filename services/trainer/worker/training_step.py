@@ -250,19 +250,21 @@ def trace_step(
     program: ModuleType, strategy: Any, built: BuiltModel, pipeline: Pipeline, several: bool = False
 ) -> Any:
     """Return a function of `step_arguments` that makes one update of the passes that are staged
-    next on the worker that runs it; it returns the mean loss.
+    next on the worker that runs it, and leaves the mean loss in the pipeline.
 
     `several`: updates may have more than one pass.
     """
 
     @tf.function(input_signature=[PASSES, PASSES, TURN])  # type: ignore[untyped-decorator]
-    def step(passes: tf.Tensor, batches: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
+    def step(passes: tf.Tensor, batches: tf.Tensor, turn: tf.Tensor) -> None:
         if several:
-            return strategy.run(
+            loss, examples = strategy.run(
                 _update_by_passes, args=(program, built, pipeline, passes, batches, turn)
             )
-        batch, count, _ = pipeline.take(turn)
-        return strategy.run(_update_in_one_pass, args=(program, built, batch, count))
+        else:
+            batch, examples, _ = pipeline.take(turn)
+            loss = strategy.run(_update_in_one_pass, args=(program, built, batch, examples))
+        pipeline.add_loss(loss, examples)
 
     return step
 
@@ -313,7 +315,8 @@ def _update_by_passes(
     passes: tf.Tensor,
     batches: tf.Tensor,
     turn: tf.Tensor,
-) -> tf.Tensor:
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Make one update; return its mean loss and the number of its examples."""
     scale = optimizers.loss_scale(built.optimizer)
 
     def one_pass() -> tuple[tf.Tensor, list[Any], tf.Tensor]:
@@ -342,7 +345,7 @@ def _update_by_passes(
     )
     _apply_gradients(built, _join_parts(first, parts), scale, examples)
     _check_resources(program, built)
-    return loss
+    return loss, examples
 
 
 def check_passes(program: ModuleType, built: BuiltModel, cut: bool) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 
 import tensorflow as tf
 
-from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass
+from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass, UpdateLoss
 
 
 class FakeWorker:
@@ -24,6 +24,7 @@ class FakeWorker:
         self.staged: deque[StagedPass] = deque()
         self.updates: list[list[tuple[int, int]]] = []
         self.portions: list[int] = []
+        self.losses: list[UpdateLoss] = []
 
     def push(self, portion: Portion) -> None:
         self.portions.append(portion.stop - portion.start)
@@ -49,12 +50,16 @@ class FakeWorker:
         self.staged += [each for each in found if each.size]
         return found
 
-    def update(self, passes: int, batches: int, turn: int = 0) -> float:
+    def update(self, passes: int, batches: int, turn: int = 0) -> None:
         while self.staged and self.staged[0].turn != turn:
             self.staged.popleft()
         taken = [self.staged.popleft() for _ in range(passes)]
         self.updates.append([(each.position, each.position + each.size) for each in taken])
-        return 1.0
+        self.losses.append(UpdateLoss(1.0, sum([each.size for each in taken])))
+
+    def take_losses(self) -> list[UpdateLoss]:
+        taken, self.losses = self.losses, []
+        return taken
 
     def explain(self, portion: Portion) -> None:
         raise tf.errors.InvalidArgumentError(None, None, f"example {portion.start} is bad")

@@ -113,7 +113,7 @@ class LosesWorker(FakeWorker):
             threading.Event(),
         )
 
-    def update(self, passes: int, batches: int, turn: int = 0) -> float:
+    def update(self, passes: int, batches: int, turn: int = 0) -> None:
         if next(self.numbers) < 2:
             return super().update(passes, batches, turn)
         self.begun.set()

@@ -36,11 +36,11 @@ class Failing(FakeWorker):
         super().__init__(plan, name)
         self.at, self.lost, self.calls = at, lost, 0
 
-    def update(self, passes: int, batches: int, turn: int = 0) -> float:
+    def update(self, passes: int, batches: int, turn: int = 0) -> None:
         self.calls += 1
         if self.calls == self.at or (self.lost and self.calls > self.at):
             raise WorkerFailure(gone(), self.lost)
-        return super().update(passes, batches, turn)
+        super().update(passes, batches, turn)
 
 
 class Held(FakeWorker):
@@ -50,10 +50,10 @@ class Held(FakeWorker):
         super().__init__(plan)
         self.begun, self.released = threading.Semaphore(0), threading.Semaphore(0)
 
-    def update(self, passes: int, batches: int, turn: int = 0) -> float:
+    def update(self, passes: int, batches: int, turn: int = 0) -> None:
         self.begun.release()
         assert self.released.acquire(timeout=WITHIN_S)
-        return super().update(passes, batches, turn)
+        super().update(passes, batches, turn)
 
 
 def plan_of(examples: int, batch: int = BATCH, most: int | None = None, k: int = 1) -> DataPlan:
@@ -101,9 +101,43 @@ def test_a_worker_that_fails_for_a_moment_begins_anew() -> None:
     assert lanes.lost_workers() == []
 
 
+def test_an_update_that_is_in_progress_counts_when_reading_fails_beside_it() -> None:
+    class FailsToRead(Held):
+        def __init__(self, plan: DataPlan) -> None:
+            super().__init__(plan)
+            self.fetches, self.failed = 0, threading.Event()
+
+        def fetch(self, passes: int) -> list[StagedPass]:
+            self.fetches += 1
+            if self.fetches == 2:
+                self.failed.set()
+                raise WorkerFailure(gone(), lost=False)
+            return super().fetch(passes)
+
+    plan, inbox = plan_of(10 * BATCH), queue.Queue[object]()
+    worker = FailsToRead(plan)
+    lanes = Lanes([worker], plan, inbox)
+    lanes.start(shard_ledger.new_ledger(10 * BATCH, 1), 0)
+    assert worker.begun.acquire(timeout=WITHIN_S) and worker.failed.wait(WITHIN_S)
+    worker.released.release(10)
+
+    assert [inbox.get(timeout=WITHIN_S) for _ in range(2)] == ["first", "finished"]
+    assert covered(worker) == [(at, at + BATCH) for at in range(0, 160, BATCH)]
+
+
+def test_losses_are_fetched_after_the_last_update() -> None:
+    plan, inbox = plan_of(10 * BATCH), queue.Queue[object]()
+    worker = FakeWorker(plan)
+    lanes = Lanes([worker], plan, inbox)
+    run_lanes(lanes, inbox, 10 * BATCH, 1)
+
+    assert lanes.take_losses() == (1.0, 10 * BATCH)
+    assert lanes.take_losses() == (None, 0)
+
+
 def test_a_worker_that_fails_again_and_again_ends_training() -> None:
     class Unlucky(FakeWorker):
-        def update(self, passes: int, batches: int, turn: int = 0) -> float:
+        def update(self, passes: int, batches: int, turn: int = 0) -> None:
             raise WorkerFailure(gone(), lost=False)
 
     plan, inbox = plan_of(64), queue.Queue[object]()
@@ -191,7 +225,7 @@ def test_a_drain_waits_for_the_update_and_keeps_what_is_staged() -> None:
 
 def test_an_error_of_the_program_ends_training_and_counts_nothing() -> None:
     class Broken(FakeWorker):
-        def update(self, passes: int, batches: int, turn: int = 0) -> float:
+        def update(self, passes: int, batches: int, turn: int = 0) -> None:
             raise tf.errors.InvalidArgumentError(None, None, "the program raised")
 
     plan, inbox = plan_of(48), queue.Queue[object]()
@@ -304,10 +338,10 @@ class FileReader(FakeWorker):
 class LostReader(FileReader):
     """Is lost at its second update."""
 
-    def update(self, passes: int, batches: int, turn: int = 0) -> float:
+    def update(self, passes: int, batches: int, turn: int = 0) -> None:
         if self.updates:
             raise WorkerFailure(gone(), lost=True)
-        return super().update(passes, batches, turn)
+        super().update(passes, batches, turn)
 
 
 def file_plan(groups: int, seed: int | None = 5, batch: int = BATCH) -> DataPlan:
@@ -379,10 +413,10 @@ class HeldReader(FileReader):
         super().__init__(plan, lengths, name)
         self.go, self.begun = go, threading.Event()
 
-    def update(self, passes: int, batches: int, turn: int = 0) -> float:
+    def update(self, passes: int, batches: int, turn: int = 0) -> None:
         self.begun.set()
         assert self.go.wait(WITHIN_S)
-        return super().update(passes, batches, turn)
+        super().update(passes, batches, turn)
 
 
 def test_a_worker_gets_its_next_files_when_it_has_read_those_before() -> None:

@@ -9,7 +9,9 @@ changes it, any place can be computed alone, and nothing is stored.
 
 A program that reads ranges, `dataset(start, stop)`, would have to be called for every single
 example. Its examples are permuted in blocks of neighbours: single ones up to 8,191 examples, then
-as many as keep 4,096 blocks, at most 64. A last, shorter block stays last.
+as many as keep 4,096 blocks, at most 1,024. A last, shorter block stays last. So that a batch does
+not consist of a few blocks, the places of each window of 16 blocks (at least 1,024 places) are
+permuted, too.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.int64]
 ROUNDS = 6
 BLOCKS = 4096
-LONGEST_BLOCK = 64
+LONGEST_BLOCK = 1024
+WINDOW_BLOCKS, SHORTEST_WINDOW = 16, 1024
 MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of splitmix64
 STEP = np.uint64(0x9E3779B97F4A7C15)
 
@@ -42,13 +45,29 @@ class ExampleOrder(NamedTuple):
         places = np.arange(start, stop, dtype=np.int64) - epoch * self.examples
         if self.seed is None:
             return places
+        key = epoch_key(self.seed, epoch)
+        if self.block > 1:
+            places = self._mix_windows(places, key)
         blocks = self.examples // self.block
         which = np.minimum(places // self.block, blocks)
         whole = which < blocks
         numbers = places.copy()
-        moved = permute(which[whole], blocks, epoch_key(self.seed, epoch))
+        moved = permute(which[whole], blocks, key)
         numbers[whole] = moved * self.block + places[whole] % self.block
         return numbers
+
+    def _mix_windows(self, places: Numbers, key: int) -> Numbers:
+        """Return the places of an epoch, permuted within each window."""
+        window = max(WINDOW_BLOCKS * self.block, SHORTEST_WINDOW)
+        mixed = places.copy()
+        for number in np.unique(places // window):
+            first = int(number) * window
+            inside = (places >= first) & (places < first + window)
+            count = min(window, self.examples - first)
+            mixed[inside] = first + permute(
+                places[inside] - first, count, mix_keys(key, int(number))
+            )
+        return mixed
 
 
 def block_size(examples: int) -> int:

@@ -40,7 +40,8 @@ from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Shuffle
 from shared.text import format_count, format_some_names
 
-FEW = 32  # examples: enough to show how long each takes
+READ_COUNTS = (32, 1024)
+"""Examples that are read to find out how long each takes."""
 SHORTEST_S = 1e-5
 TRIED = 2
 CHECKED = 32
@@ -207,8 +208,9 @@ class RangeSource(_NumberedSource):
             first = int(numbers[0])
             made = range_dataset(self._program, first, first + len(numbers))
             return _with_length(made, len(numbers))
-        gap = self._costs.widest_gap(self._program, order, len(numbers))
-        ranges = _covering_ranges(np.sort(numbers), gap)
+        ordered = np.sort(numbers)
+        gap = self._costs.widest_gap(self._program, ordered, order.examples)
+        ranges = covering_ranges(ordered, gap)
         chosen = _read_chosen(self._program, numbers, ranges)
         made = tf.data.Dataset.from_tensor_slices(chosen)
         return _restore_structure(made, range_dataset(self._program, 0, 1).element_spec)
@@ -221,7 +223,7 @@ class RangeSource(_NumberedSource):
         return f"dataset(), called for {count} numbers from {min(numbers)} to {max(numbers)},"
 
     def _read(self, numbers: Any) -> None:
-        for start, stop in _covering_ranges(np.sort(numbers), 0):
+        for start, stop in covering_ranges(np.sort(numbers), 0):
             program_batch(self._program, start, stop)
 
 
@@ -235,23 +237,49 @@ class ReadCosts:
         self._gap: int | None = None
         self._most = 1
 
-    def widest_gap(self, program: ModuleType, order: ExampleOrder, wanted: int) -> int:
-        """Return that number, so limited that the examples between `wanted` ones fit in memory."""
+    def widest_gap(self, program: ModuleType, wanted: Any, examples: int) -> int:
+        """Return that number for these ordered numbers, so limited that the ranges fit in memory."""
         if self._gap is None:
-            few = min(FEW, order.examples)
-            one_s = min([_seconds_to_read(program, 1) for _ in range(TRIED)])
-            few_s = min([_seconds_to_read(program, few) for _ in range(TRIED)])
-            each_s = max(few_s - one_s, SHORTEST_S) / few
-            self._gap = int(one_s / each_s)
+            self._gap = _examples_for_a_call(program, examples)
             spec = range_dataset(program, 0, 1).element_spec
             self._most = READ_BYTES // program_data.example_bytes(spec)
-        return min(self._gap, self._most // wanted)
+        return fitting_gap(wanted, self._gap, self._most)
+
+
+def _examples_for_a_call(program: ModuleType, examples: int) -> int:
+    """Return how many more examples a call reads in the time of another call. `examples`: of an
+    epoch.
+    """
+    one_s = _seconds_to_read(program, 1)
+    found = 0
+    for count in READ_COUNTS:
+        count = min(count, examples)
+        more_s = max(_seconds_to_read(program, count) - one_s, SHORTEST_S)
+        found = int(one_s * count / more_s)
+        if more_s > one_s / 2:  # else the time of the call itself hides that of the examples
+            break
+    return found
 
 
 def _seconds_to_read(program: ModuleType, count: int) -> float:
-    began = time.monotonic()
-    program_batch(program, 0, count)
-    return time.monotonic() - began
+    """Return the shorter of two times, because the first call may be slower."""
+    times = []
+    for _ in range(TRIED):
+        began = time.monotonic()
+        program_batch(program, 0, count)
+        times.append(time.monotonic() - began)
+    return min(times)
+
+
+def fitting_gap(wanted: Any, widest: int, most: int) -> int:
+    """Return the largest gap between these ordered numbers, up to `widest`, with which ranges that
+    leave out larger gaps only have at most `most` examples; 0 if there is none.
+    """
+    gaps = np.sort(np.diff(wanted) - 1)
+    totals = len(wanted) + np.cumsum(gaps)
+    with_equal = totals[np.searchsorted(gaps, gaps, side="right") - 1]
+    fitting = gaps[(gaps <= widest) & (with_equal <= most)]
+    return int(fitting[-1]) if len(fitting) else 0
 
 
 def _with_length(dataset: Any, length: int) -> Any:
@@ -259,7 +287,7 @@ def _with_length(dataset: Any, length: int) -> Any:
     return dataset.apply(tf.data.experimental.assert_cardinality(length))
 
 
-def _covering_ranges(ordered: Any, gap: int) -> list[tuple[int, int]]:
+def covering_ranges(ordered: Any, gap: int) -> list[tuple[int, int]]:
     """Return ranges (start, stop) that contain these ordered numbers; ranges with at most `gap`
     examples between them are one.
     """

@@ -329,11 +329,11 @@ class Pipeline:
         """Return the next staged batch of this turn, its number of examples, and that of the batch
         that it is a pass of. For a traced step. What was staged in earlier turns is dropped.
         """
-        first = self._dequeue()
+        queue = self._staged_queue()
         values = tf.while_loop(
             lambda *values: values[TURN] != turn,
-            lambda *_: self._dequeue(),
-            first,
+            lambda *_: self._dequeue(queue),
+            self._dequeue(queue),
             shape_invariants=self._shapes,
             parallel_iterations=1,
         )
@@ -342,23 +342,25 @@ class Pipeline:
         _, count, batch_count, _, _, batch = element
         return batch, count, batch_count
 
-    def add_loss(self, loss: tf.Tensor, examples: tf.Tensor) -> None:
-        """Leave the mean loss of an update of so many examples for the chief. For a traced step."""
+    def add_loss(self, queue: tf.Tensor, loss: tf.Tensor, examples: tf.Tensor) -> None:
+        """Leave the mean loss of an update of so many examples for the chief. For a traced step.
+        `queue`: `loss_queue`.
+        """
         values = [
             tf.cast(each, kind) for each, kind in zip((loss, examples), LOSS_FIELDS, strict=True)
         ]
-        tf.raw_ops.QueueEnqueueV2(handle=self._loss_queue(), components=values)
+        tf.raw_ops.QueueEnqueueV2(handle=queue, components=values)
 
     def _take_losses(self) -> tf.Tensor:
         """Return a row (mean loss, examples) for each update since the last call."""
-        queue = self._loss_queue()
+        queue = self.loss_queue()
         columns = tf.raw_ops.QueueDequeueManyV2(
             handle=queue, n=tf.raw_ops.QueueSizeV2(handle=queue), component_types=LOSS_FIELDS
         )
         return tf.stack(columns, 1)
 
-    def _dequeue(self) -> list[tf.Tensor]:
-        values = tf.raw_ops.QueueDequeueV2(handle=self._staged_queue(), component_types=self._types)
+    def _dequeue(self, queue: tf.Tensor) -> list[tf.Tensor]:
+        values = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=self._types)
         self._set_shapes(values)
         return list(values)
 
@@ -397,20 +399,21 @@ class Pipeline:
             passes = tf.data.Dataset.from_tensor_slices(batch).batch(self._most)
             return passes.map(lambda *part: (whole, part if is_tuple else part[0]))
 
-        def count_rows(*parts: Any) -> Any:
-            batch = parts if is_tuple else parts[0]
-            return _row_count(batch), batch
-
-        def with_position(position: tf.Tensor, element: Any) -> tuple[Any, Any]:
+        def number_pass(position: tf.Tensor, element: Any) -> tuple[Any, Any]:
             batch_count, batch = element
             count = _row_count(batch)
             fields = (position, count, batch_count, took_ms, row[PORTION_TURN])
             return position + count, (*fields, batch)
 
-        nothing = tf.constant(0, tf.int64)
-        end = tf.data.Dataset.from_tensors((nothing, _empty_batch(self.spec)))
-        passes = batches.flat_map(cut) if self._most else batches.map(count_rows)
-        return passes.concatenate(end).scan(row[START], with_position)
+        def number_batch(position: tf.Tensor, batch: Any) -> tuple[Any, Any]:
+            return number_pass(position, (_row_count(batch), batch))
+
+        empty = _empty_batch(self.spec)
+        if not self._most:
+            end = tf.data.Dataset.from_tensors(empty)
+            return batches.concatenate(end).scan(row[START], number_batch)
+        end = tf.data.Dataset.from_tensors((tf.constant(0, tf.int64), empty))
+        return batches.flat_map(cut).concatenate(end).scan(row[START], number_pass)
 
     def _explain(self, row: tf.Tensor) -> tf.Tensor:
         (done,) = tf.raw_ops.PyFunc(input=[row], token=EXPLAIN_TOKEN, Tout=[tf.bool])
@@ -460,7 +463,11 @@ class Pipeline:
             shared_name=f"{PORTIONS}_{self._number}",
         )
 
-    def _loss_queue(self) -> tf.Tensor:
+    def loss_queue(self) -> tf.Tensor:
+        """Return the handle of the queue of losses. For a traced step: in its beginning, because
+        TensorFlow keeps the order of operations like this one and of those on a ps that have an
+        effect, and an order between two tasks costs a message.
+        """
         return tf.raw_ops.FIFOQueueV2(
             component_types=LOSS_FIELDS,
             shapes=[[] for _ in LOSS_FIELDS],

@@ -257,6 +257,7 @@ def trace_step(
 
     @tf.function(input_signature=[PASSES, PASSES, TURN])  # type: ignore[untyped-decorator]
     def step(passes: tf.Tensor, batches: tf.Tensor, turn: tf.Tensor) -> None:
+        losses = pipeline.loss_queue()
         if several:
             loss, examples = strategy.run(
                 _update_by_passes, args=(program, built, pipeline, passes, batches, turn)
@@ -264,7 +265,7 @@ def trace_step(
         else:
             batch, examples, _ = pipeline.take(turn)
             loss = strategy.run(_update_in_one_pass, args=(program, built, batch, examples))
-        pipeline.add_loss(loss, examples)
+        pipeline.add_loss(losses, loss, examples)
 
     return step
 

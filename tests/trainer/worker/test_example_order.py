@@ -16,9 +16,9 @@ from services.trainer.worker.shard_ledger import Ledger
 SEEDS = st.integers(0, 2**53)
 
 
-@given(st.integers(1, 5_000), SEEDS, st.integers(0, 10**9))
-def test_every_epoch_is_a_permutation(count: int, seed: int, epoch: int) -> None:
-    order = ExampleOrder(count, seed, block_size(count))
+@given(st.integers(1, 5_000), SEEDS, st.integers(0, 10**9), st.sampled_from([1, 2, 24, 100]))
+def test_every_epoch_is_a_permutation(count: int, seed: int, epoch: int, block: int) -> None:
+    order = ExampleOrder(count, seed, block)
     numbers = order.numbers(epoch * count, (epoch + 1) * count)
     assert sorted(numbers.tolist()) == list(range(count))
 
@@ -45,13 +45,22 @@ def test_two_epochs_of_ten_thousand_numbers_are_not_correlated() -> None:
 def test_the_order_is_that_of_this_version_for_ever() -> None:
     """A job continues under a later version in the middle of an epoch."""
     assert ExampleOrder(10, 7).numbers(20, 30).tolist() == [4, 8, 5, 9, 2, 0, 3, 6, 7, 1]
-    assert ExampleOrder(100_000, 0, block_size(100_000)).numbers(0, 2).tolist() == [28248, 28249]
+    assert ExampleOrder(100_000, 0, block_size(100_000)).numbers(0, 2).tolist() == [38100, 78477]
 
 
-@pytest.mark.parametrize("examples", [1, 97, 1_000])
-def test_the_order_is_the_same_over_random_histories(examples: int) -> None:
+def test_a_batch_has_examples_of_many_blocks() -> None:
+    """Neighbours are often of one class."""
+    for examples in (20_000, 100_000, 2_000_000):
+        block = block_size(examples)
+        for start in range(0, 8_192, 32):
+            numbers = ExampleOrder(examples, 1, block).numbers(start, start + 32)
+            assert len(set(numbers // block)) >= 8, (examples, start)
+
+
+@pytest.mark.parametrize(("examples", "block"), [(1, 1), (97, 1), (1_000, 1), (3_000, 7)])
+def test_the_order_is_the_same_over_random_histories(examples: int, block: int) -> None:
     """Batches of changing sizes, workers that are lost, and checkpoints that are restored."""
-    order = ExampleOrder(examples, 3, block_size(examples))
+    order = ExampleOrder(examples, 3, block)
     expected = np.concatenate([order.numbers(e * examples, (e + 1) * examples) for e in range(3)])
     for seed in range(20):
         assert (trained(order, 3, random.Random(seed)) == expected).all()

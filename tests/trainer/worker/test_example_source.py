@@ -1,0 +1,54 @@
+"""Numbered examples are read from few ranges that fit in memory, and come in the asked order."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import ModuleType
+
+import numpy as np
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.trainer.worker.example_order import ExampleOrder
+from services.trainer.worker.example_source import RangeSource, covering_ranges, fitting_gap
+
+EXAMPLES = 9_000
+
+
+@given(st.sets(st.integers(0, 500), min_size=1), st.integers(0, 100), st.integers(1, 600))
+def test_ranges_hold_all_numbers_and_fit_in_memory(
+    chosen: set[int], widest: int, most: int
+) -> None:
+    numbers = np.array(sorted(chosen))
+    gap = fitting_gap(numbers, widest, most)
+    ranges = covering_ranges(numbers, gap)
+    held = [number for start, stop in ranges for number in range(start, stop)]
+
+    assert chosen <= set(held) and len(held) == len(set(held))
+    assert gap <= widest and len(held) <= max(most, len(chosen))
+    if most > 501:
+        assert all(later[0] - earlier[1] > gap for earlier, later in pairwise(ranges))
+
+
+def test_a_program_that_reads_quickly_is_called_seldom() -> None:
+    calls: list[tuple[int, int]] = []
+
+    def dataset(start: int, stop: int) -> tf.data.Dataset:
+        calls.append((start, stop))
+        numbers = np.arange(start, stop)
+        return tf.data.Dataset.from_tensor_slices((numbers, -numbers))
+
+    program = ModuleType("ranges")
+    program.__file__ = "ranges.py"
+    program.dataset = dataset  # type: ignore[attr-defined]
+    program.loss = lambda labels, outputs: outputs  # type: ignore[attr-defined]
+    source, order = RangeSource(program), ExampleOrder(EXAMPLES, 3, 2)
+    source.dataset(order, 0, 2_000)
+    calls.clear()
+
+    made = source.dataset(order, 2_000, 6_000)
+
+    found = [(int(number), int(label)) for number, label in made]
+    assert found == [(number, -number) for number in order.numbers(2_000, 6_000)]
+    assert len(calls) < 50, "each block of two would be a call"

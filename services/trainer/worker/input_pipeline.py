@@ -22,7 +22,7 @@ A dataset that has no graph (it uses a lookup table that can change, for example
 of Python for each batch.
 
 The number of examples of a file is known when it is read to its end. So each portion ends with a
-mark, a pass of no examples, which is not staged.
+mark, a pass of no examples, which no update takes.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ class Portion(NamedTuple):
         return [self.start, self.stop, self.batch, self.turn, *self.order, *unused]
 
 
-START, PORTION_TURN = 0, 3
-"""Places in the row of a portion."""
+START, PORTION_BATCH, PORTION_TURN = [
+    Portion._fields.index(name) for name in ("start", "batch", "turn")
+]
 ROW = tf.TensorSpec([4 + ORDER_FIELDS], tf.int64)
 
 
@@ -311,7 +312,8 @@ class Pipeline:
         self._most = most
         self.spec = spec
         number = tf.TensorSpec([], tf.int64)
-        self._element = (number, number, number, number, number, self.spec)
+        self._read_element = ((number, number), (number, number), self.spec)
+        self._element = (StagedPass(*[number for _ in StagedPass._fields]), self.spec)
         self._types = structure.get_flat_tensor_types(self._element)
         self._shapes = structure.get_flat_tensor_shapes(self._element)
         signature = [tf.TensorSpec([None, ROW.shape[0]], tf.int64)]
@@ -327,11 +329,12 @@ class Pipeline:
 
     def take(self, turn: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
         """Return the next staged batch of this turn, its number of examples, and that of the batch
-        that it is a pass of. For a traced step. What was staged in earlier turns is dropped.
+        that it is a pass of. For a traced step. Marks of an end, and what was staged in earlier
+        turns, are dropped.
         """
         queue = self._staged_queue()
         values = tf.while_loop(
-            lambda *values: values[TURN] != turn,
+            lambda *values: tf.logical_or(values[TURN] != turn, values[SIZE] == 0),
             lambda *_: self._dequeue(queue),
             self._dequeue(queue),
             shape_invariants=self._shapes,
@@ -339,8 +342,8 @@ class Pipeline:
         )
         self._set_shapes(values)
         element = structure.from_compatible_tensor_list(self._element, list(values))
-        _, count, batch_count, _, _, batch = element
-        return batch, count, batch_count
+        staged, batch = element
+        return batch, staged.size, staged.batch_size
 
     def add_loss(self, queue: tf.Tensor, loss: tf.Tensor, examples: tf.Tensor) -> None:
         """Leave the mean loss of an update of so many examples for the chief. For a traced step.
@@ -386,34 +389,34 @@ class Pipeline:
         return row, graph, took_ms
 
     def _portion_passes(self, row: tf.Tensor, graph: tf.Tensor, took_ms: tf.Tensor) -> Any:
-        """Return the dataset of a portion's passes, and the mark of its end: the fields of
-        `StagedPass`, and the examples.
+        """Return the dataset of a portion's passes, and the mark of its end: the position and the
+        examples of the batch, the time and the turn of the portion, and the examples of the pass.
+
+        No function is called for an element of an uncut batch: that would cost more than reading it.
         """
         variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
         batches = dataset_ops._VariantDataset(variant, self.spec)
-        is_tuple = isinstance(self.spec, tuple)
+        empty = _empty_batch(self.spec)
+        positions = tf.data.Dataset.range(row[START], tf.int64.max, row[PORTION_BATCH])
+        of_portion = tf.data.Dataset.from_tensors((took_ms, row[PORTION_TURN])).repeat()
+        if not self._most:
+            unknown = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat()
+            passes = batches.concatenate(tf.data.Dataset.from_tensors(empty))
+            numbered = tf.data.Dataset.zip((positions, unknown))
+            return tf.data.Dataset.zip((numbered, of_portion, passes))
 
-        def cut(*parts: Any) -> Any:
-            batch = parts if is_tuple else parts[0]
+        def cut(position: tf.Tensor, batch: Any) -> Any:
             whole = _row_count(batch)
             passes = tf.data.Dataset.from_tensor_slices(batch).batch(self._most)
-            return passes.map(lambda *part: (whole, part if is_tuple else part[0]))
+            starts = tf.data.Dataset.range(position, tf.int64.max, self._most)
+            sizes = tf.data.Dataset.from_tensors(whole).repeat()
+            return tf.data.Dataset.zip((tf.data.Dataset.zip((starts, sizes)), passes))
 
-        def number_pass(position: tf.Tensor, element: Any) -> tuple[Any, Any]:
-            batch_count, batch = element
-            count = _row_count(batch)
-            fields = (position, count, batch_count, took_ms, row[PORTION_TURN])
-            return position + count, (*fields, batch)
-
-        def number_batch(position: tf.Tensor, batch: Any) -> tuple[Any, Any]:
-            return number_pass(position, (_row_count(batch), batch))
-
-        empty = _empty_batch(self.spec)
-        if not self._most:
-            end = tf.data.Dataset.from_tensors(empty)
-            return batches.concatenate(end).scan(row[START], number_batch)
-        end = tf.data.Dataset.from_tensors((tf.constant(0, tf.int64), empty))
-        return batches.flat_map(cut).concatenate(end).scan(row[START], number_pass)
+        end = tf.data.Dataset.from_tensors(((row[START], tf.constant(0, tf.int64)), empty))
+        passes = tf.data.Dataset.zip((positions, batches)).flat_map(cut).concatenate(end)
+        return tf.data.Dataset.zip((passes, of_portion)).map(
+            lambda of_pass, portion: (of_pass[0], portion, of_pass[1])
+        )
 
     def _explain(self, row: tf.Tensor) -> tf.Tensor:
         (done,) = tf.raw_ops.PyFunc(input=[row], token=EXPLAIN_TOKEN, Tout=[tf.bool])
@@ -433,27 +436,33 @@ class Pipeline:
 
         def stage(at: tf.Tensor, _: tf.Tensor, rows: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
             values = tf.raw_ops.IteratorGetNext(
-                iterator=self._iterator(), output_types=self._types, output_shapes=self._shapes
+                iterator=self._iterator(),
+                output_types=structure.get_flat_tensor_types(self._read_element),
+                output_shapes=structure.get_flat_tensor_shapes(self._read_element),
             )
-            ended = tf.equal(values[SIZE], 0)
-            tf.cond(ended, lambda: False, lambda: self._enqueue(values))
-            return at + 1, ended, rows.write(at, tf.stack(values[:FIELDS]))
+            (position, batch_size), (read_ms, turn), batch = structure.from_compatible_tensor_list(
+                self._read_element, values
+            )
+            size = _row_count(batch)
+            if not self._most:
+                batch_size = size
+            staged = StagedPass(position, size, batch_size, read_ms, turn)
+            components = structure.to_tensor_list(self._element, (staged, batch))
+            tf.raw_ops.QueueEnqueueV2(handle=staged_queue, components=components)
+            return at + 1, tf.equal(size, 0), rows.write(at, tf.stack(list(staged)))
 
+        staged_queue = self._staged_queue()
         rows = tf.TensorArray(tf.int64, size=0, dynamic_size=True, element_shape=[FIELDS])
         begin = (tf.constant(0), tf.constant(False), rows)
         _, _, rows = tf.while_loop(goes_on, stage, begin, parallel_iterations=1)
         return rows.stack()
 
-    def _enqueue(self, values: Sequence[tf.Tensor]) -> tf.Tensor:
-        tf.raw_ops.QueueEnqueueV2(handle=self._staged_queue(), components=values)
-        return tf.constant(True)
-
     def _iterator(self) -> tf.Tensor:
         return tf.raw_ops.IteratorV2(
             shared_name=f"{BATCHES}_{self._number}",
             container="",
-            output_types=self._types,
-            output_shapes=self._shapes,
+            output_types=structure.get_flat_tensor_types(self._read_element),
+            output_shapes=structure.get_flat_tensor_shapes(self._read_element),
         )
 
     def _portion_queue(self) -> tf.Tensor:

@@ -87,7 +87,7 @@ def write_program(form: str, folder: Path) -> Path:
     """Write the program with this form of data, and its files; return its path."""
     data = folder / "data"
     text = (PROGRAMS / "reading.py").read_text()
-    path = folder / f"reads_{form}.py"  # `array.py` would hide a module of Python
+    path = folder / f"reads_{form}.py"  # `array` would hide a module of Python
     filled = text.replace("FORM = None", f"FORM = {form!r}")
     path.write_text(filled.replace("DATA = None", f"DATA = {str(data)!r}"))
     if not data.exists():

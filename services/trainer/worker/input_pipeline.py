@@ -300,6 +300,15 @@ _numbers = itertools.count()
 """Of the pipelines that this process has traced: their types may differ."""
 
 
+def _trace(function: Callable[..., Any], *arguments: tf.TensorSpec) -> Any:
+    """Return a function as a graph. Autograph takes most of the time of a trace, and there is nothing
+    to convert here.
+    """
+    plain = tf.autograph.experimental.do_not_convert(function)
+    traced = tf.function(plain, input_signature=list(arguments), autograph=False)
+    return traced.get_concrete_function()
+
+
 class Pipeline:
     """The functions by which a chief drives the pipeline of whichever worker runs them.
 
@@ -316,17 +325,14 @@ class Pipeline:
         self._element = (StagedPass(*[number for _ in StagedPass._fields]), self.spec)
         self._types = structure.get_flat_tensor_types(self._element)
         self._shapes = structure.get_flat_tensor_shapes(self._element)
-        signature = [tf.TensorSpec([None, ROW.shape[0]], tf.int64)]
-        self.open = tf.function(self._open, input_signature=[]).get_concrete_function()
-        self.push = tf.function(self._push, input_signature=signature).get_concrete_function()
-        self.fetch = tf.function(
-            self._fetch, input_signature=[tf.TensorSpec([], tf.int32)]
-        ).get_concrete_function()
-        self.explain = tf.function(self._explain, input_signature=[ROW]).get_concrete_function()
-        self.take_losses = tf.function(
-            self._take_losses, input_signature=[]
-        ).get_concrete_function()
+        rows = tf.TensorSpec([None, ROW.shape[0]], tf.int64)
+        self.open = _trace(self._open)
+        self.push = _trace(self._push, rows)
+        self.fetch = _trace(self._fetch, tf.TensorSpec([], tf.int32))
+        self.explain = _trace(self._explain, ROW)
+        self.take_losses = _trace(self._take_losses)
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def take(self, turn: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
         """Return the next staged batch of this turn, its number of examples, and that of the batch
         that it is a pass of. For a traced step. Marks of an end, and what was staged in earlier
@@ -345,6 +351,7 @@ class Pipeline:
         staged, batch = element
         return batch, staged.size, staged.batch_size
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def add_loss(self, queue: tf.Tensor, loss: tf.Tensor, examples: tf.Tensor) -> None:
         """Leave the mean loss of an update of so many examples for the chief. For a traced step.
         `queue`: `loss_queue`.
@@ -472,6 +479,7 @@ class Pipeline:
             shared_name=f"{PORTIONS}_{self._number}",
         )
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def loss_queue(self) -> tf.Tensor:
         """Return the handle of the queue of losses. For a traced step: in its beginning, because
         TensorFlow keeps the order of operations like this one and of those on a ps that have an

@@ -47,6 +47,7 @@ class TrainingCounters(tf.Module):  # type: ignore[misc]
         self.first_s = tf.Variable(0.0, dtype=tf.float64, name="weir_first_s", trainable=False)
         self.ledger = tf.Variable("", name="weir_ledger", trainable=False)
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def count_update(self, examples: tf.Tensor) -> None:
         """Count one update. Call it inside the step, after the gradient."""
         with tf.device(self.applied.device):
@@ -383,6 +384,7 @@ def _loss_and_gradients(
     return loss, tape.gradient(scaled, built.model.trainable_variables)
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def _apply_gradients(
     built: BuiltModel, gradients: list[Any], scale: tf.Tensor | None, count: tf.Tensor
 ) -> None:

@@ -13,7 +13,8 @@ Reported: the median over the alternations of Weir's examples a second over the 
 (`tfrecord`, `tfrecord_2`, `tfrecord_4`, ...); each side's examples a second; and the CPU time of the
 chief, and of a worker, for a batch (all of it, with the step; with the form read by both sides in
 the same way). `single_process`: Weir with one worker against a plain loop in one process with that
-worker's cores. `chief_batches_per_s`: batches of one example with a step of one weight, 2 workers,
+worker's cores; `chief_ms_per_batch` and `worker_ms_per_batch` are from there (a worker's has the
+step in it). `chief_batches_per_s`: batches of one example with a step of one weight, 2 workers,
 nearly without a limit.
 
 Environment: BENCH_FORMS, BENCH_WORKERS (lists with commas), BENCH_ALTERNATIONS (4), BENCH_STEADY_S
@@ -79,6 +80,8 @@ async def main() -> dict[str, Any]:
         alone = await compare(write_program("array", folder), 1, ALONE)
         figures |= named_figures("single_process", alone)
         say(f"single_process: ratio {figures['single_process']:.2f}")
+        for role in ("chief", "worker"):
+            figures[f"{role}_ms_per_batch"] = figures[f"single_process_weir_{role}_ms"]
         figures["chief_batches_per_s"] = await empty_steps(PROGRAMS / "one_weight.py")
         return {**figures, "alternations": ALTERNATIONS, "measured_s": MEASURED_S}
 

@@ -33,6 +33,7 @@ from services.local.objects.bodies import format_micro_time, with_spec
 from services.local.objects.kinds import BY_NAME, LEASE, NODE
 from services.local.pod_data import DataSource, data_fields, read_values
 from services.local.store import Store
+from shared.runtime import process
 
 log = structlog.get_logger()
 
@@ -144,9 +145,7 @@ class Cluster:
         self.close_nodes()
         await self.kubelet.stop_all()
         await asyncio.sleep(self.settings.last_look_s)
-        for task in self.tasks:
-            task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await process.cancel_tasks(*self.tasks)
         if self.runner is not None:
             await self.runner.cleanup()
         await self.reaper.stop()

@@ -11,6 +11,7 @@ import pytest
 
 from shared.bus.bus import Bus
 from shared.messages import GenerationAbandoned, JobFinished, TaskExited, TaskStarted
+from shared.runtime import process
 from tests.launcher.builders import JOB, UID, decided, names
 from tests.launcher.test_service import SAID, Stage
 from tests.shared.kube.api_server import serving
@@ -53,8 +54,7 @@ async def stage(nats_url: str, bus: Bus, request: pytest.FixtureRequest) -> Asyn
         troubling = asyncio.create_task(trouble(server))
         await made.begin(**QUICK)
         yield made
-        troubling.cancel()
-        await asyncio.gather(troubling, return_exceptions=True)
+        await process.cancel_tasks(troubling)
         await made.kill()
 
 

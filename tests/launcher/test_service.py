@@ -37,6 +37,7 @@ from shared.messages import (
     TaskStarted,
     TrainingResumed,
 )
+from shared.runtime import process
 from tests.launcher.builders import JOB, UID, decided, names
 from tests.shared.kube.api_server import ApiServer, api_server
 
@@ -70,14 +71,8 @@ class Stage:
         )
 
     async def kill(self) -> None:
-        """A cancellation that meets a message in the same tick may be lost (Python 3.11): it is
-        repeated.
-        """
         assert self.launcher
-        while alive := [task for task in self.launcher._tasks if not task.done()]:
-            for task in alive:
-                task.cancel()
-            await asyncio.wait(alive, timeout=0.05)
+        await process.cancel_tasks(*self.launcher._tasks)
         await self.launcher.close()
 
     async def until(self, true: Callable[[], object]) -> None:

@@ -46,7 +46,13 @@ async def first(
 
 
 async def consumers(bus: Bus, count: int, stream: str = subjects.ORDERS) -> None:
-    """Wait until so many hear a stream."""
+    """Wait until so many readers of a stream wait for messages. A consumer that is only created may
+    not be known to its reader yet.
+    """
     async with asyncio.timeout(60):
-        while (await bus.js.stream_info(stream)).state.consumer_count < count:
+        while await _waiting_readers(bus, stream) < count:
             await asyncio.sleep(0.02)
+
+
+async def _waiting_readers(bus: Bus, stream: str) -> int:
+    return sum([bool(each.num_waiting) for each in await bus.js.consumers_info(stream)])

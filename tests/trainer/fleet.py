@@ -45,6 +45,7 @@ from shared.messages import (
     TaskReady,
     TrainingResumed,
 )
+from shared.runtime import process
 from tests.trainer import warm_pods
 from tests.trainer.warm_pods import WarmPod
 
@@ -116,9 +117,7 @@ class Fleet:
         finally:
             for group in self._groups:
                 _kill_group(group)
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await process.cancel_tasks(*self._tasks)
 
     async def _submit(self) -> JobRequested:
         body = self.program.read_bytes()

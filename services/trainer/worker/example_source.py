@@ -28,7 +28,6 @@ from services.trainer.worker.file_source import (
     expected_examples,
 )
 from services.trainer.worker.program_data import (
-    READ_BYTES,
     check_elements,
     locate_errors,
     program_batch,
@@ -43,6 +42,8 @@ from shared.text import format_count, format_some_names
 READ_COUNTS = (32, 1024)
 """Examples that are read to find out how long each takes."""
 SHORTEST_S = 1e-5
+RANGE_BYTES, TENSOR_BYTES = 8 << 20, 256
+"""Memory for the examples of one range while it is read, and for a tensor besides its values."""
 TRIED = 2
 CHECKED = 32
 """Examples that are read at a time to find the one with an error."""
@@ -208,9 +209,8 @@ class RangeSource(_NumberedSource):
             first = int(numbers[0])
             made = range_dataset(self._program, first, first + len(numbers))
             return _with_length(made, len(numbers))
-        ordered = np.sort(numbers)
-        gap = self._costs.widest_gap(self._program, ordered, order.examples)
-        ranges = covering_ranges(ordered, gap)
+        gap, longest = self._costs.gap_and_length(self._program, order.examples)
+        ranges = covering_ranges(np.sort(numbers), gap, longest)
         chosen = _read_chosen(self._program, numbers, ranges)
         made = tf.data.Dataset.from_tensor_slices(chosen)
         return _restore_structure(made, range_dataset(self._program, 0, 1).element_spec)
@@ -223,27 +223,28 @@ class RangeSource(_NumberedSource):
         return f"dataset(), called for {count} numbers from {min(numbers)} to {max(numbers)},"
 
     def _read(self, numbers: Any) -> None:
-        for start, stop in covering_ranges(np.sort(numbers), 0):
+        for start, stop in covering_ranges(np.sort(numbers), 0, CHECKED):
             program_batch(self._program, start, stop)
 
 
 class ReadCosts:
-    """The number of examples that a program reads in the time of another call of `dataset(start, stop)`.
+    """How a program that reads ranges is best called: measured once, when it is first needed.
 
     Only the way of reading depends on it, never the examples or their order.
     """
 
     def __init__(self) -> None:
-        self._gap: int | None = None
-        self._most = 1
+        self._found: tuple[int, int] | None = None
 
-    def widest_gap(self, program: ModuleType, wanted: Any, examples: int) -> int:
-        """Return that number for these ordered numbers, so limited that the ranges fit in memory."""
-        if self._gap is None:
-            self._gap = _examples_for_a_call(program, examples)
+    def gap_and_length(self, program: ModuleType, examples: int) -> tuple[int, int]:
+        """Return how many examples are read in the time of another call of `dataset(start, stop)`,
+        and how many fit in memory at a time. `examples`: of an epoch.
+        """
+        if self._found is None:
             spec = range_dataset(program, 0, 1).element_spec
-            self._most = READ_BYTES // program_data.example_bytes(spec)
-        return fitting_gap(wanted, self._gap, self._most)
+            each = program_data.example_bytes(spec) + TENSOR_BYTES * len(tf.nest.flatten(spec))
+            self._found = _examples_for_a_call(program, examples), max(RANGE_BYTES // each, 1)
+        return self._found
 
 
 def _examples_for_a_call(program: ModuleType, examples: int) -> int:
@@ -271,38 +272,40 @@ def _seconds_to_read(program: ModuleType, count: int) -> float:
     return min(times)
 
 
-def fitting_gap(wanted: Any, widest: int, most: int) -> int:
-    """Return the largest gap between these ordered numbers, up to `widest`, with which ranges that
-    leave out larger gaps only have at most `most` examples; 0 if there is none.
-    """
-    gaps = np.sort(np.diff(wanted) - 1)
-    totals = len(wanted) + np.cumsum(gaps)
-    with_equal = totals[np.searchsorted(gaps, gaps, side="right") - 1]
-    fitting = gaps[(gaps <= widest) & (with_equal <= most)]
-    return int(fitting[-1]) if len(fitting) else 0
-
-
 def _with_length(dataset: Any, length: int) -> Any:
     """Return the dataset with an error if it has more or fewer elements."""
     return dataset.apply(tf.data.experimental.assert_cardinality(length))
 
 
-def covering_ranges(ordered: Any, gap: int) -> list[tuple[int, int]]:
+def covering_ranges(ordered: Any, gap: int, longest: int) -> list[tuple[int, int]]:
     """Return ranges (start, stop) that contain these ordered numbers; ranges with at most `gap`
-    examples between them are one.
+    examples between them are one, and ranges of more than `longest` examples are cut.
     """
     breaks = np.flatnonzero(np.diff(ordered) > gap + 1)
     starts = ordered[np.concatenate([[0], breaks + 1])]
     stops = ordered[np.concatenate([breaks, [len(ordered) - 1]])] + 1
-    return [(int(start), int(stop)) for start, stop in zip(starts, stops, strict=True)]
+    return [
+        (first, min(first + longest, int(stop)))
+        for start, stop in zip(starts, stops, strict=True)
+        for first in range(int(start), int(stop), longest)
+    ]
 
 
 def _read_chosen(program: ModuleType, numbers: Any, ranges: list[tuple[int, int]]) -> Any:
-    """Return the examples with these numbers, stacked, from ranges that contain them."""
-    parts = [program_batch(program, *each) for each in ranges]
-    held = np.concatenate([np.arange(*each) for each in ranges])
-    rows = np.searchsorted(held, numbers)
-    return tf.nest.map_structure(lambda *each: _take_rows(list(each), rows), *parts)
+    """Return the examples with these numbers, stacked, from ranges that contain them. What a range
+    has besides is dropped before the next one is read.
+    """
+    ordered, parts = np.sort(numbers), []
+    for start, stop in ranges:
+        wanted = ordered[slice(*np.searchsorted(ordered, [start, stop]))]
+        if len(wanted):
+            read = program_batch(program, start, stop)
+            rows = wanted - start
+            parts.append(
+                tf.nest.map_structure(lambda leaf, rows=rows: _take_rows([leaf], rows), read)
+            )
+    places = np.searchsorted(ordered, numbers)
+    return tf.nest.map_structure(lambda *each: _take_rows(list(each), places), *parts)
 
 
 def _take_rows(parts: Sequence[Any], rows: Any) -> Any:

@@ -11,23 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.trainer.worker.example_order import ExampleOrder
-from services.trainer.worker.example_source import RangeSource, covering_ranges, fitting_gap
+from services.trainer.worker.example_source import RangeSource, covering_ranges
 
 EXAMPLES = 9_000
 
 
 @given(st.sets(st.integers(0, 500), min_size=1), st.integers(0, 100), st.integers(1, 600))
 def test_ranges_hold_all_numbers_and_fit_in_memory(
-    chosen: set[int], widest: int, most: int
+    chosen: set[int], gap: int, longest: int
 ) -> None:
-    numbers = np.array(sorted(chosen))
-    gap = fitting_gap(numbers, widest, most)
-    ranges = covering_ranges(numbers, gap)
+    ranges = covering_ranges(np.array(sorted(chosen)), gap, longest)
     held = [number for start, stop in ranges for number in range(start, stop)]
 
     assert chosen <= set(held) and len(held) == len(set(held))
-    assert gap <= widest and len(held) <= max(most, len(chosen))
-    if most > 501:
+    assert all(stop - start <= longest for start, stop in ranges)
+    if longest > 500:
         assert all(later[0] - earlier[1] > gap for earlier, later in pairwise(ranges))
 
 

@@ -327,6 +327,7 @@ class Lanes:
                     self._end_portion(lane)
             finished = self.ledger.finished
             self._changed.notify_all()
+        self._take_last_losses(lane)
         if finished:  # the last group of files had no more examples
             self._post_once("finished", "finished")
 
@@ -394,12 +395,26 @@ class Lanes:
     def _losses_are_due(self, lane: _Lane) -> bool:
         """Return whether to fetch the losses of a lane: after some time, and after its last update."""
         with self._changed:
-            is_last = not (lane.ready or lane.pending or self.ledger.todo) or not self._running
+            is_last = self._is_exhausted(lane) or not self._running
         now = time.monotonic()
         if not is_last and now < lane.losses_taken_s + LOSSES_S:
             return False
         lane.losses_taken_s = now
         return True
+
+    def _is_exhausted(self, lane: _Lane) -> bool:
+        """Return whether nothing is left for a lane but the update in progress."""
+        return not (lane.ready or self.ledger.todo or any(shard.size for shard in lane.pending))
+
+    def _take_last_losses(self, lane: _Lane) -> None:
+        """Fetch the losses of a lane that learns only now that its last update was the last."""
+        with self._changed:
+            if not self._is_exhausted(lane):
+                return
+            self._changed.wait_for(lambda: lane.lost or not lane.updating)
+        losses = lane.worker.take_losses()
+        with self._changed:
+            self._losses += losses
 
     def _end_update(self, lane: _Lane, losses: Sequence[UpdateLoss]) -> None:
         with self._changed:

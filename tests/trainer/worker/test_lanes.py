@@ -335,6 +335,16 @@ class FileReader(FakeWorker):
         return min(portion.stop - portion.start, left)
 
 
+def test_all_losses_of_files_are_fetched() -> None:
+    """That an update was the last one is known only when the end of its file is read."""
+    plan, inbox = file_plan(2), queue.Queue[object]()
+    lanes = Lanes([FileReader(plan, [5 * BATCH, 4 * BATCH])], plan, inbox)
+    lanes.start(shard_ledger.new_file_ledger(2, 1, 7), 0)
+    while inbox.get(timeout=WITHIN_S) != "finished":
+        pass
+    assert lanes.take_losses() == (1.0, 9 * BATCH)
+
+
 class LostReader(FileReader):
     """Is lost at its second update."""
 

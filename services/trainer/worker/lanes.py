@@ -67,6 +67,8 @@ GAIN = 0.8
 """A portion grows further if a batch of it took at most this share of the time that a batch of the
 shorter ones before took.
 """
+DEAR_CALL = 0.6
+"""If it took at most this share, the call costs more than its batches, and portions grow faster."""
 TRANSIENT_FAILURES = 3
 """So often in a row a worker may fail without being lost."""
 
@@ -131,8 +133,9 @@ class _Lane:
         elif size == self.portion_batches and (
             read_ms < QUICK_MS or read_ms / size < GAIN * self.batch_ms
         ):
+            is_call_dear = read_ms / size < DEAR_CALL * self.batch_ms < math.inf
             self.batch_ms = read_ms / size
-            self.portion_batches = min(2 * self.portion_batches, MOST_BATCHES)
+            self.portion_batches = min((4 if is_call_dear else 2) * size, MOST_BATCHES)
 
     def drop_unused(self) -> list[Shard]:
         """Forget what no update has begun with, and return it."""

@@ -160,6 +160,8 @@ def update_speeds(
     """Return a running mean of the speed (samples/s) at each size; `by_cores`: at each size with
     each number of cores of a task. The newest is the last.
 
+    A reading without speed or without workers is left out: speeds are scaled by the workers.
+
     `disturbed`: the next generation is prepared beside it, and slows it down. Such a speed counts
     only for a size without another one.
     """

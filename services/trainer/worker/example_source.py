@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -195,7 +195,7 @@ class NumberSource(_NumberedSource):
 class RangeSource(_NumberedSource):
     def __init__(self, program: ModuleType) -> None:
         super().__init__(program)
-        self._costs = ReadCosts()
+        self._costs: RangeCosts | None = None
 
     def order(self, shuffle: Shuffle | None) -> ExampleOrder:
         examples = example_count(self._program)
@@ -209,11 +209,12 @@ class RangeSource(_NumberedSource):
             first = int(numbers[0])
             made = range_dataset(self._program, first, first + len(numbers))
             return _with_length(made, len(numbers))
-        gap, longest = self._costs.gap_and_length(self._program, order.examples)
-        ranges = covering_ranges(np.sort(numbers), gap, longest)
+        if self._costs is None:
+            self._costs = measure_costs(self._program, order.examples)
+        ranges = covering_ranges(np.sort(numbers), self._costs.gap, self._costs.longest)
         chosen = _read_chosen(self._program, numbers, ranges)
         made = tf.data.Dataset.from_tensor_slices(chosen)
-        return _restore_structure(made, range_dataset(self._program, 0, 1).element_spec)
+        return _restore_structure(made, self._costs.spec)
 
     def call_name(self, order: ExampleOrder, start: int, stop: int) -> str:
         numbers = order.numbers(start, stop)
@@ -227,24 +228,25 @@ class RangeSource(_NumberedSource):
             program_batch(self._program, start, stop)
 
 
-class ReadCosts:
-    """How a program that reads ranges is best called: measured once, when it is first needed.
+class RangeCosts(NamedTuple):
+    """Facts about a program that reads ranges. `gap`: examples that are read in the time of another
+    call of `dataset(start, stop)`; `longest`: examples that fit in memory at a time; `spec`: the
+    structure of an example.
 
-    Only the way of reading depends on it, never the examples or their order.
+    Only the way of reading depends on them, never the examples or their order.
     """
 
-    def __init__(self) -> None:
-        self._found: tuple[int, int] | None = None
+    gap: int
+    longest: int
+    spec: Any
 
-    def gap_and_length(self, program: ModuleType, examples: int) -> tuple[int, int]:
-        """Return how many examples are read in the time of another call of `dataset(start, stop)`,
-        and how many fit in memory at a time. `examples`: of an epoch.
-        """
-        if self._found is None:
-            spec = range_dataset(program, 0, 1).element_spec
-            each = program_data.example_bytes(spec) + TENSOR_BYTES * len(tf.nest.flatten(spec))
-            self._found = _examples_for_a_call(program, examples), max(RANGE_BYTES // each, 1)
-        return self._found
+
+def measure_costs(program: ModuleType, examples: int) -> RangeCosts:
+    """Read some examples, and return the costs. `examples`: of an epoch."""
+    spec = range_dataset(program, 0, 1).element_spec
+    each = program_data.example_bytes(spec) + TENSOR_BYTES * len(tf.nest.flatten(spec))
+    gap = _examples_for_a_call(program, examples)
+    return RangeCosts(gap, max(RANGE_BYTES // each, 1), spec)
 
 
 def _examples_for_a_call(program: ModuleType, examples: int) -> int:

@@ -322,6 +322,8 @@ class Pipeline:
         self.spec = spec
         number = tf.TensorSpec([], tf.int64)
         self._read_element = ((number, number), (number, number), self.spec)
+        self._read_types = structure.get_flat_tensor_types(self._read_element)
+        self._read_shapes = structure.get_flat_tensor_shapes(self._read_element)
         self._element = (StagedPass(*[number for _ in StagedPass._fields]), self.spec)
         self._types = structure.get_flat_tensor_types(self._element)
         self._shapes = structure.get_flat_tensor_shapes(self._element)
@@ -444,8 +446,8 @@ class Pipeline:
         def stage(at: tf.Tensor, _: tf.Tensor, rows: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
             values = tf.raw_ops.IteratorGetNext(
                 iterator=self._iterator(),
-                output_types=structure.get_flat_tensor_types(self._read_element),
-                output_shapes=structure.get_flat_tensor_shapes(self._read_element),
+                output_types=self._read_types,
+                output_shapes=self._read_shapes,
             )
             (position, batch_size), (read_ms, turn), batch = structure.from_compatible_tensor_list(
                 self._read_element, values
@@ -468,8 +470,8 @@ class Pipeline:
         return tf.raw_ops.IteratorV2(
             shared_name=f"{BATCHES}_{self._number}",
             container="",
-            output_types=structure.get_flat_tensor_types(self._read_element),
-            output_shapes=structure.get_flat_tensor_shapes(self._read_element),
+            output_types=self._read_types,
+            output_shapes=self._read_shapes,
         )
 
     def _portion_queue(self) -> tf.Tensor:

@@ -67,8 +67,8 @@ GAIN = 0.8
 """A portion grows further if a batch of it took at most this share of the time that a batch of the
 shorter ones before took.
 """
-DEAR_CALL = 0.6
-"""If it took at most this share, the call costs more than its batches, and portions grow faster."""
+COSTLY_CALL = 0.6
+"""Portions grow faster if it took less than this share: then most of the time is the call's own."""
 TRANSIENT_FAILURES = 3
 """So often in a row a worker may fail without being lost."""
 
@@ -102,8 +102,8 @@ class Worker(Protocol):
 
 class _Lane:
     """The batches of one worker. `pending`: the parts of its portions that are not staged; `passes`:
-    the staged passes of a batch that is not complete; `ready` batches are staged, `busy` ones in
-    its update. `updating`: an update is in progress, or its loss is being fetched.
+    the staged passes of a batch that is not complete; `ready`: the staged batches. `updating`: an
+    update is in progress, or its loss is being fetched.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -111,7 +111,6 @@ class _Lane:
         self.pending: deque[Shard] = deque()
         self.passes: list[StagedPass] = []
         self.ready: deque[Shard] = deque()
-        self.busy: list[Shard] = []
         self.updating = False
         self.losses_taken_s = -math.inf
         self.portion_batches = 1
@@ -133,9 +132,9 @@ class _Lane:
         elif size == self.portion_batches and (
             read_ms < QUICK_MS or read_ms / size < GAIN * self.batch_ms
         ):
-            is_call_dear = read_ms / size < DEAR_CALL * self.batch_ms < math.inf
+            is_call_costly = read_ms / size < COSTLY_CALL * self.batch_ms < math.inf
             self.batch_ms = read_ms / size
-            self.portion_batches = min((4 if is_call_dear else 2) * size, MOST_BATCHES)
+            self.portion_batches = min((4 if is_call_costly else 2) * size, MOST_BATCHES)
 
     def drop_unused(self) -> list[Shard]:
         """Forget what no update has begun with, and return it."""
@@ -242,7 +241,7 @@ class Lanes:
         except Exception as error:
             with self._changed:
                 self._running = False
-                lane.busy, lane.updating = [], False
+                lane.updating = False
                 self._changed.notify_all()
             self._post_once("failed", error)
 
@@ -330,7 +329,7 @@ class Lanes:
                     self._end_portion(lane)
             finished = self.ledger.finished
             self._changed.notify_all()
-        self._take_last_losses(lane)
+        self._fetch_last_losses(lane, turn)
         if finished:  # the last group of files had no more examples
             self._post_once("finished", "finished")
 
@@ -362,22 +361,20 @@ class Lanes:
                 return
             turn = lane.turn
             count = min(self._plan.accumulated, len(lane.ready))
-            lane.busy = [lane.ready.popleft() for _ in range(count)]
+            batches = [lane.ready.popleft() for _ in range(count)]
             lane.updating = True
-            batches = lane.busy
             self._changed.notify_all()
         passes = sum([self._plan.passes(batch.size) for batch in batches])
-        losses: list[UpdateLoss] = []
         try:
             lane.worker.update(passes, len(batches), turn)
+        except WorkerFailure as failure:
+            self._return_batches(batches)
+            self._handle_failure(lane, failure, turn)
+        else:
             self._record_applied(lane, batches)
             if self._losses_are_due(lane):
-                losses = lane.worker.take_losses()
-        except WorkerFailure as failure:
-            self._return_batches(lane.busy)
-            lane.busy = []
-            self._handle_failure(lane, failure, turn)
-        self._end_update(lane, losses)
+                self._fetch_losses(lane, turn)
+        self._end_update(lane)
 
     def _has_update(self, lane: _Lane) -> bool:
         """Return whether the batches of an update are ready: all, or the last ones."""
@@ -390,7 +387,7 @@ class Lanes:
         with self._changed:
             for batch in batches:
                 self.ledger = shard_ledger.mark_applied(self.ledger, batch)
-            lane.busy, lane.failures = [], 0
+            lane.failures = 0
             self._steps += 1
             self.applied_s = time.time()
         self._post_once("first", "first")
@@ -399,29 +396,38 @@ class Lanes:
         """Return whether to fetch the losses of a lane: after some time, and after its last update."""
         with self._changed:
             is_last = self._is_exhausted(lane) or not self._running
-        now = time.monotonic()
-        if not is_last and now < lane.losses_taken_s + LOSSES_S:
-            return False
-        lane.losses_taken_s = now
-        return True
+        return is_last or time.monotonic() >= lane.losses_taken_s + LOSSES_S
+
+    def _fetch_losses(self, lane: _Lane, turn: int) -> None:
+        """Fetch the losses of a lane's updates. They are only reported, so training continues
+        without those of a worker that fails now.
+        """
+        lane.losses_taken_s = time.monotonic()
+        try:
+            losses = lane.worker.take_losses()
+        except WorkerFailure as failure:
+            self._handle_failure(lane, failure, turn)
+            return
+        with self._changed:
+            self._losses += losses
 
     def _is_exhausted(self, lane: _Lane) -> bool:
         """Return whether nothing is left for a lane but the update in progress."""
         return not (lane.ready or self.ledger.todo or any(shard.size for shard in lane.pending))
 
-    def _take_last_losses(self, lane: _Lane) -> None:
-        """Fetch the losses of a lane that learns only now that its last update was the last."""
+    def _fetch_last_losses(self, lane: _Lane, turn: int) -> None:
+        """Fetch the losses of a lane if no update follows, which it may learn only from the end of
+        its data.
+        """
         with self._changed:
             if not self._is_exhausted(lane):
                 return
             self._changed.wait_for(lambda: lane.lost or not lane.updating)
-        losses = lane.worker.take_losses()
-        with self._changed:
-            self._losses += losses
+        if not lane.lost:
+            self._fetch_losses(lane, turn)
 
-    def _end_update(self, lane: _Lane, losses: Sequence[UpdateLoss]) -> None:
+    def _end_update(self, lane: _Lane) -> None:
         with self._changed:
-            self._losses += losses
             lane.updating = False
             finished = self.ledger.finished
             self._changed.notify_all()

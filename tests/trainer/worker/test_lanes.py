@@ -15,7 +15,7 @@ from services.trainer.program import BadProgram
 from services.trainer.worker import shard_ledger
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.file_source import FileOrder
-from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass
+from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass, UpdateLoss
 from services.trainer.worker.lanes import Lanes, update_once
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
@@ -343,6 +343,28 @@ def test_all_losses_of_files_are_fetched() -> None:
     while inbox.get(timeout=WITHIN_S) != "finished":
         pass
     assert lanes.take_losses() == (1.0, 9 * BATCH)
+
+
+def test_a_job_finishes_if_a_worker_is_lost_when_its_last_losses_are_fetched() -> None:
+    class LostAtTheEnd(FileReader):
+        def take_losses(self) -> list[UpdateLoss]:
+            if len(self.updates) == 5:
+                raise WorkerFailure(gone(), lost=True)
+            return super().take_losses()
+
+        def fetch(self, passes: int) -> list[StagedPass]:
+            if not self.unread[0].size:
+                with lanes._changed:
+                    assert lanes._changed.wait_for(
+                        lambda: lanes.steps == 5 and not lanes._lanes[0].updating, WITHIN_S
+                    )
+            return super().fetch(1)
+
+    plan, inbox = file_plan(1), queue.Queue[object]()
+    lanes = Lanes([LostAtTheEnd(plan, [5 * BATCH])], plan, inbox)
+    lanes.start(shard_ledger.new_file_ledger(1, 1, 7), 0)
+    assert [inbox.get(timeout=WITHIN_S) for _ in range(2)] == ["first", "finished"]
+    assert lanes.ledger.applied == 5 * BATCH
 
 
 class LostReader(FileReader):

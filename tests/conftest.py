@@ -166,14 +166,15 @@ class NatsServer:
 
     @contextmanager
     def hung(self) -> Iterator[None]:
-        """It keeps its connections and answers nothing."""
+        """It keeps its connections and answers nothing. It may be killed meanwhile."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         _until_stopped(self._process.pid)
         try:
             yield
         finally:
-            self._process.send_signal(signal.SIGCONT)
+            if self._process is not None:
+                self._process.send_signal(signal.SIGCONT)
 
     async def _until_it_answers(self) -> None:
         async with asyncio.timeout(WITHIN_S):

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import psutil
@@ -56,17 +57,30 @@ NO_TIME = ThreadTimes(0.0, 0.0)
 
 
 class UsageSample(msgspec.Struct, frozen=True):
-    """The usage of a pod between two samples, and its memory now.
+    """The usage of a pod between two samples.
 
     `cpu`: mean cores. `waited`: mean number of threads that were ready without a core. `busy`: the
-    share of time in which its busiest thread ran or was ready. `memory_gib`: shared pages count
-    once.
+    share of time in which its busiest thread ran or was ready.
     """
 
     cpu: float
     waited: float
     busy: float
-    memory_gib: float
+
+
+class ProcessMemory(NamedTuple):
+    """The memory of a process. `shared_gib`: its share of it, where a page that n processes use
+    counts as 1/n; `own_gib`: the pages that no other process uses.
+    """
+
+    shared_gib: float
+    own_gib: float
+
+
+Memory = Mapping[int, ProcessMemory]
+"""Of each process, by its number. The kernel walks through all pages of a process to find it, which
+takes more than 10 ms of CPU for one with TensorFlow: do so once a sample.
+"""
 
 
 class UsageMeter:
@@ -90,7 +104,6 @@ class UsageMeter:
             cpu=max(now_s - used_s, 0.0) / elapsed_s,
             waited=waited_s / elapsed_s,
             busy=min(1.0, busiest_s / elapsed_s),
-            memory_gib=memory_gib(here),
         )
 
 
@@ -119,13 +132,18 @@ def thread_times(processes: Iterable[psutil.Process]) -> dict[Thread, ThreadTime
     return found
 
 
-def memory_gib(processes: Iterable[psutil.Process]) -> float:
-    """Return the memory of these processes; shared pages count once."""
-    total = 0
+def memory_by_process(processes: Iterable[psutil.Process]) -> dict[int, ProcessMemory]:
+    found = {}
     for process in processes:
         with contextlib.suppress(psutil.Error):
-            total += process.memory_full_info().pss
-    return total / GIB
+            memory = process.memory_full_info()
+            found[process.pid] = ProcessMemory(memory.pss / GIB, memory.uss / GIB)
+    return found
+
+
+def used_gib(memory: Memory) -> float:
+    """Return the memory of these processes together; shared pages count once."""
+    return sum(each.shared_gib for each in memory.values())
 
 
 def _paired_times(
@@ -152,18 +170,15 @@ def process_thread_times(pid: int) -> dict[Thread, ThreadTimes]:
     return found
 
 
-def spare_gib(limit_gib: float, child: int | None) -> float | None:
+def spare_gib(limit_gib: float, memory: Memory, child: int | None) -> float | None:
     """Return the GiB left in the pod beside a second child as large as this one; 0 if unknown; None
     without a limit.
     """
     if not limit_gib:
         return None
-    if child is not None:
-        with contextlib.suppress(psutil.Error):
-            used_gib = memory_gib(pod_processes())
-            child_gib = float(psutil.Process(child).memory_full_info().uss) / GIB
-            return limit_gib - used_gib - child_gib
-    return 0.0
+    if child is None or child not in memory:
+        return 0.0
+    return limit_gib - used_gib(memory) - memory[child].own_gib
 
 
 def memory_limit_gib(set_gib: float, groups: Path = GROUPS, mine: Path = MINE) -> float:
@@ -202,15 +217,16 @@ def memory_shortage(limit_gib: float, child: int | None) -> str | None:
     """
     if not limit_gib or child is None:
         return None
-    with contextlib.suppress(psutil.Error):
-        own = psutil.Process(child).memory_full_info().uss / GIB
-        now = memory_gib(pod_processes())
-        if now + own > limit_gib:
-            return (
-                f"{now:.2f} GiB are in use and a second child takes {own:.2f} GiB more than the"
-                f" limit of {limit_gib:g}"
-            )
-    return None
+    memory = memory_by_process(pod_processes())
+    if child not in memory:
+        return None
+    used, own = used_gib(memory), memory[child].own_gib
+    if used + own <= limit_gib:
+        return None
+    return (
+        f"{used:.2f} GiB are in use and a second child takes {own:.2f} GiB more than the limit of "
+        f"{limit_gib:g}"
+    )
 
 
 class UsageReporter:
@@ -233,10 +249,16 @@ class UsageReporter:
         while True:
             await asyncio.sleep(self.settings.usage_s)
             look = await asyncio.to_thread(use.sample, self.settings.usage_s)
-            limit = await asyncio.to_thread(memory_limit_gib, self.settings.memory_gib)
-            left = await asyncio.to_thread(spare_gib, limit, self.running_pid())
-            rounded = {key: round(value, 3) for key, value in msgspec.structs.asdict(look).items()}
-            sample = TaskUsage(task=name, **rounded, spare_gib=left)
+            memory = await asyncio.to_thread(lambda: memory_by_process(pod_processes()))
+            limit_gib = await asyncio.to_thread(memory_limit_gib, self.settings.memory_gib)
+            sample = TaskUsage(
+                task=name,
+                cpu=round(look.cpu, 3),
+                waited=round(look.waited, 3),
+                busy=round(look.busy, 3),
+                memory_gib=round(used_gib(memory), 3),
+                spare_gib=spare_gib(limit_gib, memory, self.running_pid()),
+            )
             if self.bus.client.is_connected:  # an old sample is useless later
                 await self.bus.client.publish(self.subject, msgspec.json.encode(sample))
 

@@ -1,7 +1,5 @@
-"""What pods say of their use: anybody may speak there, so what is no use is not heard.
-
-What a chief hears of its pods' use: anybody may speak on that subject, so nothing on it may do
-harm.
+"""The usage of pods: how it is measured, and which samples a chief accepts. Anyone may publish on
+that subject, so no message on it may do harm.
 """
 
 from __future__ import annotations
@@ -23,12 +21,16 @@ from structlog.testing import capture_logs
 
 from services.trainer.pod.usage import (
     GIB,
+    ProcessMemory,
     UsageMeter,
     UsageReporter,
     UsageSample,
     decode_sample,
+    memory_by_process,
     memory_limit_gib,
+    pod_processes,
     spare_gib,
+    used_gib,
 )
 from services.trainer.settings import Settings
 from shared.bus.bus import Bus
@@ -159,23 +161,34 @@ def look(use: UsageMeter, after_s: float) -> UsageSample:
     return use.sample(time.monotonic() - began)
 
 
-def test_spare_memory_leaves_room_for_a_second_child() -> None:
-    left = spare_gib(8.0, os.getpid())
+MEMORY = {1: ProcessMemory(0.5, 0.25), 2: ProcessMemory(3.0, 2.5)}
 
-    assert (
-        left is not None
-        and 0.0 < left < 8.0
-        and spare_gib(9.0, os.getpid()) == pytest.approx(left + 1.0, abs=0.1)
-    )
+
+def test_spare_memory_leaves_room_for_a_second_child() -> None:
+    assert spare_gib(8.0, MEMORY, 2) == 8.0 - 3.5 - 2.5
 
 
 def test_without_a_limit_spare_memory_is_unknown() -> None:
-    assert spare_gib(0.0, os.getpid()) is None
+    assert spare_gib(0.0, MEMORY, 2) is None
 
 
 @pytest.mark.parametrize("child", [None, 1 << 30], ids=["no-child", "one-that-has-gone"])
 def test_unreadable_usage_counts_as_no_spare_memory(child: int | None) -> None:
-    assert spare_gib(8.0, child) == 0.0
+    assert spare_gib(8.0, MEMORY, child) == 0.0
+
+
+def test_memory_is_that_of_this_process_and_its_children() -> None:
+    command = [sys.executable, "-c", "ballast = bytearray(64 << 20); print(flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        try:
+            memory = memory_by_process(pod_processes())
+        finally:
+            child.kill()
+
+    assert os.getpid() in memory and memory[child.pid].own_gib > 64 / 1024
+    assert used_gib(memory) > used_gib({child.pid: memory[child.pid]})
 
 
 async def test_a_chief_skips_malformed_samples_and_warns_once(

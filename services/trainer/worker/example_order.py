@@ -8,10 +8,11 @@ the order is a pure function of seed, epoch and count: no history of sizes, hand
 changes it, any place can be computed alone, and nothing is stored.
 
 A program that reads ranges, `dataset(start, stop)`, would have to be called for every single
-example. Its examples are permuted in blocks of neighbours: single ones up to 8,191 examples, then
-as many as keep 4,096 blocks, at most 1,024. A last, shorter block stays last. So that a batch does
-not consist of a few blocks, the places of each window of 16 blocks (at least 1,024 places) are
-permuted, too.
+example. Its examples are permuted in blocks of neighbours, and the places of each window of 32
+blocks are permuted, too, so that a batch does not consist of a few blocks. A window has as many
+examples as a worker reads at a time: it calls `dataset` once for each block, and reads nothing that
+it does not need. Small data is read as a whole for most portions in any case, so its blocks are
+short: single examples up to 8,191, at most 32 up to 131,071. A last, shorter block stays last.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.int64]
 ROUNDS = 6
-BLOCKS = 4096
-LONGEST_BLOCK = 1024
-WINDOW_BLOCKS, SHORTEST_WINDOW = 16, 1024
+LONGEST_WINDOW, WINDOW_BLOCKS = 131_072, 32
+SMALL_DATA, SMALL_DATA_BLOCKS, SMALL_DATA_WINDOW = LONGEST_WINDOW, 4096, 1024
 MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of splitmix64
 STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 class ExampleOrder(NamedTuple):
-    """The order of all epochs. `seed`: None for the order of the numbers. `block`: examples that
-    stay together.
+    """The order of all epochs. `seed`: None for the order of the numbers. `block`: neighbours that
+    are permuted as one; `window`: places that are permuted among each other after that, 1: none.
     """
 
     examples: int
     seed: int | None = None
     block: int = 1
+    window: int = 1
 
     def numbers(self, start: int, stop: int) -> Numbers:
         """Return the example numbers at positions start .. stop - 1, which lie in one epoch."""
@@ -46,7 +47,7 @@ class ExampleOrder(NamedTuple):
         if self.seed is None:
             return places
         key = epoch_key(self.seed, epoch)
-        if self.block > 1:
+        if self.window > 1:
             places = self._mix_windows(places, key)
         blocks = self.examples // self.block
         which = np.minimum(places // self.block, blocks)
@@ -58,21 +59,26 @@ class ExampleOrder(NamedTuple):
 
     def _mix_windows(self, places: Numbers, key: int) -> Numbers:
         """Return the places of an epoch, permuted within each window."""
-        window = max(WINDOW_BLOCKS * self.block, SHORTEST_WINDOW)
         mixed = places.copy()
-        for number in np.unique(places // window):
-            first = int(number) * window
-            inside = (places >= first) & (places < first + window)
-            count = min(window, self.examples - first)
+        for number in np.unique(places // self.window):
+            first = int(number) * self.window
+            inside = (places >= first) & (places < first + self.window)
+            count = min(self.window, self.examples - first)
             mixed[inside] = first + permute(
                 places[inside] - first, count, mix_keys(key, int(number))
             )
         return mixed
 
 
-def block_size(examples: int) -> int:
-    """Return how many neighbours stay together in a program that reads ranges."""
-    return min(max(examples // BLOCKS, 1), LONGEST_BLOCK)
+def range_order(examples: int, seed: int, most_read: int) -> ExampleOrder:
+    """Return the order of a program that reads ranges. `most_read`: examples that a worker reads at
+    a time.
+    """
+    if examples < SMALL_DATA:
+        block = max(examples // SMALL_DATA_BLOCKS, 1)
+        return ExampleOrder(examples, seed, block, SMALL_DATA_WINDOW if block > 1 else 1)
+    block = max(min(most_read, LONGEST_WINDOW) // WINDOW_BLOCKS, 1)
+    return ExampleOrder(examples, seed, block, block * WINDOW_BLOCKS)
 
 
 def epoch_key(seed: int, epoch: int) -> int:

@@ -11,6 +11,7 @@ examples between them, if reading these takes less time than another call.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from types import ModuleType
@@ -21,7 +22,7 @@ import tensorflow as tf
 
 from services.trainer.program import BadProgram, example_count, reads_files
 from services.trainer.worker import program_data, shard_ledger
-from services.trainer.worker.example_order import ExampleOrder, block_size
+from services.trainer.worker.example_order import ExampleOrder, range_order
 from services.trainer.worker.file_source import (
     FileList,
     FileOrder,
@@ -39,12 +40,13 @@ from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Shuffle
 from shared.text import format_count, format_some_names
 
-READ_COUNTS = (32, 1024)
-"""Examples that are read to find out how long each takes."""
-SHORTEST_S = 1e-5
+READ_COUNTS, CLEARLY_LONGER = (32, 512, 8192), 4
+"""Examples that are read to find out how long each takes: more if that does not take so many times
+as long as one, because the call itself and other processes hide it then.
+"""
 RANGE_BYTES, TENSOR_BYTES = 8 << 20, 256
 """Memory for the examples of one range while it is read, and for a tensor besides its values."""
-TRIED = 2
+TRIED = 3
 CHECKED = 32
 """Examples that are read at a time to find the one with an error."""
 Order = ExampleOrder | FileOrder
@@ -201,7 +203,8 @@ class RangeSource(_NumberedSource):
         examples = example_count(self._program)
         if shuffle is None or not shuffle.on:
             return ExampleOrder(examples)
-        return ExampleOrder(examples, shuffle.seed, block_size(examples))
+        each = program_data.example_bytes(range_dataset(self._program, 0, 1).element_spec)
+        return range_order(examples, shuffle.seed, program_data.READ_BYTES // each)
 
     def dataset(self, order: ExampleOrder, start: int, stop: int) -> Any:
         numbers = order.numbers(start, stop)
@@ -245,33 +248,34 @@ def measure_costs(program: ModuleType, examples: int) -> RangeCosts:
     """Read some examples, and return the costs. `examples`: of an epoch."""
     spec = range_dataset(program, 0, 1).element_spec
     each = program_data.example_bytes(spec) + TENSOR_BYTES * len(tf.nest.flatten(spec))
-    gap = _examples_for_a_call(program, examples)
-    return RangeCosts(gap, max(RANGE_BYTES // each, 1), spec)
+    longest = max(RANGE_BYTES // each, 1)
+    gap = _examples_for_a_call(program, min(examples, longest))
+    return RangeCosts(gap, longest, spec)
 
 
-def _examples_for_a_call(program: ModuleType, examples: int) -> int:
-    """Return how many more examples a call reads in the time of another call. `examples`: of an
-    epoch.
+def _examples_for_a_call(program: ModuleType, most: int) -> int:
+    """Return how many more examples a call reads in the time of another call. `most`: examples that
+    may be read to find out.
     """
-    one_s = _seconds_to_read(program, 1)
-    found = 0
-    for count in READ_COUNTS:
-        count = min(count, examples)
-        more_s = max(_seconds_to_read(program, count) - one_s, SHORTEST_S)
-        found = int(one_s * count / more_s)
-        if more_s > one_s / 2:  # else the time of the call itself hides that of the examples
-            break
-    return found
+    counts = [count for count in READ_COUNTS if count < most] + [most]
+    for count in counts:
+        one_s, all_s = _seconds_to_read(program, (1, count))
+        if all_s > CLEARLY_LONGER * one_s:
+            return int(one_s * count / (all_s - one_s))
+    return counts[-1]
 
 
-def _seconds_to_read(program: ModuleType, count: int) -> float:
-    """Return the shorter of two times, because the first call may be slower."""
-    times = []
+def _seconds_to_read(program: ModuleType, counts: tuple[int, ...]) -> list[float]:
+    """Return the shortest time to read so many examples, for each count. By turns, because others
+    may use the cores.
+    """
+    shortest_s = [math.inf] * len(counts)
     for _ in range(TRIED):
-        began = time.monotonic()
-        program_batch(program, 0, count)
-        times.append(time.monotonic() - began)
-    return min(times)
+        for place, count in enumerate(counts):
+            began_s = time.monotonic()
+            program_batch(program, 0, count)
+            shortest_s[place] = min(shortest_s[place], time.monotonic() - began_s)
+    return shortest_s
 
 
 def _with_length(dataset: Any, length: int) -> Any:

@@ -59,8 +59,8 @@ KEPT = 4
 DETERMINISTIC = "deterministic"
 
 
-PORTION_EXAMPLES = 32_768
-FEWEST_BATCHES, MOST_BATCHES = 4, 256
+PORTION_EXAMPLES = 131_072
+FEWEST_BATCHES, MOST_BATCHES = 4, 1024
 """Batches of a portion of numbered examples: at most about `PORTION_EXAMPLES`, within these bounds."""
 ORDER_FIELDS = max(len(ExampleOrder._fields), len(FileOrder._fields))
 
@@ -117,7 +117,7 @@ class DataPlan(NamedTuple):
         updates of at most so many batches. The last portions are small, so that all workers end at
         the same time.
         """
-        if self.reads_files:
+        if isinstance(self.order, FileOrder):
             return GROUP_POSITIONS
         todo = sum([shard.size for shard in ledger.todo])
         share = todo // (2 * workers * self.batch)
@@ -125,8 +125,18 @@ class DataPlan(NamedTuple):
         fits = program_data.READ_BYTES // (self.example_bytes * self.batch)
         batches = max(min(wanted, share, fits, MOST_BATCHES, most_batches), 1)
         # Whole updates, so that only the last one of a worker may have fewer batches.
-        updates = max(batches // self.accumulated, 1)
-        return self.batch * self.accumulated * updates
+        update = self.batch * self.accumulated
+        most = self._window_rest(self.order, ledger, update)
+        return update * max(min(batches // self.accumulated, most // update), 1)
+
+    def _window_rest(self, order: ExampleOrder, ledger: Ledger, update: int) -> int:
+        """Return how many positions are left in the window of the order: a portion that reaches into
+        another one has to read more blocks. Without an update in it, the next window counts, too.
+        """
+        if not ledger.todo or order.window == 1:
+            return order.examples
+        rest = order.window - ledger.todo[0].start % order.examples % order.window
+        return rest if rest >= update else rest + order.window
 
     def portion(self, shard: Shard, turn: int = 0) -> Portion:
         return Portion(shard.start, shard.stop, self.batch, turn, order_fields(self.order))

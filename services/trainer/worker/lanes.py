@@ -134,7 +134,7 @@ class _Lane:
         ):
             is_call_costly = read_ms / size < COSTLY_CALL * self.batch_ms < math.inf
             self.batch_ms = read_ms / size
-            self.portion_batches = min((4 if is_call_costly else 2) * size, MOST_BATCHES)
+            self.portion_batches = min((8 if is_call_costly else 2) * size, MOST_BATCHES)
 
     def drop_unused(self) -> list[Shard]:
         """Forget what no update has begun with, and return it."""

@@ -10,15 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.trainer.worker import shard_ledger
-from services.trainer.worker.example_order import ExampleOrder, block_size, permute
+from services.trainer.worker.example_order import ExampleOrder, permute, range_order
 from services.trainer.worker.shard_ledger import Ledger
 
 SEEDS = st.integers(0, 2**53)
 
 
-@given(st.integers(1, 5_000), SEEDS, st.integers(0, 10**9), st.sampled_from([1, 2, 24, 100]))
-def test_every_epoch_is_a_permutation(count: int, seed: int, epoch: int, block: int) -> None:
-    order = ExampleOrder(count, seed, block)
+@given(
+    st.integers(1, 5_000),
+    SEEDS,
+    st.integers(0, 10**9),
+    st.sampled_from([(1, 1), (2, 1024), (24, 384), (100, 3200), (1, 32)]),
+)
+def test_every_epoch_is_a_permutation(
+    count: int, seed: int, epoch: int, shape: tuple[int, int]
+) -> None:
+    order = ExampleOrder(count, seed, *shape)
     numbers = order.numbers(epoch * count, (epoch + 1) * count)
     assert sorted(numbers.tolist()) == list(range(count))
 
@@ -34,27 +41,37 @@ def test_a_place_is_computed_alone(count: int, key: int, data: st.DataObject) ->
 
 
 def test_two_epochs_of_ten_thousand_numbers_are_not_correlated() -> None:
-    for block in (1, block_size(10_000)):
+    for by_range in (False, True):
         for seed in range(20):
-            order = ExampleOrder(10_000, seed, block)
+            order = range_order(10_000, seed, 100) if by_range else ExampleOrder(10_000, seed)
             ranks = [np.argsort(order.numbers(e * 10_000, (e + 1) * 10_000)) for e in range(3)]
             found = np.corrcoef(np.array([*ranks, np.arange(10_000)]))
-            assert np.abs(found[~np.eye(4, dtype=bool)]).max() < 0.05, (block, seed)
+            assert np.abs(found[~np.eye(4, dtype=bool)]).max() < 0.05, order
 
 
 def test_the_order_is_that_of_this_version_for_ever() -> None:
     """A job continues under a later version in the middle of an epoch."""
     assert ExampleOrder(10, 7).numbers(20, 30).tolist() == [4, 8, 5, 9, 2, 0, 3, 6, 7, 1]
-    assert ExampleOrder(100_000, 0, block_size(100_000)).numbers(0, 2).tolist() == [38100, 78477]
+    assert range_order(100_000, 0, 50_000).numbers(0, 2).tolist() == [38100, 78477]
+    assert range_order(200_000, 0, 50_000).numbers(0, 2).tolist() == [120403, 60037]
 
 
-def test_a_batch_has_examples_of_many_blocks() -> None:
+@pytest.mark.parametrize("examples", [20_000, 100_000, 2_000_000])
+@pytest.mark.parametrize("most_read", [200, 5_000, 1_000_000])
+def test_a_batch_has_examples_of_many_blocks(examples: int, most_read: int) -> None:
     """Neighbours are often of one class."""
-    for examples in (20_000, 100_000, 2_000_000):
-        block = block_size(examples)
-        for start in range(0, 8_192, 32):
-            numbers = ExampleOrder(examples, 1, block).numbers(start, start + 32)
-            assert len(set(numbers // block)) >= 8, (examples, start)
+    order = range_order(examples, 1, most_read)
+    for start in range(0, 8_192, 32):
+        numbers = order.numbers(start, start + 32)
+        assert len(set(numbers // order.block)) >= 12, start
+
+
+def test_a_window_has_as_many_examples_as_are_read_at_a_time() -> None:
+    for most_read in (320, 5_000, 50_000, 1_000_000):
+        order = range_order(1_000_000, 1, most_read)
+        assert 0.9 * min(most_read, 131_072) < order.window <= most_read
+        starts = np.unique(order.numbers(order.window, 2 * order.window) // order.block)
+        assert len(starts) == 32, "each of the blocks is needed as a whole"
 
 
 @pytest.mark.parametrize(("examples", "block"), [(1, 1), (97, 1), (1_000, 1), (3_000, 7)])

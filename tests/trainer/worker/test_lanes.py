@@ -272,14 +272,28 @@ def test_a_worker_that_stages_other_positions_ends_training() -> None:
 
 
 def test_the_last_portions_are_small() -> None:
-    plan, most = plan_of(100_000), 1_000
+    plan, most = plan_of(100_000), 100_000
     ledger = shard_ledger.new_ledger(100_000, 1)
-    assert plan.portion_size(ledger, 2, most) == 256 * BATCH
+    assert plan.portion_size(ledger, 2, most) == 1024 * BATCH
     assert plan.portion_size(ledger, 2, 8) == 8 * BATCH
     assert plan.portion_size(shard_ledger.new_ledger(640, 1), 2, most) == 10 * BATCH
     assert plan.portion_size(shard_ledger.new_ledger(17, 1), 2, most) == BATCH
     large = plan._replace(example_bytes=600_000)
     assert large.portion_size(ledger, 2, most) == 3 * BATCH, "a portion fits in memory"
+
+
+def test_a_portion_ends_with_a_window_of_the_order() -> None:
+    order = ExampleOrder(100_000, seed=0, block=32, window=1_024)
+    plan, most = plan_of(100_000)._replace(order=order, accumulated=2), 1_000
+    ledger, update = shard_ledger.new_ledger(100_000, 2), 2 * BATCH
+    sizes = []
+    while not ledger.finished:
+        ledger, shard = shard_ledger.take_shard(ledger, plan.portion_size(ledger, 1, most))
+        assert shard is not None
+        ledger = shard_ledger.mark_applied(ledger, shard)
+        sizes.append(shard.size)
+    assert sum(sizes) == 200_000
+    assert all(size % update == 0 and 1_024 - update < size <= 1_024 for size in sizes[:97])
 
 
 @pytest.mark.parametrize(

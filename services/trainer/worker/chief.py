@@ -54,7 +54,6 @@ from services.trainer.worker.checkpoint import (
     restore_earlier,
     restore_newest,
 )
-from services.trainer.worker.example_source import Order
 from services.trainer.worker.input_pipeline import DataPlan
 from services.trainer.worker.lanes import (
     Lanes,
@@ -91,7 +90,7 @@ def connect_cluster(cluster: dict[str, list[str]]) -> Any:
 
 def pause_between(last_s: float, first_s: float, off_s: float = 0.0) -> float | None:
     """Return the seconds from the last update of the previous generation to the first of this one,
-    by the ps' clocks (0: no such update). The time for which the whole cluster was off is left out.
+    by the workers' clocks (0: no such update). The time for which the whole cluster was off is left out.
 
     Return None if nothing ran before, or nothing was applied: all was done, or a lane broke first.
     """
@@ -101,7 +100,7 @@ def pause_between(last_s: float, first_s: float, off_s: float = 0.0) -> float | 
 def last_applied_s(restored_s: float, restored_step: int, order: Begin) -> float:
     """Return when the last update was applied before this generation; 0: there was none.
 
-    That is the update in the checkpoint, by its ps' clock. If later ones were reported and lost, it
+    That is the update in the checkpoint, by its worker's clock. If later ones were reported and lost, it
     is the last of those, by its chief's clock.
     """
     return max(restored_s, order.applied_s) if order.applied_step > restored_step else restored_s
@@ -151,53 +150,65 @@ class Chief:
 
     def prepare(self) -> None:
         times = [time.monotonic()]
-        self.strategy = strategy = connect_cluster(self.assignment.cluster)
-        times.append(time.monotonic())
+        for part in (self._connect, self._build, self._trace, self._rehearse):
+            part()
+            times.append(time.monotonic())
+        self.send(_preparation_report(self._import_s, times))
+
+    def _connect(self) -> None:
+        self.strategy = connect_cluster(self.assignment.cluster)
         self.watchdog.missing_tasks = lambda: unreachable_tasks(self.assignment.cluster)
+
+    def _build(self) -> None:
+        """Build the model on the ps, and the ledger and the order of the examples."""
         with self.watchdog.limit("model() or optimizer()"):
             self.built = training_step.build_model(
-                self.program, strategy, len(self.assignment.cluster["ps"])
+                self.program, self.strategy, len(self.assignment.cluster["ps"])
             )
         self.rates = optimizers.program_rates(self.built.optimizer)
         optimizers.scale_schedules(self.built.optimizer, self._rate_share())
+        self.checkpoint = Checkpoint(self.built)
         with self.watchdog.limit("examples() or files()"):
             source = example_source.source_of(self.program)
             self.ledger = source.new_ledger(self.assignment.request.epochs)
-            order = source.order(self.assignment.request.shuffle)
-        self.checkpoint = Checkpoint(self.built)
-        times.append(time.monotonic())
+            self.order = source.order(self.assignment.request.shuffle)
+
+    def _trace(self) -> None:
+        """Trace the step of every worker, and make what calls and saves it."""
+        reading = program_data.first_call(self.program)
         with self.watchdog.limit(
-            f"{program_data.first_call(self.program)}, or a step through the model and loss(), "
-            "while it is traced,"
+            f"{reading}, or a step through the model and loss(), while it is traced,"
         ):
             spec = program_data.element_spec(self.program, self.built.model)
-            self.plan = self._data_plan(order, program_data.example_bytes(spec))
+            self.plan = self._data_plan(program_data.example_bytes(spec))
             self.remote_workers = trace_workers(
-                self.program, strategy, self.built, self.plan, spec, self.workers
+                self.program, self.strategy, self.built, self.plan, spec, self.workers
             )
-        times.append(time.monotonic())
         self.lanes = Lanes(self.remote_workers, self.plan, self.inbox)
         self.watchdog.missing_tasks = self._missing_tasks
-        every_s, redo_s = self.assignment.request.checkpoint.every_s, self.assignment.redo_s
+        self.watchdog.checks.append(
+            StallDetector(self.lanes, self.watchdog, self.assignment.stuck_patience)
+        )
         self.saving = CheckpointSaver(
             self.checkpoint,
             self.folder,
-            every_s,
+            self.assignment.request.checkpoint.every_s,
             self.send,
             self.inbox,
             self._unreachable_ps,
             self._applied_examples,
-            redo_s,
+            self.assignment.redo_s,
         )
-        self.watchdog.checks.append(
-            StallDetector(self.lanes, self.watchdog, self.assignment.stuck_patience)
-        )
+
+    def _rehearse(self) -> None:
+        """Run the step on every worker, a save, a restore and an evaluation, so that their slow
+        first run, or their error, happens now.
+        """
         if self.assignment.warms_up:
-            self._warm_up()
+            with self.checkpoint.rehearse(self.folder, self._on_rehearsal_failed):
+                rehearse_updates(self.remote_workers, self.plan)
         if self.assignment.first:
             evaluation.try_evaluation(self.program, self.watchdog)
-        times.append(time.monotonic())
-        self.send(_preparation_report(self._import_s, times))
 
     def _missing_tasks(self) -> list[str]:
         """Return the tasks that have gone: lost workers, and those that cannot be reached at their
@@ -205,21 +216,14 @@ class Chief:
         """
         return [*self.lanes.lost_workers(), *unreachable_tasks(self.assignment.cluster)]
 
-    def _data_plan(self, order: Order, example_bytes: int) -> DataPlan:
+    def _data_plan(self, example_bytes: int) -> DataPlan:
         return DataPlan(
-            order=order,
+            order=self.order,
             batch=self.assignment.batch,
             most=self.assignment.request.device_batch_max,
             accumulated=optimizers.accumulated_batches(self.built.optimizer),
             example_bytes=example_bytes,
         )
-
-    def _warm_up(self) -> None:
-        """Run the step on every worker, a save and a restore, so that their slow first run happens
-        now.
-        """
-        with self.checkpoint.rehearse(self.folder, self._on_rehearsal_failed):
-            rehearse_updates(self.remote_workers, self.plan)
 
     def _on_rehearsal_failed(self, error: Any) -> None:
         """Fail a hand-over that cannot save. A generation with nothing beside it trains anyway."""

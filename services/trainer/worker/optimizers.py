@@ -15,11 +15,15 @@ Two workers at once would lose one of two updates, and the model would travel th
 ps adds (1 - momentum) x (variable - average) to the average where both are: the same number, by an
 atomic addition.
 
+Messages: Keras reads the number of updates to the worker and writes it back, so that of two workers
+at once one is not counted. Here the ps adds one. Small gradients for one ps are sent together.
+
 Schedules: `ScaledSchedule` scales the result of a schedule, since no variable holds the rate.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -29,6 +33,11 @@ import keras
 import tensorflow as tf
 
 from services.trainer.program import NO_OVERWRITE, BadProgram
+
+PACKED_BYTES = 64 * 2**10
+"""Gradients of at most so many bytes are sent together: copying larger ones costs more than a
+message.
+"""
 
 
 class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
@@ -75,7 +84,12 @@ def build_optimizer(
             f"{where} has parts with different gradient_accumulation_steps: give all the same",
             maker,
         )
+    for each in {id(each): each for each in (optimizer, *parts)}.values():
+        _count_on_ps(each._iterations)
     for part in parts:
+        part._distributed_tf_update_step = partial(
+            _update_with_packed_gradients, part._distributed_tf_update_step
+        )
         if part.use_ema:
             part._update_model_variables_moving_average = partial(_update_averages, part)
         if part.gradient_accumulation_steps:
@@ -84,6 +98,11 @@ def build_optimizer(
         # Its steps count passes under Keras, and updates here.
         steps = optimizer.dynamic_growth_steps // accumulated_batches(optimizer)
         optimizer.dynamic_growth_steps = max(steps, 1)
+
+
+def _count_on_ps(counter: Any) -> None:
+    """Let `assign_add` of a Keras variable be that of its ps."""
+    counter.assign_add = lambda value: counter.value.assign_add(tf.cast(value, counter.dtype))
 
 
 def check_own_step(optimizer: Any, where: str, maker: object) -> None:
@@ -209,6 +228,43 @@ def multiply_gradient(gradient: Any, factor: tf.Tensor) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
     return gradient * factor
+
+
+def _update_with_packed_gradients(
+    update: Callable[..., None],
+    distribution: Any,
+    gradients_and_variables: Sequence[tuple[Any, tf.Variable]],
+    learning_rate: Any,
+) -> None:
+    """Let Keras' `update` apply the gradients, packed."""
+    gradients, variables = zip(*gradients_and_variables, strict=True)
+    packed = pack_gradients(gradients, variables)
+    update(distribution, list(zip(packed, variables, strict=True)), learning_rate)
+
+
+def pack_gradients(gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Any]:
+    """Return these gradients; small ones of variables on the same ps are sent there as one tensor
+    and divided there.
+    """
+    together = defaultdict[tuple[str, tf.DType], list[int]](list)
+    for place, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+        if isinstance(gradient, tf.Tensor) and _is_small(gradient):
+            together[variable.device, gradient.dtype].append(place)
+    packed = list(gradients)
+    for (device, _), places in together.items():
+        if len(places) == 1:
+            continue
+        sent = tf.concat([tf.reshape(gradients[place], [-1]) for place in places], 0)
+        with tf.device(device):
+            sizes = [gradients[place].shape.num_elements() for place in places]
+            for place, part in zip(places, tf.split(sent, sizes), strict=True):
+                packed[place] = tf.reshape(part, gradients[place].shape)
+    return packed
+
+
+def _is_small(gradient: tf.Tensor) -> bool:
+    count: int | None = gradient.shape.num_elements()  # None: not known before the step runs
+    return count is not None and count * gradient.dtype.size <= PACKED_BYTES
 
 
 def _apply_mean(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:

@@ -32,9 +32,10 @@ PASSES, TURN = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64)
 class TrainingCounters(tf.Module):  # type: ignore[misc]
     """Numbers on a ps besides the model, written in the gradient's own step, and the ledger.
 
-    `applied`: examples applied, counted where they are applied. `last_s`, `first_s`: when the last
-    update was applied, and the first of this generation, by that ps' clock (seconds since 1970; 0:
-    none yet). `ledger`: the shard ledger as JSON, written just before a checkpoint.
+    `applied`: examples applied, counted where they are applied. `last_s`, `first_s`: the times of
+    the last update, and of the first of this generation, by the clock of the worker that made it
+    (seconds since 1970; 0: none yet). `ledger`: the shard ledger as JSON, written just before a
+    checkpoint.
 
     The names of the attributes and variables are part of the checkpoint format.
     """
@@ -48,16 +49,25 @@ class TrainingCounters(tf.Module):  # type: ignore[misc]
         self.ledger = tf.Variable("", name="weir_ledger", trainable=False)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def count_update(self, examples: tf.Tensor) -> None:
-        """Count one update. Call it inside the step, after the gradient."""
+    def count_update(self, record: tf.Tensor) -> None:
+        """Count one update with this `update_record`. Call it inside the step, after the gradient."""
         with tf.device(self.applied.device):
-            self.applied.assign_add(tf.cast(examples, tf.int64))
+            self.applied.assign_add(tf.cast(record[0], tf.int64))
             self.step.assign_add(1)
-            now = tf.timestamp()
-            self.last_s.assign(now)
+            now_s = record[1]
+            self.last_s.assign(now_s)
             # Read once: a second read may see the value of another update.
             first = self.first_s.read_value()
-            self.first_s.assign(tf.where(first > 0.0, first, now))
+            self.first_s.assign(tf.where(first > 0.0, first, now_s))
+
+
+def update_record(examples: tf.Tensor, computed: Sequence[tf.Tensor] = ()) -> tf.Tensor:
+    """Return the number of examples of an update, and the time when these tensors of it are
+    computed, as float64: one tensor, because each one that a worker sends to a ps costs a message.
+    """
+    with tf.control_dependencies(computed):
+        now_s = tf.timestamp()
+    return tf.stack([tf.cast(examples, tf.float64), now_s])
 
 
 class BuiltModel(NamedTuple):
@@ -299,8 +309,9 @@ def _update_by_own_step(
 ) -> tf.Tensor:
     step = own_step.bound_step(program, built.kind, built.model, built.optimizer, built.metrics)
     loss = step(batch)
+    record = update_record(count, [loss])
     with tf.control_dependencies(_after_updates(built.variables)):
-        built.counters.count_update(count)
+        built.counters.count_update(record)
     _check_resources(program, built)
     return loss
 
@@ -391,9 +402,10 @@ def _apply_gradients(
     """Apply one update and count it."""
     weights = built.model.trainable_variables
     matched = optimizers.match_scale(built.optimizer, gradients, scale)
+    record = update_record(count, _gradient_parts(gradients))
     built.optimizer.apply_gradients(zip(matched, weights, strict=True))
     with tf.control_dependencies(_after_updates(weights)):
-        built.counters.count_update(count)
+        built.counters.count_update(record)
 
 
 def _after_updates(weights: Any) -> list[tf.Tensor]:

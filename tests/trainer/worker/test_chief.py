@@ -26,7 +26,7 @@ from services.trainer.worker.lanes import Lanes
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.saving import Draft
 from services.trainer.worker.shard_ledger import Shard
-from services.trainer.worker.training_step import TrainingCounters
+from services.trainer.worker.training_step import TrainingCounters, update_record
 from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Resources
 from tests.trainer.builders import request
@@ -77,7 +77,7 @@ def test_the_time_of_the_first_update_is_read_once_per_update() -> None:
     nothing before it, and write that nothing back.
     """
     meter = TrainingCounters()
-    traced = tf.function(meter.count_update).get_concrete_function(tf.TensorSpec([], tf.int64))
+    traced = tf.function(meter.count_update).get_concrete_function(tf.TensorSpec([2], tf.float64))
     handle = next(t for v, t in traced.graph.captures if v is meter.first_s.handle)
 
     reads = [
@@ -91,9 +91,9 @@ def test_the_time_of_the_first_update_is_read_once_per_update() -> None:
 
 def test_the_time_of_the_first_update_is_not_overwritten() -> None:
     meter = TrainingCounters()
-    meter.count_update(tf.constant(32, tf.int64))
+    meter.count_update(update_record(tf.constant(32, tf.int64)))
     first_s = float(meter.first_s)
-    meter.count_update(tf.constant(32, tf.int64))
+    meter.count_update(update_record(tf.constant(32, tf.int64)))
 
     assert float(meter.first_s) == first_s > 0.0 and float(meter.last_s) >= first_s
 

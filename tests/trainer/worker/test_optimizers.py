@@ -173,6 +173,45 @@ def test_a_numeric_learning_rate_is_set_by_each_generation() -> None:
     assert float(made.learning_rate) == pytest.approx(0.1)
 
 
+def test_small_gradients_are_sent_together_and_stay_the_same() -> None:
+    shapes = [(3, 2), (2,), (200, 200), (), (4, 2), (5,)]
+    variables = [tf.Variable(tf.zeros(shape)) for shape in shapes]
+    variables[-1] = tf.Variable(tf.zeros([5], tf.float64))
+
+    @tf.function(autograph=False)
+    def packed() -> list[Any]:
+        gradients: list[Any] = [
+            tf.reshape(tf.range(float(variable.shape.num_elements())), variable.shape)
+            for variable in variables[:-1]
+        ]
+        gradients[4] = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([3]), tf.constant([4, 2]))
+        return optimizers.pack_gradients([*gradients, tf.ones([5], tf.float64)], variables)
+
+    operations = packed.get_concrete_function().graph.get_operations()
+    found = packed()
+
+    assert [len(each.inputs) - 1 for each in operations if each.type == "ConcatV2"] == [3]
+    for place, shape in enumerate(shapes[:4]):
+        expected = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
+        assert np.array_equal(found[place], expected)
+    assert found[4].indices.numpy().tolist() == [3] and found[5].dtype == tf.float64
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_two_workers_that_update_at_once_are_both_counted(scaled: bool) -> None:
+    """Adding one is a single operation of the ps."""
+    variable = keras.Variable([1.0])
+    inner = keras.optimizers.Adam()
+    made = keras.optimizers.LossScaleOptimizer(inner) if scaled else inner
+    optimizers.build_optimizer(made, [variable])
+    made.apply([tf.ones([1])], [variable])
+
+    counting = tf.function(lambda: inner._iterations.assign_add(1)).get_concrete_function()
+    types = [each.type for each in counting.graph.get_operations()]
+    assert "AssignAddVariableOp" in types and "AssignVariableOp" not in types
+    assert int(inner._iterations) == 1
+
+
 def test_overwriting_with_averages_is_refused_by_name() -> None:
     program: Any = SimpleNamespace(
         model=lambda: keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)]),

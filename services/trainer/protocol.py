@@ -173,7 +173,7 @@ class Skipped(Line, frozen=True, kw_only=True, tag="skipped"):
 
 
 class Resumed(Line, frozen=True, kw_only=True, tag="resumed"):
-    """The first update is applied. `pause_s` by the ps' clocks; None if nothing ran before.
+    """The first update is applied. `pause_s` by the workers' clocks; None if nothing ran before.
 
     `learning_rate`: of this generation; None if a schedule of the program gives it.
     """

@@ -162,12 +162,14 @@ class Scene:
         return next(m for m in self.of(ClusterSpecPublished) if m.generation == generation)
 
     def rests(self) -> bool:
-        """Nothing is in flight, and whom the running generation needs is alive, as far as was
-        heard.
+        """Return whether no change is in progress, and all tasks of the running generation live, as
+        far as the messages received until now say. Those of two streams come in any order.
         """
-        newest = self.of(AllocationDecided)[-1].generation
-        if not self.running:
+        decisions = self.of(AllocationDecided)
+        published = {m.generation for m in self.of(ClusterSpecPublished)}
+        if not decisions or self.running not in published:
             return False
+        newest = decisions[-1].generation
         settled = newest == self.running or newest in {
             m.generation for m in self.of(GenerationAbandoned)
         }

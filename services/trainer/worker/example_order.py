@@ -11,8 +11,9 @@ A program that reads ranges, `dataset(start, stop)`, would have to be called for
 example. Its examples are permuted in blocks of neighbours, and the places of each window of 32
 blocks are permuted, too, so that a batch does not consist of a few blocks. A window has as many
 examples as a worker reads at a time: it calls `dataset` once for each block, and reads nothing that
-it does not need. Small data is read as a whole for most portions in any case, so its blocks are
-short: single examples up to 8,191, at most 32 up to 131,071. A last, shorter block stays last.
+it does not need. If all examples fit in a window, they are permuted one by one. Up to 16,384
+examples have 4,096 blocks or more, so that two epochs are not correlated. A last, shorter block
+stays last.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.int64]
 ROUNDS = 6
 LONGEST_WINDOW, WINDOW_BLOCKS = 131_072, 32
-SMALL_DATA, SMALL_DATA_BLOCKS, SMALL_DATA_WINDOW = LONGEST_WINDOW, 4096, 1024
+FEW_EXAMPLES, FEWEST_BLOCKS = 16_384, 4096
 MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of splitmix64
 STEP = np.uint64(0x9E3779B97F4A7C15)
 
@@ -74,10 +75,12 @@ def range_order(examples: int, seed: int, most_read: int) -> ExampleOrder:
     """Return the order of a program that reads ranges. `most_read`: examples that a worker reads at
     a time.
     """
-    if examples < SMALL_DATA:
-        block = max(examples // SMALL_DATA_BLOCKS, 1)
-        return ExampleOrder(examples, seed, block, SMALL_DATA_WINDOW if block > 1 else 1)
-    block = max(min(most_read, LONGEST_WINDOW) // WINDOW_BLOCKS, 1)
+    window = min(most_read, LONGEST_WINDOW)
+    if examples <= window:
+        return ExampleOrder(examples, seed)
+    block = max(window // WINDOW_BLOCKS, 1)
+    if examples <= FEW_EXAMPLES:
+        block = min(block, max(examples // FEWEST_BLOCKS, 1))
     return ExampleOrder(examples, seed, block, block * WINDOW_BLOCKS)
 
 

@@ -41,7 +41,6 @@ from services.trainer.protocol import Failed
 from services.trainer.worker import shard_ledger
 from services.trainer.worker.file_source import FileOrder
 from services.trainer.worker.input_pipeline import (
-    FEWEST_BATCHES,
     MOST_BATCHES,
     DataPlan,
     Portion,
@@ -61,14 +60,16 @@ LOSSES_S = 0.2
 much as an update.
 """
 SPANS_NAMED = 4
-QUICK_MS, SLOW_MS = 100, 2_000
-"""A portion that Python reads more quickly may grow, one that it reads more slowly shrinks."""
 GAIN = 0.8
-"""A portion grows further if a batch of it took at most this share of the time that a batch of the
-shorter ones before took.
+"""Portions grow if a batch of one took at most this share of the time that a batch of the shorter
+ones before took.
 """
+QUICK_MS, SLOW_MS = 100, 5_000
+"""Else they grow if Python reads one more quickly, and shrink if it reads one more slowly."""
 COSTLY_CALL = 0.6
 """Portions grow faster if it took less than this share: then most of the time is the call's own."""
+PORTIONS_AHEAD = 2
+"""A worker of numbered examples has so many portions: while it reads one, the next waits there."""
 TRANSIENT_FAILURES = 3
 """So often in a row a worker may fail without being lost."""
 
@@ -127,14 +128,17 @@ class _Lane:
         that makes a batch cheaper. The first one is short, so that training begins soon.
         """
         size = self.sizes.popleft()
-        if read_ms > SLOW_MS:
+        if size != self.portion_batches:  # given out before the last change, or at an end
+            return
+        batch_ms, before_ms = read_ms / size, self.batch_ms
+        if batch_ms < GAIN * before_ms or read_ms < QUICK_MS:
+            self.batch_ms = batch_ms
+            growth = 4 if 4 * read_ms < SLOW_MS else 2
+            if batch_ms < COSTLY_CALL * before_ms < math.inf:
+                growth = 16
+            self.portion_batches = min(growth * size, MOST_BATCHES)
+        elif read_ms > SLOW_MS:
             self.portion_batches = max(self.portion_batches // 2, 1)
-        elif size == self.portion_batches and (
-            read_ms < QUICK_MS or read_ms / size < GAIN * self.batch_ms
-        ):
-            is_call_costly = read_ms / size < COSTLY_CALL * self.batch_ms < math.inf
-            self.batch_ms = read_ms / size
-            self.portion_batches = min((8 if is_call_costly else 2) * size, MOST_BATCHES)
 
     def drop_unused(self) -> list[Shard]:
         """Forget what no update has begun with, and return it."""
@@ -284,10 +288,7 @@ class Lanes:
     def _needs_portion(self, lane: _Lane) -> bool:
         if not self.ledger.todo:
             return False
-        if self._plan.reads_files:
-            return not lane.pending
-        batches = sum([self._plan.batches(shard) for shard in lane.pending])
-        return batches < max(self._staged_batches, FEWEST_BATCHES, lane.portion_batches)
+        return len(lane.pending) < (1 if self._plan.reads_files else PORTIONS_AHEAD)
 
     @property
     def _staged_batches(self) -> int:

@@ -298,8 +298,22 @@ def test_a_portion_ends_with_a_window_of_the_order() -> None:
 
 @pytest.mark.parametrize(
     ("read_ms", "batch_ms", "least", "most"),
-    [(0, 0, 32, 100), (300, 0, 32, 100), (300, 1, 32, 100), (0, 300, 1, 2), (5_000, 0, 1, 1)],
-    ids=["quick", "a slow call", "a slow call and batches", "slow batches", "a very slow call"],
+    [
+        (0, 0, 32, 100),
+        (300, 0, 32, 100),
+        (300, 1, 32, 100),
+        (0, 300, 4, 4),
+        (6_000, 0, 32, 100),
+        (0, 6_000, 1, 2),
+    ],
+    ids=[
+        "quick",
+        "a slow call",
+        "a slow call and batches",
+        "slow batches",
+        "a very slow call",
+        "very slow batches",
+    ],
 )
 def test_portions_grow_as_long_as_a_batch_becomes_cheaper(
     read_ms: int, batch_ms: int, least: int, most: int

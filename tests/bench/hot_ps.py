@@ -11,7 +11,7 @@ with the policy `static`:
     weir      the same, make before break
 
 `..._s`: from that moment to the end of the job. `pause_s`: Weir's, from the last update before to
-the first after, on the ps' clocks. DLRover reports 33, 29 and 21 minutes for the like.
+the first after, on the workers' clocks. DLRover reports 33, 29 and 21 minutes for the like.
 """
 
 from __future__ import annotations

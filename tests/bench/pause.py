@@ -3,7 +3,7 @@ minutes).
 
 A job of ten million parameters alternates between 1 ps + 1 worker and 2 + 2, five times each way,
 once with each kind of hand-over. The bench takes the allocator's place, so sizes and moments are
-the same. Pause: from the last update applied before to the first after, on the ps' clocks.
+the same. Pause: from the last update applied before to the first after, on the workers' clocks.
 `lost_work_s`: examples missed between the decision and 30 s after the resume, against what the
 generation in charge does when left alone, over the speed before. The yardstick: the same restart
 written by hand, without Weir, in the same pods.

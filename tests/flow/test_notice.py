@@ -1,8 +1,8 @@
 """Notice, on real parts: a cordon, an eviction and a SIGTERM in mid-run cost no example, and hardly
 any time.
 
-What is told in the end: each pause on the ps' clocks, and the examples that were applied, lost and
-applied again.
+What is told in the end: each pause by the workers' clocks, and the examples that were applied, lost
+and applied again.
 """
 
 from __future__ import annotations

@@ -69,11 +69,11 @@ class UsageSample(msgspec.Struct, frozen=True):
 
 
 class ProcessMemory(NamedTuple):
-    """The memory of a process. `shared_gib`: its share of it, where a page that n processes use
+    """The memory of a process. `proportional_gib`: its share of it, where a page that n processes use
     counts as 1/n; `own_gib`: the pages that no other process uses.
     """
 
-    shared_gib: float
+    proportional_gib: float
     own_gib: float
 
 
@@ -143,7 +143,7 @@ def memory_by_process(processes: Iterable[psutil.Process]) -> dict[int, ProcessM
 
 def used_gib(memory: Memory) -> float:
     """Return the memory of these processes together; shared pages count once."""
-    return sum(each.shared_gib for each in memory.values())
+    return sum(each.proportional_gib for each in memory.values())
 
 
 def _paired_times(

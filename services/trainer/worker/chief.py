@@ -54,6 +54,7 @@ from services.trainer.worker.checkpoint import (
     restore_earlier,
     restore_newest,
 )
+from services.trainer.worker.example_source import Order
 from services.trainer.worker.input_pipeline import DataPlan
 from services.trainer.worker.lanes import (
     Lanes,
@@ -160,7 +161,7 @@ class Chief:
         self.watchdog.missing_tasks = lambda: unreachable_tasks(self.assignment.cluster)
 
     def _build(self) -> None:
-        """Build the model on the ps, and the ledger and the order of the examples."""
+        """Build the model on the ps, and the ledger."""
         with self.watchdog.limit("model() or optimizer()"):
             self.built = training_step.build_model(
                 self.program, self.strategy, len(self.assignment.cluster["ps"])
@@ -169,9 +170,8 @@ class Chief:
         optimizers.scale_schedules(self.built.optimizer, self._rate_share())
         self.checkpoint = Checkpoint(self.built)
         with self.watchdog.limit("examples() or files()"):
-            source = example_source.source_of(self.program)
-            self.ledger = source.new_ledger(self.assignment.request.epochs)
-            self.order = source.order(self.assignment.request.shuffle)
+            self.source = example_source.source_of(self.program)
+            self.ledger = self.source.new_ledger(self.assignment.request.epochs)
 
     def _trace(self) -> None:
         """Trace the step of every worker, and make what calls and saves it."""
@@ -180,7 +180,8 @@ class Chief:
             f"{reading}, or a step through the model and loss(), while it is traced,"
         ):
             spec = program_data.element_spec(self.program, self.built.model)
-            self.plan = self._data_plan(program_data.example_bytes(spec))
+            order = self.source.order(self.assignment.request.shuffle)
+            self.plan = self._data_plan(order, program_data.example_bytes(spec))
             self.remote_workers = trace_workers(
                 self.program, self.strategy, self.built, self.plan, spec, self.workers
             )
@@ -216,9 +217,9 @@ class Chief:
         """
         return [*self.lanes.lost_workers(), *unreachable_tasks(self.assignment.cluster)]
 
-    def _data_plan(self, example_bytes: int) -> DataPlan:
+    def _data_plan(self, order: Order, example_bytes: int) -> DataPlan:
         return DataPlan(
-            order=self.order,
+            order=order,
             batch=self.assignment.batch,
             most=self.assignment.request.device_batch_max,
             accumulated=optimizers.accumulated_batches(self.built.optimizer),

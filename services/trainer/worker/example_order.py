@@ -4,16 +4,16 @@
 
 is the example number at place i of epoch e. P is a keyed permutation: a Feistel network over the
 bits of i (Luby and Rackoff 1988), walked until it falls below `count` (Black and Rogaway 2002). So
-the order is a pure function of seed, epoch and count: no history of sizes, hand-overs and crashes
-changes it, any place can be computed alone, and nothing is stored.
+the order is a pure function of seed, epoch and count, and for ranges of the size of an example: no
+history of sizes, hand-overs and crashes changes it, any place can be computed alone, and nothing is
+stored.
 
 A program that reads ranges, `dataset(start, stop)`, would have to be called for every single
 example. Its examples are permuted in blocks of neighbours, and the places of each window of 32
 blocks are permuted, too, so that a batch does not consist of a few blocks. A window has as many
-examples as a worker reads at a time: it calls `dataset` once for each block, and reads nothing that
-it does not need. If all examples fit in a window, they are permuted one by one. Up to 16,384
-examples have 4,096 blocks or more, so that two epochs are not correlated. A last, shorter block
-stays last.
+examples as a worker usually reads at a time, so that it reads whole blocks. If all examples fit in
+a window, they are permuted one by one. If there are at most 16,384, blocks are short enough for
+4,096 of them, so that two epochs are not correlated. A last, shorter block stays last.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.int64]
 ROUNDS = 6
-LONGEST_WINDOW, WINDOW_BLOCKS = 131_072, 32
+WINDOW_BYTES, LONGEST_WINDOW, WINDOW_BLOCKS = 32 << 20, 131_072, 32
 FEW_EXAMPLES, FEWEST_BLOCKS = 16_384, 4096
+"""These may not change: a job continues under a later version in the middle of an epoch."""
 MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of splitmix64
 STEP = np.uint64(0x9E3779B97F4A7C15)
 
@@ -71,17 +72,16 @@ class ExampleOrder(NamedTuple):
         return mixed
 
 
-def range_order(examples: int, seed: int, most_read: int) -> ExampleOrder:
-    """Return the order of a program that reads ranges. `most_read`: examples that a worker reads at
-    a time.
-    """
-    window = min(most_read, LONGEST_WINDOW)
+def range_order(examples: int, seed: int, example_bytes: int) -> ExampleOrder:
+    """Return the order of a program that reads ranges."""
+    window = min(max(WINDOW_BYTES // example_bytes, WINDOW_BLOCKS), LONGEST_WINDOW)
     if examples <= window:
         return ExampleOrder(examples, seed)
-    block = max(window // WINDOW_BLOCKS, 1)
+    block = window // WINDOW_BLOCKS
+    window = block * WINDOW_BLOCKS
     if examples <= FEW_EXAMPLES:
         block = min(block, max(examples // FEWEST_BLOCKS, 1))
-    return ExampleOrder(examples, seed, block, block * WINDOW_BLOCKS)
+    return ExampleOrder(examples, seed, block, window)
 
 
 def epoch_key(seed: int, epoch: int) -> int:

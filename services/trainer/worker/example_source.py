@@ -40,9 +40,9 @@ from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Shuffle
 from shared.text import format_count, format_some_names
 
-READ_COUNTS, CLEARLY_LONGER = (32, 512, 8192), 4
-"""Examples that are read to find out how long each takes: more if that does not take so many times
-as long as one, because the call itself and other processes hide it then.
+READ_COUNTS, CLEARLY_LONGER, LONG_S = (32, 512, 8192), 4, 0.5
+"""Examples that are read to find out how long each takes: more if that takes neither so many times
+as long as one nor so long, because the call itself and other processes hide it then.
 """
 RANGE_BYTES, TENSOR_BYTES = 8 << 20, 256
 """Memory for the examples of one range while it is read, and for a tensor besides its values."""
@@ -204,7 +204,7 @@ class RangeSource(_NumberedSource):
         if shuffle is None or not shuffle.on:
             return ExampleOrder(examples)
         each = program_data.example_bytes(range_dataset(self._program, 0, 1).element_spec)
-        return range_order(examples, shuffle.seed, program_data.READ_BYTES // each)
+        return range_order(examples, shuffle.seed, each)
 
     def dataset(self, order: ExampleOrder, start: int, stop: int) -> Any:
         numbers = order.numbers(start, stop)
@@ -257,12 +257,12 @@ def _examples_for_a_call(program: ModuleType, most: int) -> int:
     """Return how many more examples a call reads in the time of another call. `most`: examples that
     may be read to find out.
     """
-    counts = [count for count in READ_COUNTS if count < most] + [most]
-    for count in counts:
+    for count in [count for count in READ_COUNTS if count < most] + [most]:
         one_s, all_s = _seconds_to_read(program, (1, count))
-        if all_s > CLEARLY_LONGER * one_s:
-            return int(one_s * count / (all_s - one_s))
-    return counts[-1]
+        if all_s > min(CLEARLY_LONGER * one_s, LONG_S):
+            break
+    more_s = max(all_s - one_s, one_s / CLEARLY_LONGER)
+    return int(one_s * count / more_s)
 
 
 def _seconds_to_read(program: ModuleType, counts: tuple[int, ...]) -> list[float]:

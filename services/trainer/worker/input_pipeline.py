@@ -59,9 +59,8 @@ KEPT = 4
 DETERMINISTIC = "deterministic"
 
 
-PORTION_EXAMPLES = 131_072
-FEWEST_BATCHES, MOST_BATCHES = 4, 1024
-"""Batches of a portion of numbered examples: at most about `PORTION_EXAMPLES`, within these bounds."""
+PORTION_EXAMPLES, FEWEST_BATCHES = 131_072, 4
+"""A portion of numbered examples has at most so many, but may always have so many batches."""
 ORDER_FIELDS = max(len(ExampleOrder._fields), len(FileOrder._fields))
 
 
@@ -123,7 +122,7 @@ class DataPlan(NamedTuple):
         share = todo // (2 * workers * self.batch)
         wanted = max(PORTION_EXAMPLES // self.batch, FEWEST_BATCHES)
         fits = program_data.READ_BYTES // (self.example_bytes * self.batch)
-        batches = max(min(wanted, share, fits, MOST_BATCHES, most_batches), 1)
+        batches = max(min(wanted, share, fits, most_batches), 1)
         # Whole updates, so that only the last one of a worker may have fewer batches.
         update = self.batch * self.accumulated
         most = self._window_rest(self.order, ledger, update)

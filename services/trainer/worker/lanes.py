@@ -41,7 +41,7 @@ from services.trainer.protocol import Failed
 from services.trainer.worker import shard_ledger
 from services.trainer.worker.file_source import FileOrder
 from services.trainer.worker.input_pipeline import (
-    MOST_BATCHES,
+    PORTION_EXAMPLES,
     DataPlan,
     Portion,
     StagedPass,
@@ -60,14 +60,16 @@ LOSSES_S = 0.2
 much as an update.
 """
 SPANS_NAMED = 4
-GAIN = 0.8
-"""Portions grow if a batch of one took at most this share of the time that a batch of the shorter
-ones before took.
-"""
 QUICK_MS, SLOW_MS = 100, 5_000
-"""Else they grow if Python reads one more quickly, and shrink if it reads one more slowly."""
-COSTLY_CALL = 0.6
-"""Portions grow faster if it took less than this share: then most of the time is the call's own."""
+"""The examples of a portion are to take at least so long to read, and at most so long."""
+CALL_SHARE = 0.1
+"""The rest of a portion's time, which it takes for any number of examples, is to be at most about
+this share of it.
+"""
+FASTEST_GROWTH, WORST_MS = 16, 20_000
+"""A portion has at most so many times the batches of the one before, and fewer if reading it might
+take so long. But it may always have twice as many.
+"""
 PORTIONS_AHEAD = 2
 """A worker of numbered examples has so many portions: while it reads one, the next waits there."""
 TRANSIENT_FAILURES = 3
@@ -101,10 +103,53 @@ class Worker(Protocol):
         """
 
 
+class PortionSize:
+    """How many batches a worker reads at a time.
+
+    Each portion costs a call of Python besides its examples: read_ms = call_ms + batch_ms x batches.
+    Both are estimated from the last two sizes. The first portion is one batch, so that training
+    begins soon.
+    """
+
+    def __init__(self) -> None:
+        self.batches = 1
+        self._read_ms: dict[int, int] = {}  # of the last two sizes
+
+    def record_read(self, asked: int, size: int, read_ms: int) -> None:
+        """Choose the size of the next portions after one of `size` batches, which may be another
+        number than was asked for. What was asked for before the last change does not count.
+        """
+        if asked != self.batches:
+            return
+        read_ms = max(read_ms, 1)
+        wanted = self._wanted_batches(size, read_ms)
+        growth = min(max(WORST_MS / read_ms, 2), FASTEST_GROWTH)
+        wanted = int(max(min(wanted, growth * size, PORTION_EXAMPLES), 1))
+        if wanted > size or wanted <= size / 2:
+            self.batches = wanted
+
+    def _wanted_batches(self, size: int, read_ms: int) -> float:
+        self._read_ms.pop(size, None)
+        self._read_ms = dict([*self._read_ms.items(), (size, read_ms)][-2:])
+        other, *more = self._read_ms.items()
+        if not more:
+            return 2.0 * size
+        other_size, other_ms = other
+        batch_ms = max((read_ms - other_ms) / (size - other_size), 0.0)
+        mean_ms = read_ms / size
+        if batch_ms > mean_ms and other_size > size:  # reading was slower at that time
+            return 2.0 * size
+        batch_ms = min(batch_ms, mean_ms)
+        call_ms = read_ms - batch_ms * size
+        examples_ms = min(max(call_ms / CALL_SHARE, QUICK_MS), SLOW_MS)
+        return examples_ms / batch_ms if batch_ms else math.inf
+
+
 class _Lane:
     """The batches of one worker. `pending`: the parts of its portions that are not staged; `passes`:
     the staged passes of a batch that is not complete; `ready`: the staged batches. `updating`: an
-    update is in progress, or its loss is being fetched.
+    update is in progress, or its loss is being fetched. `sizes`: the batches that were asked for,
+    and those that were given, of each portion of `pending`.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -114,31 +159,12 @@ class _Lane:
         self.ready: deque[Shard] = deque()
         self.updating = False
         self.losses_taken_s = -math.inf
-        self.portion_batches = 1
-        self.sizes: deque[int] = deque()  # batches of each portion of `pending`, at first
-        self.batch_ms = math.inf  # to read a batch, in portions shorter than now
+        self.portion_size = PortionSize()
+        self.sizes: deque[tuple[int, int]] = deque()
         self.lost = False
         self.failures = 0
         self.turn = 0
         """Rises when all that is unused is dropped. What was given out before is read and staged, but void."""
-
-    def set_portion_size(self, read_ms: int) -> None:
-        """Choose the size of the next portions from the time that Python took for the one that ends
-        now. Each call of Python costs something besides its examples, so portions grow as long as
-        that makes a batch cheaper. The first one is short, so that training begins soon.
-        """
-        size = self.sizes.popleft()
-        if size != self.portion_batches:  # given out before the last change, or at an end
-            return
-        batch_ms, before_ms = read_ms / size, self.batch_ms
-        if batch_ms < GAIN * before_ms or read_ms < QUICK_MS:
-            self.batch_ms = batch_ms
-            growth = 4 if 4 * read_ms < SLOW_MS else 2
-            if batch_ms < COSTLY_CALL * before_ms < math.inf:
-                growth = 16
-            self.portion_batches = min(growth * size, MOST_BATCHES)
-        elif read_ms > SLOW_MS:
-            self.portion_batches = max(self.portion_batches // 2, 1)
 
     def drop_unused(self) -> list[Shard]:
         """Forget what no update has begun with, and return it."""
@@ -304,12 +330,13 @@ class Lanes:
 
     def _take_portion(self, lane: _Lane) -> Portion | None:
         present = sum([not each.lost for each in self._lanes])
-        size = self._plan.portion_size(self.ledger, max(present, 1), lane.portion_batches)
+        asked = lane.portion_size.batches
+        size = self._plan.portion_size(self.ledger, max(present, 1), asked)
         self.ledger, shard = shard_ledger.take_shard(self.ledger, size)
         if shard is None:
             return None
         lane.pending.append(shard)
-        lane.sizes.append(self._plan.batches(shard))
+        lane.sizes.append((asked, self._plan.batches(shard)))
         return self._plan.portion(shard, lane.turn)
 
     def _stage(self, lane: _Lane, passes: int, turn: int) -> None:
@@ -326,7 +353,7 @@ class Lanes:
                 if each.size:
                     lane.add_pass(each)
                 else:
-                    lane.set_portion_size(each.read_ms)
+                    lane.portion_size.record_read(*lane.sizes.popleft(), each.read_ms)
                     self._end_portion(lane)
             finished = self.ledger.finished
             self._changed.notify_all()

@@ -84,7 +84,7 @@ def build_optimizer(
             f"{where} has parts with different gradient_accumulation_steps: give all the same",
             maker,
         )
-    for each in {id(each): each for each in (optimizer, *parts)}.values():
+    for each in (optimizer, getattr(optimizer, "inner_optimizer", optimizer), *parts):
         _count_on_ps(each._iterations)
     for part in parts:
         part._distributed_tf_update_step = partial(
@@ -270,14 +270,16 @@ def _is_small(gradient: tf.Tensor) -> bool:
 def _apply_mean(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
     """Apply the mean gradient of k passes, as Keras does in the k-th; `apply` counts that one."""
     passes = optimizer.gradient_accumulation_steps
+    updates = tf.identity(optimizer.iterations)  # read before others count theirs
     optimizer._iterations.assign_add(passes - 1)
+    weights = optimizer._trainable_variables
     if optimizer.use_ema:
-        _update_averages(optimizer, optimizer._trainable_variables, times=passes - 1)
+        _update_averages(optimizer, weights, passes - 1, updates)
     clipped = optimizer._clip_gradients([_summed_rows(each) for each in gradients])
     optimizer._apply_weight_decay(variables)
     optimizer._backend_update_step(clipped, variables, optimizer.learning_rate)
     if optimizer.use_ema:
-        _update_averages(optimizer, optimizer._trainable_variables)
+        _update_averages(optimizer, weights, updates=updates)
 
 
 def _summed_rows(gradient: Any) -> Any:
@@ -289,11 +291,14 @@ def _summed_rows(gradient: Any) -> Any:
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
-def _update_averages(optimizer: Any, variables: Sequence[Any], times: int = 1) -> None:
+def _update_averages(
+    optimizer: Any, variables: Sequence[Any], times: int = 1, updates: tf.Tensor | None = None
+) -> None:
     """Move each average `times` times towards its variable; before the first update it becomes the
-    variable.
+    variable. `updates`: those before this one; None: what the optimizer has counted.
     """
-    started = tf.cast(tf.not_equal(optimizer.iterations, 0), tf.float32)
+    done = optimizer.iterations if updates is None else updates
+    started = tf.cast(tf.not_equal(done, 0), tf.float32)
     weight = 1.0 - started * optimizer.ema_momentum**times
     averages = optimizer._model_variables_moving_average
     pairs = [(v.value, a.value) for v, a in zip(variables, averages, strict=True) if a is not None]

@@ -43,7 +43,7 @@ def test_a_place_is_computed_alone(count: int, key: int, data: st.DataObject) ->
 def test_two_epochs_of_ten_thousand_numbers_are_not_correlated() -> None:
     for by_range in (False, True):
         for seed in range(20):
-            order = range_order(10_000, seed, 100) if by_range else ExampleOrder(10_000, seed)
+            order = range_order(10_000, seed, 20_000) if by_range else ExampleOrder(10_000, seed)
             ranks = [np.argsort(order.numbers(e * 10_000, (e + 1) * 10_000)) for e in range(3)]
             found = np.corrcoef(np.array([*ranks, np.arange(10_000)]))
             assert np.abs(found[~np.eye(4, dtype=bool)]).max() < 0.05, order
@@ -52,26 +52,38 @@ def test_two_epochs_of_ten_thousand_numbers_are_not_correlated() -> None:
 def test_the_order_is_that_of_this_version_for_ever() -> None:
     """A job continues under a later version in the middle of an epoch."""
     assert ExampleOrder(10, 7).numbers(20, 30).tolist() == [4, 8, 5, 9, 2, 0, 3, 6, 7, 1]
-    assert range_order(100_000, 0, 100_000).numbers(0, 2).tolist() == [34231, 98927]
-    assert range_order(200_000, 0, 50_000).numbers(0, 2).tolist() == [120403, 60037]
+    assert range_order(100_000, 0, 264).numbers(0, 2).tolist() == [34231, 98927]
+    assert range_order(200_000, 0, 600).numbers(0, 2).tolist() == [45057, 66697]
 
 
 @pytest.mark.parametrize("examples", [20_000, 100_000, 2_000_000])
-@pytest.mark.parametrize("most_read", [200, 5_000, 1_000_000])
-def test_a_batch_has_examples_of_many_blocks(examples: int, most_read: int) -> None:
+@pytest.mark.parametrize("example_bytes", [30, 6_000, 150_000, 40_000_000])
+def test_a_batch_has_examples_of_many_blocks(examples: int, example_bytes: int) -> None:
     """Neighbours are often of one class."""
-    order = range_order(examples, 1, most_read)
+    order = range_order(examples, 1, example_bytes)
     for start in range(0, 8_192, 32):
         numbers = order.numbers(start, start + 32)
         assert len(set(numbers // order.block)) >= 12, start
 
 
-def test_a_window_has_as_many_examples_as_are_read_at_a_time() -> None:
-    for most_read in (320, 5_000, 50_000, 1_000_000):
-        order = range_order(1_000_000, 1, most_read)
-        assert 0.9 * min(most_read, 131_072) < order.window <= most_read
-        starts = np.unique(order.numbers(order.window, 2 * order.window) // order.block)
-        assert len(starts) == 32, "each of the blocks is needed as a whole"
+@pytest.mark.parametrize(
+    ("example_bytes", "window"), [(1, 131_072), (600, 55_904), (150_000, 192), (10**8, 32)]
+)
+def test_a_window_has_as_many_examples_as_fit_in_memory(example_bytes: int, window: int) -> None:
+    order = range_order(1_000_000, 1, example_bytes)
+    assert order.window == window
+    blocks = np.unique(order.numbers(window, 2 * window) // order.block)
+    assert len(blocks) == 32, "each block is needed as a whole"
+
+
+@pytest.mark.parametrize(
+    ("examples", "example_bytes", "block", "window"),
+    [(10_000, 12_000, 2, 2_784), (4_000, 20_000, 1, 1_664), (4_000, 4, 1, 1)],
+)
+def test_few_examples_have_short_blocks_and_the_same_windows(
+    examples: int, example_bytes: int, block: int, window: int
+) -> None:
+    assert range_order(examples, 1, example_bytes) == (examples, 1, block, window)
 
 
 @pytest.mark.parametrize(("examples", "block"), [(1, 1), (97, 1), (1_000, 1), (3_000, 7)])

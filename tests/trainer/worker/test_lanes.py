@@ -16,7 +16,7 @@ from services.trainer.worker import shard_ledger
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.file_source import FileOrder
 from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass, UpdateLoss
-from services.trainer.worker.lanes import Lanes, update_once
+from services.trainer.worker.lanes import Lanes, PortionSize, update_once
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
 from tests.trainer.worker.fake_worker import FakeWorker
@@ -272,9 +272,9 @@ def test_a_worker_that_stages_other_positions_ends_training() -> None:
 
 
 def test_the_last_portions_are_small() -> None:
-    plan, most = plan_of(100_000), 100_000
-    ledger = shard_ledger.new_ledger(100_000, 1)
-    assert plan.portion_size(ledger, 2, most) == 1024 * BATCH
+    plan, most = plan_of(1_000_000), 100_000
+    ledger = shard_ledger.new_ledger(1_000_000, 1)
+    assert plan.portion_size(ledger, 2, most) == 131_072
     assert plan.portion_size(ledger, 2, 8) == 8 * BATCH
     assert plan.portion_size(shard_ledger.new_ledger(640, 1), 2, most) == 10 * BATCH
     assert plan.portion_size(shard_ledger.new_ledger(17, 1), 2, most) == BATCH
@@ -296,35 +296,86 @@ def test_a_portion_ends_with_a_window_of_the_order() -> None:
     assert all(size % update == 0 and 1_024 - update < size <= 1_024 for size in sizes[:97])
 
 
-@pytest.mark.parametrize(
-    ("read_ms", "batch_ms", "least", "most"),
-    [
-        (0, 0, 32, 100),
-        (300, 0, 32, 100),
-        (300, 1, 32, 100),
-        (0, 300, 4, 4),
-        (6_000, 0, 32, 100),
-        (0, 6_000, 1, 2),
-    ],
-    ids=[
-        "quick",
-        "a slow call",
-        "a slow call and batches",
-        "slow batches",
-        "a very slow call",
-        "very slow batches",
-    ],
-)
-def test_portions_grow_as_long_as_a_batch_becomes_cheaper(
-    read_ms: int, batch_ms: int, least: int, most: int
+CALL_AND_BATCH = [
+    (0, 0, 1_000, 200_000),
+    (300, 0, 1_000, 200_000),
+    (250, 1, 1_000, 4_000),
+    (0, 1, 100, 200),
+    (0, 300, 1, 2),
+    (6_000, 0, 1_000, 200_000),
+    (0, 6_000, 1, 1),
+    (3_000, 500, 10, 10),
+]
+CASES = [
+    "quick",
+    "a slow call",
+    "a slow call and batches",
+    "quick batches",
+    "slow batches",
+    "a very slow call",
+    "very slow batches",
+    "both are slow",
+]
+
+
+def read_portions(size: PortionSize, call_ms: float, batch_ms: float, portions: int) -> list[int]:
+    """Read portions, two of which are asked for at a time; return the times of each (ms)."""
+    waiting, times = [size.batches], []
+    for _ in range(portions):
+        waiting.append(size.batches)
+        asked = waiting.pop(0)
+        times.append(int(call_ms + batch_ms * asked))
+        size.record_read(asked, asked, times[-1])
+    return times
+
+
+@pytest.mark.parametrize(("call_ms", "batch_ms", "least", "most"), CALL_AND_BATCH, ids=CASES)
+def test_a_portion_has_so_many_batches_that_its_call_costs_little(
+    call_ms: int, batch_ms: int, least: int, most: int
 ) -> None:
-    """They begin with one batch, so training begins soon."""
-    plan, inbox = plan_of(200 * BATCH), queue.Queue[object]()
+    size = PortionSize()
+    assert size.batches == 1, "training begins soon"
+    times = read_portions(size, call_ms, batch_ms, 60)
+    assert least <= size.batches <= most
+    assert max(times) <= max(20_000, 2 * (call_ms + batch_ms))
+
+
+def test_portions_become_shorter_while_reading_is_slow_and_longer_after_that() -> None:
+    size = PortionSize()
+    read_portions(size, 20, 2, 20)
+    usual = size.batches
+    read_portions(size, 20, 2_000, 20)
+    assert size.batches <= 2
+    read_portions(size, 20, 2, 40)
+    assert size.batches >= usual / 4
+
+
+def test_a_portion_that_had_to_be_shorter_shows_its_costs_too() -> None:
+    """For example, if memory or a window of the order ends it, or if it has to have whole updates."""
+    size = PortionSize()
+    for _ in range(20):
+        size.record_read(size.batches, min(size.batches, 37), 50)
+    assert size.batches > 37
+    for _ in range(20):
+        given = min(size.batches, 37)
+        size.record_read(size.batches, given, 1_600 * given)
+    assert size.batches <= 3
+
+    updates_of_eight = PortionSize()
+    for _ in range(20):
+        asked = updates_of_eight.batches
+        updates_of_eight.record_read(asked, max(asked // 8, 1) * 8, 100 + asked)
+    assert updates_of_eight.batches >= 500
+
+
+@pytest.mark.parametrize("accumulated", [1, 8])
+def test_the_portions_of_a_worker_grow(accumulated: int) -> None:
+    plan, inbox = plan_of(400 * BATCH)._replace(accumulated=accumulated), queue.Queue[object]()
     worker = FakeWorker(plan)
-    worker.read_ms, worker.batch_ms = read_ms, batch_ms
-    run_lanes(Lanes([worker], plan, inbox), inbox, 200 * BATCH, 1)
-    assert worker.portions[0] == BATCH and sum(worker.portions) == 200 * BATCH
-    assert least * BATCH <= max(worker.portions) <= most * BATCH
+    worker.read_ms = 300
+    run_lanes(Lanes([worker], plan, inbox), inbox, 400 * BATCH, 1)
+    assert worker.portions[0] == accumulated * BATCH and sum(worker.portions) == 400 * BATCH
+    assert max(worker.portions) >= 64 * BATCH
 
 
 @given(st.integers(1, 500), st.integers(1, 64), st.none() | st.integers(1, 64))

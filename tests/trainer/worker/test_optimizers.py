@@ -197,6 +197,18 @@ def test_small_gradients_are_sent_together_and_stay_the_same() -> None:
     assert found[4].indices.numpy().tolist() == [3] and found[5].dtype == tf.float64
 
 
+def test_gradients_are_sent_together_to_the_ps_of_their_variable() -> None:
+    places = ["/job:ps/replica:0/task:0/device:CPU:0", "/job:ps/replica:0/task:1/device:CPU:0"]
+    variables: list[Any] = [SimpleNamespace(device=places[n % 2]) for n in range(4)]
+    with tf.Graph().as_default():
+        packed = optimizers.pack_gradients([tf.ones([3]) for _ in variables], variables)
+
+    assert [each.device for each in packed] == [each.device for each in variables]
+    sources = [each.op.inputs[0].op.inputs[0] for each in packed]
+    assert [source.device for source in sources] == [""] * 4, "put together on the worker"
+    assert sources[0] is not sources[1] and len({id(each) for each in sources}) == 2
+
+
 @pytest.mark.parametrize("scaled", [False, True])
 def test_two_workers_that_update_at_once_are_both_counted(scaled: bool) -> None:
     """Adding one is a single operation of the ps."""
@@ -210,6 +222,18 @@ def test_two_workers_that_update_at_once_are_both_counted(scaled: bool) -> None:
     types = [each.type for each in counting.graph.get_operations()]
     assert "AssignAddVariableOp" in types and "AssignVariableOp" not in types
     assert int(inner._iterations) == 1
+
+
+def test_every_part_of_an_optimizer_counts_on_its_ps() -> None:
+    mapped = keras.optimizers.OptimizerMap(keras.optimizers.Adam(), {"b.*": keras.optimizers.SGD()})
+    several = keras.optimizers.MultiOptimizer(mapped)
+    variables = [keras.Variable([1.0], name="a"), keras.Variable([1.0], name="b")]
+    made = keras.optimizers.LossScaleOptimizer(several)
+    optimizers.build_optimizer(made, variables)
+
+    counters = [made._iterations, several._iterations]
+    counters += [part._iterations for part in optimizers.optimizer_parts(made)]
+    assert len(counters) == 4 and all("assign_add" in vars(each) for each in counters)
 
 
 def test_overwriting_with_averages_is_refused_by_name() -> None:

@@ -37,6 +37,7 @@ SETTINGS = {
     "BACKOFF_S": "0.05",
     "MAX_DELAY_S": "1",
     "SNAPSHOT_S": "0.1",
+    "REPEAT_S": "600",  # nothing confirms a decision here, and a busy machine is slow
 }
 
 

@@ -125,16 +125,17 @@ class DataPlan(NamedTuple):
         batches = max(min(wanted, share, fits, most_batches), 1)
         # Whole updates, so that only the last one of a worker may have fewer batches.
         update = self.batch * self.accumulated
-        most = self._window_rest(self.order, ledger, update)
-        return update * max(min(batches // self.accumulated, most // update), 1)
+        updates = batches // self.accumulated
+        if self.order.window > 1:
+            updates = min(updates, self._window_rest(self.order, ledger, update) // update)
+        return update * max(updates, 1)
 
     def _window_rest(self, order: ExampleOrder, ledger: Ledger, update: int) -> int:
         """Return how many positions are left in the window of the order: a portion that reaches into
         another one has to read more blocks. Without an update in it, the next window counts, too.
         """
-        if not ledger.todo or order.window == 1:
-            return order.examples
-        rest = order.window - ledger.todo[0].start % order.examples % order.window
+        start = ledger.todo[0].start if ledger.todo else 0
+        rest = order.window - start % order.examples % order.window
         return rest if rest >= update else rest + order.window
 
     def portion(self, shard: Shard, turn: int = 0) -> Portion:

@@ -282,6 +282,13 @@ def test_the_last_portions_are_small() -> None:
     assert large.portion_size(ledger, 2, most) == 3 * BATCH, "a portion fits in memory"
 
 
+def test_a_portion_of_an_epoch_has_its_last_batch() -> None:
+    """It is short, and reading it alone may cost as much as the rest."""
+    plan = plan_of(BATCH * 390 + 10)
+    ledger = shard_ledger.new_ledger(BATCH * 390 + 10, 100)
+    assert plan.portion_size(ledger, 1, 1_000) > BATCH * 390
+
+
 def test_a_portion_ends_with_a_window_of_the_order() -> None:
     order = ExampleOrder(100_000, seed=0, block=32, window=1_024)
     plan, most = plan_of(100_000)._replace(order=order, accumulated=2), 1_000

@@ -90,8 +90,8 @@ class PodPolicy(
         return PodRules(**merged)
 
     def pool_terms(self, namespace: str) -> tuple[NodeTerm, ...]:
-        """Return the terms of which a node of the namespace fulfils one; none: every node may be
-        used.
+        """Return the terms of which a node of the namespace fulfils one. No terms: every node may be
+        used, as without pools or with a pool `{}`, which has no labels.
         """
         pools = self.rules_of(namespace).node_pools or ()
         if {} in pools:

@@ -75,7 +75,7 @@ def told_of(board: Board, passes: Passes, resumed: list[TrainingResumed], folder
     assert spent.parts.held_total == pytest.approx(core_seconds(story, board.at_s), rel=1e-6)
     assert spent.paused_s == sum(fact.pause_s or 0.0 for fact in resumed) > 0 and spent.lost == 0
     assert 0 < spent.used_core_s <= spent.parts.held_total and spent.parts.beside > 0
-    assert {one.generation: one.phases for one in story.stretches} == {
+    assert {one.generation: one.phases for one in story.generation_spans} == {
         fact.generation: fact.phases for fact in resumed
     }
     (summaries,) = (folder / "weir" / "checkpoints").rglob("summaries")

@@ -363,9 +363,9 @@ def _fit_lot(cases: Sequence[Known]) -> list[Fit]:
     stack = _stack_cases(cases)
     solution = _robust_solution(stack)
     solved = np.linalg.solve(solution.covariance, solution.errors[..., None])
-    pull = np.asarray(solved[..., 0])
+    weights = np.asarray(solved[..., 0])
     factor = _covariance_factor(stack, solution)
-    misfits = _improbabilities(stack, solution, pull)
+    misfits = _improbabilities(stack, solution, weights)
 
     found = []
     for at, (known, prior) in enumerate(cases):
@@ -375,7 +375,7 @@ def _fit_lot(cases: Sequence[Known]) -> list[Fit]:
             coefficients=solution.coefficients[at],
             prior_std=stack.prior_std[at],
             rows=known.rows,
-            gp_weights=pull[at, :count],
+            gp_weights=weights[at, :count],
             factor=factor[at, :count, :count],
         )
         misfit = float(misfits[at])
@@ -418,7 +418,7 @@ def _formula_seconds(basis: Array, coefficients: Array) -> Array:
 
 
 def _solve_coefficients(stack: Stack, covariance: Array) -> Array:
-    """Return the coefficients in units of their doubts, none of them negative [models, terms].
+    """Return the coefficients in units of their deviations, none of them negative [models, terms].
 
     Least squares of relative errors that go together by `covariance`, drawn to the prior.
     """
@@ -455,11 +455,11 @@ def _covariance_factor(stack: Stack, solution: Solution) -> Array:
     return np.asarray(np.linalg.cholesky(covariance))
 
 
-def _improbabilities(stack: Stack, solution: Solution, pull: Array) -> Array:
+def _improbabilities(stack: Stack, solution: Solution, weights: Array) -> Array:
     """Return how improbable the observations are by each model [models]."""
     drift = (solution.coefficients - stack.prior_mean) / stack.prior_std
     drift_cost = (drift**2).sum(axis=1)
-    error_cost = (solution.errors * pull).sum(axis=1)
+    error_cost = (solution.errors * weights).sum(axis=1)
     _, log_determinant = np.linalg.slogdet(solution.covariance)
     return np.asarray(error_cost + drift_cost + log_determinant)
 

@@ -173,8 +173,9 @@ RESIDUAL_VARIANCE = SMOOTH**2 + 2 * QUIRK**2 + ROUGH**2
 
 
 class FitArrays(NamedTuple):
-    """The numbers of a model: device [1], coefficients and doubts [terms], `rows` [observations,
-    6], `pull` [observations], `factor` [observations, observations]; see the properties of `Fit`.
+    """The numbers of a model: `device` [1], `coefficients` and `prior_std` [terms], `rows`
+    [observations, 6], `gp_weights` [observations], `factor` [observations, observations]; see the
+    properties of `Fit`.
     """
 
     device: Array
@@ -186,7 +187,7 @@ class FitArrays(NamedTuple):
 
 
 ROWS_START = 8 + 16 * TERM_COUNT
-"""Bytes of a device, coefficients and doubts; the rows come after them."""
+"""Bytes of a device, coefficients and their deviations; the rows come after them."""
 
 
 class Fit(msgspec.Struct, frozen=True, eq=False):
@@ -315,7 +316,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         return self._mean(points, columns, alike), spread
 
 
-def sensitivities(columns: Array, coefficients: Array, doubts: Array) -> Array:
+def sensitivities(columns: Array, coefficients: Array, prior_std: Array) -> Array:
     """Return how far each coefficient may move log T, as a standard deviation [..., sizes, terms].
 
     No further than by the term's absence, because no time is saved beyond a term's own. So a term
@@ -325,7 +326,7 @@ def sensitivities(columns: Array, coefficients: Array, doubts: Array) -> Array:
     formula = columns @ coefficients[..., None]
     terms = columns * coefficients[..., None, :] / formula
     absence = -np.log1p(-np.minimum(terms, 1.0 - SMALLEST))
-    doubted = columns * doubts[..., None, :] / formula
+    doubted = columns * prior_std[..., None, :] / formula
     return np.asarray(np.minimum(doubted, absence))
 
 
@@ -395,14 +396,14 @@ def usual_points(fits: Sequence[Fit], sizes: Array, together: Sequence[int]) -> 
 
 def _grid_residuals(fits: Sequence[Fit], grid: Grid, cores: Array) -> Array:
     """Of log T [jobs, sizes]. `cores`: a ps, a worker [jobs, 2]."""
-    pull, seen = _padded_observations(fits)
+    weights, seen = _padded_observations(fits)
     # Squares of the distances to each observation, along one axis [jobs, numbers, observations].
     ps = (log_sizes(grid.ps)[..., None] - seen[..., 0]) ** 2
     workers = (log_sizes(grid.workers)[..., None] - seen[..., 1]) ** 2
     batch = (log_sizes(grid.batches)[..., None] - seen[..., 2]) ** 2
     rest = (log_sizes(cores)[:, None, None] - seen[..., 3:5]) ** 2
-    beside = pull * _smooth_kernel(batch + rest.sum(axis=-1))
-    here = pull * _equality_kernel(np.maximum(batch, rest.max(axis=-1)))
+    beside = weights * _smooth_kernel(batch + rest.sum(axis=-1))
+    here = weights * _equality_kernel(np.maximum(batch, rest.max(axis=-1)))
     # The factors of the four terms, side by side [jobs, numbers, 4 observations].
     by_ps = _side_by_side(
         SMOOTH**2 * _smooth_kernel(ps),
@@ -425,18 +426,18 @@ def _grid_residuals(fits: Sequence[Fit], grid: Grid, cores: Array) -> Array:
 
 
 def _padded_observations(fits: Sequence[Fit]) -> tuple[Array, Array]:
-    """Return the pull of each observation [jobs, 1, observations], and logarithms of where it was;
+    """Return the weight of each observation [jobs, 1, observations], and logarithms of where it was;
     a missing one pulls not.
     """
     most = 1
     for fitted in fits:
         most = max(most, fitted.count)
-    pull = np.zeros((len(fits), 1, most))
+    weights = np.zeros((len(fits), 1, most))
     seen = np.ones((len(fits), 1, most, 6))
     for at, fitted in enumerate(fits):
-        pull[at, 0, : fitted.count] = fitted.gp_weights
+        weights[at, 0, : fitted.count] = fitted.gp_weights
         seen[at, 0, : fitted.count] = fitted.rows
-    return pull, log_sizes(seen)
+    return weights, log_sizes(seen)
 
 
 def _smooth_kernel(apart: Array) -> Array:

@@ -96,7 +96,7 @@ def cpu_hours(history: JobHistory, now_s: float) -> float:
 
 def pauses_s(history: JobHistory) -> list[float]:
     """Return the known pauses in seconds, oldest first."""
-    return [stretch.pause_s for stretch in history.stretches if stretch.pause_s is not None]
+    return [stretch.pause_s for stretch in history.generation_spans if stretch.pause_s is not None]
 
 
 def last_pause_s(history: JobHistory) -> float | None:
@@ -138,7 +138,7 @@ def decision_outcomes(history: JobHistory) -> Iterable[Outcome]:
 
     Several decisions share a generation if a change was made in place; the first of them began it.
     """
-    trained = {stretch.generation: stretch for stretch in history.stretches}
+    trained = {stretch.generation: stretch for stretch in history.generation_spans}
     begun_generations: set[int] = set()
     for decision in history.decisions:
         result = trained.get(decision.generation)

@@ -253,7 +253,7 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     asked_s: float
     view: JobView
     decisions: tuple[Decision, ...] = ()
-    stretches: tuple[GenerationSpan, ...] = ()
+    generation_spans: tuple[GenerationSpan, ...] = ()
     reports: tuple[Report, ...] = ()
     held: tuple[Held, ...] = ()
     marks: tuple[LogEntry, ...] = ()
@@ -275,7 +275,7 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def last_generation(self) -> GenerationSpan | None:
         """The generation that trains, or trained last."""
-        return self.stretches[-1] if self.stretches else None
+        return self.generation_spans[-1] if self.generation_spans else None
 
     @property
     def used_resources(self) -> Resources:
@@ -338,6 +338,7 @@ def with_held_resources(history: JobHistory, held: Resources, at_s: float) -> Jo
 def _fold_decision(
     history: JobHistory, message: AllocationDecided, at_s: float, event: LogEntry | None
 ) -> JobHistory:
+    """Return the history with a newer decision, whose size its generation has."""
     if history.decisions and message.revision <= history.decisions[-1].revision:
         return history
     decision = Decision(
@@ -357,21 +358,21 @@ def _fold_decision(
     decided = replace(
         history, decisions=cluster.append_newest(history.decisions, decision, DECISIONS_KEPT)
     )
-    return replace(decided, stretches=_with_size(history.stretches, decision))
+    return replace(decided, generation_spans=_with_size(history.generation_spans, decision))
 
 
 def _with_size(
-    stretches: tuple[GenerationSpan, ...], decision: Decision
+    generation_spans: tuple[GenerationSpan, ...], decision: Decision
 ) -> tuple[GenerationSpan, ...]:
     """Add the decided tasks to a generation that resumed before its decision was read: facts and
     orders come in separate streams.
     """
-    if not stretches:
-        return stretches
-    last = stretches[-1]
+    if not generation_spans:
+        return generation_spans
+    last = generation_spans[-1]
     if last.gives is not None or last.generation != decision.generation:
-        return stretches
-    return (*stretches[:-1], replace(last, gives=decision.gives))
+        return generation_spans
+    return (*generation_spans[:-1], replace(last, gives=decision.gives))
 
 
 def _fold_abandoned(history: JobHistory, message: GenerationAbandoned, at_s: float) -> JobHistory:
@@ -405,7 +406,7 @@ def _fold_resumed(history: JobHistory, message: TrainingResumed, at_s: float) ->
     ended = _close_generation(history, at_s - pause_s - message.off_s)
     return replace(
         ended,
-        stretches=cluster.append_newest(ended.stretches, generation, STRETCHES_KEPT),
+        generation_spans=cluster.append_newest(ended.generation_spans, generation, STRETCHES_KEPT),
         applied=message.samples,
         paused_s=history.paused_s + pause_s,
         off_s=history.off_s + message.off_s,
@@ -427,7 +428,7 @@ def _close_generation(history: JobHistory, at_s: float) -> JobHistory:
     if last is None or last.ended_s is not None:
         return history
     ended = replace(last, ended_s=max(at_s, last.resumed_s))
-    return replace(history, stretches=(*history.stretches[:-1], ended))
+    return replace(history, generation_spans=(*history.generation_spans[:-1], ended))
 
 
 # ---------------------------------------------------------------- progress
@@ -449,7 +450,7 @@ def _fold_progress(history: JobHistory, message: ProgressReported, at_s: float) 
     return replace(
         history,
         reports=cluster.append_point(history.reports, report),
-        stretches=_add_report(history.stretches, report),
+        generation_spans=_add_report(history.generation_spans, report),
         applied=message.samples,
         used_core_s=history.used_core_s + (report.cpu or 0.0) * max(at_s - since_s, 0.0),
     )
@@ -474,12 +475,12 @@ def _report_of(message: ProgressReported, at_s: float) -> Report:
 
 
 def _add_report(
-    stretches: tuple[GenerationSpan, ...], report: Report
+    generation_spans: tuple[GenerationSpan, ...], report: Report
 ) -> tuple[GenerationSpan, ...]:
-    if not stretches or stretches[-1].generation != report.generation:
-        return stretches
-    current = stretches[-1]
-    return (*stretches[:-1], replace(current, first=current.first or report, last=report))
+    if not generation_spans or generation_spans[-1].generation != report.generation:
+        return generation_spans
+    current = generation_spans[-1]
+    return (*generation_spans[:-1], replace(current, first=current.first or report, last=report))
 
 
 def _fold_saved(history: JobHistory, message: CheckpointSaved, at_s: float) -> JobHistory:

@@ -307,8 +307,8 @@ def job_detail(before: JobHistory | None, after: JobHistory, now_s: float) -> De
     decisions_changed = known is None or known.decisions is not after.decisions
     if decisions_changed:
         detail = replace(detail, decisions=list(map(decision_row, after.decisions)))
-    if decisions_changed or known is None or known.stretches is not after.stretches:
-        stretches = list(map(_stretch_row, after.stretches))
+    if decisions_changed or known is None or known.generation_spans is not after.generation_spans:
+        stretches = list(map(_stretch_row, after.generation_spans))
         detail = replace(detail, stretches=stretches, outcomes=_outcomes(after))
     return detail
 

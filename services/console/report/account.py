@@ -115,16 +115,16 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 def account_job(board: Board, story: JobHistory) -> Account:
     """Account a job up to its end; up to the newest message while it is running."""
     to_s = ended_s(board, story)
-    first_s = story.stretches[0].resumed_s if story.stretches else None
+    first_s = story.generation_spans[0].resumed_s if story.generation_spans else None
     ours, everyone = cluster_shares(board.cluster, story.asked_s, to_s)
-    repeated = [_repeated_core_s(*pair) for pair in pairwise(story.stretches)]
+    repeated = [_repeated_core_s(*pair) for pair in pairwise(story.generation_spans)]
     return Account(
         from_s=story.asked_s,
         to_s=to_s,
         over=story.finished is not None,
         waited_s=None if first_s is None else max(first_s - story.asked_s, 0.0),
         paused_s=story.paused_s,
-        pauses=sum(stretch.pause_s is not None for stretch in story.stretches),
+        pauses=sum(stretch.pause_s is not None for stretch in story.generation_spans),
         off_s=story.off_s,
         parts=parts(board, story),
         used_core_s=story.used_core_s,
@@ -170,7 +170,7 @@ def parts(board: Board, story: JobHistory) -> Parts:
     end_s = ended_s(board, story)
     edges = {story.asked_s, end_s, max(board.at_s, end_s)}
     edges.update(point.at_s for point in story.held)
-    for stretch in story.stretches:
+    for stretch in story.generation_spans:
         edges.add(stretch.resumed_s)
         if stretch.ended_s is not None:
             edges.add(stretch.ended_s)
@@ -191,9 +191,9 @@ def _cores_by_part(story: JobHistory, held: float, at_s: float, end_s: float) ->
     """Divide the cores held at a time by purpose."""
     if at_s >= end_s and story.finished is not None:
         return {"ending": held}
-    if not story.stretches or at_s < story.stretches[0].resumed_s:
+    if not story.generation_spans or at_s < story.generation_spans[0].resumed_s:
         return {"starting": held}
-    for stretch in story.stretches:
+    for stretch in story.generation_spans:
         if stretch.resumed_s <= at_s and (stretch.ended_s is None or at_s < stretch.ended_s):
             own = min(held, _generation_cores(story, stretch, at_s, held))
             return {"training": own, "beside": held - own}

@@ -227,7 +227,7 @@ class Sheet:
         if whole:
             values = [value for value in values if value.is_integer()]
         self.drawn.append(drawing.grid(panel, values))
-        for stretch in self.story.stretches:
+        for stretch in self.story.generation_spans:
             self._draw_pause(panel, stretch)
         return panel
 
@@ -286,7 +286,7 @@ def _draw_tasks(sheet: Sheet, story: JobHistory) -> None:
     workers, ps = list[Point](), list[Point]()
     most = 0
     ended_s: float | None = None
-    for stretch in story.stretches:
+    for stretch in story.generation_spans:
         if stretch.gives:
             x = sheet.since(stretch.resumed_s)
             workers.append((x, float(stretch.gives.workers)))

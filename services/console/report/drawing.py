@@ -93,7 +93,8 @@ def about(width: float, apart: float) -> int:
 
 
 def label(value: float) -> str:
-    return f"{value:,.6g}".replace("-", MINUS) if abs(value) < 1e6 else f"{value / 1e6:,.6g} M"
+    text = f"{value:,.6g}" if abs(value) < 1e6 else f"{value / 1e6:,.6g} M"
+    return text.replace("-", MINUS)
 
 
 # ---------------------------------------------------------------- elements

@@ -212,7 +212,9 @@ def _pause_section(report: Contents) -> str:
         lead += f" The {lasting(account.off_s)} with the whole cluster off are not included."
     if account.pauses > charts.BARS_MOST:
         lead += f" The last {charts.BARS_MOST} are drawn."
-    return _section("Pauses by phase", lead, _drawings(partial(draw_pauses, story.stretches)))
+    return _section(
+        "Pauses by phase", lead, _drawings(partial(draw_pauses, story.generation_spans))
+    )
 
 
 def _save_cost(story: JobHistory) -> str:

@@ -91,7 +91,7 @@ def _causes(event: Entry, known: Known) -> tuple[Step, ...]:
 
 
 def _effects(event: Entry, known: Known) -> tuple[Step, ...]:
-    direct = _direct_effects(event, known)
+    direct = _effects_by_cause(event, known)
     steps: dict[Name, Step] = {}
     waiting = deque([(event, _is_decision(event))])
     while waiting:
@@ -107,7 +107,7 @@ def _effects(event: Entry, known: Known) -> tuple[Step, ...]:
     return _in_log_order(steps.values())
 
 
-def _direct_effects(event: Entry, known: Known) -> dict[Name, list[Step]]:
+def _effects_by_cause(event: Entry, known: Known) -> dict[Name, list[Step]]:
     """Return the direct effects of each message among the entries after the event."""
     effects: dict[Name, list[Step]] = defaultdict(list)
     for entry in known.entries:

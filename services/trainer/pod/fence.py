@@ -246,9 +246,10 @@ class Fence:
         """Store an entry on top of the known revision. Raise `Stale` if there is another one."""
         began, body = time.monotonic(), msgspec.json.encode(entry)
         try:
-            if not await self._is_stored(body) and (
-                await self._read_entry() is not UNREADABLE or not await self._is_stored(body)
-            ):
+            stored = await self._is_stored(body)
+            if not stored and await self._read_entry() is UNREADABLE:
+                stored = await self._is_stored(body)
+            if not stored:
                 raise Stale(f"{self._key}: another holder has written since")
         finally:
             self.waited_s = time.monotonic() - began

@@ -384,11 +384,11 @@ class ExitClassifier:
         ending = supervise.on_child_end(
             pod, generation, peer=failure.peer, explained=failure is not KILLED
         )
-        if ending == "prepares again" and not self.may_try_again(generation):
+        if ending == "prepares again" and not self.count_try(generation):
             return "is missed by its generation", failure
         return ending, failure
 
-    def may_try_again(self, generation: int) -> bool:
+    def count_try(self, generation: int) -> bool:
         """Count one more child, and return whether it may be started."""
         self.tries[generation] = self.tries.get(generation, 1) + 1
         return self.tries[generation] <= TRIES

@@ -322,7 +322,7 @@ def restore_earlier(checkpoint: Checkpoint, folder: str, ledger: Ledger) -> Ledg
         except (tf.errors.OpError, msgspec.DecodeError) as error:
             why = f"{path} cannot be restored: {failure_cause.storage_message(str(error))}"
             continue
-        return _fit_ledger(earlier, folder, ledger)
+        return _continued_ledger(earlier, folder, ledger)
     raise failure_cause.plain_failure(f"{CONTINUE_FROM}: {folder}: {why}")
 
 
@@ -342,7 +342,10 @@ def _digest(ledger: Ledger) -> int:
     return ledger.files.digest if ledger.files else 0
 
 
-def _fit_ledger(earlier: Ledger, folder: str, ledger: Ledger) -> Ledger:
+def _continued_ledger(earlier: Ledger, folder: str, ledger: Ledger) -> Ledger:
+    """Return the ledger of an earlier job with the epochs of this one. Raise a failure if it was
+    trained on other data.
+    """
     if (earlier.files is None) != (ledger.files is None) or _digest(earlier) != _digest(ledger):
         raise failure_cause.plain_failure(
             f"{CONTINUE_FROM}: {folder} was trained on other files than this program's"

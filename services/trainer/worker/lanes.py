@@ -129,6 +129,7 @@ class PortionSize:
             self.batches = wanted
 
     def _wanted_batches(self, size: int, read_ms: int) -> float:
+        """Return the size with which the call takes its share of the time, after this portion."""
         self._read_ms.pop(size, None)
         self._read_ms = dict([*self._read_ms.items(), (size, read_ms)][-2:])
         other, *more = self._read_ms.items()

@@ -91,6 +91,7 @@ class RemoteWorker:
         return [UpdateLoss(loss, int(examples)) for loss, examples in rows.tolist()]
 
     def explain(self, portion: Portion) -> None:
+        """Let the worker read a portion in Python. Raise the error of the program, with its line."""
         self._call(self._reading, self._pipeline.explain, tf.constant(portion.row(), tf.int64))
 
     def _call(self, stream: Any, function: Any, *arguments: tf.Tensor) -> Any:

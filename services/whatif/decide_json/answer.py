@@ -303,7 +303,7 @@ class DocumentState:
     # ------------------------------------------------------------ nodes
 
     def _move_pods(self, jobs: Mapping[str, Job]) -> set[str]:
-        """Keep the pods of the running decisions; return the nodes on which they changed."""
+        """Replace the pods of decisions that changed; return the nodes of both."""
         touched: set[str] = set()
         for key in self.running.keys() | jobs.keys():
             job = jobs.get(key)

@@ -241,7 +241,7 @@ def test_facts_read_before_their_orders_are_kept() -> None:
     story = board.jobs[JOB]
     assert [report.samples for report in story.reports] == [100, 200] and board.early == ()
     assert (story.view.phase, story.view.generation, story.view.samples) == ("Running", 1, 200)
-    assert story.stretches[0].gives == story.decisions[0].gives
+    assert story.generation_spans[0].gives == story.decisions[0].gives
 
 
 def test_messages_with_a_guessed_future_uid_are_not_part_of_that_jobs_history() -> None:

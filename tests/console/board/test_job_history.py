@@ -49,7 +49,7 @@ def handed_over() -> Log:
 
 
 def stretches(log: Log) -> tuple[GenerationSpan, ...]:
-    return log.board.jobs[JOB].stretches
+    return log.board.jobs[JOB].generation_spans
 
 
 def test_each_generation_has_its_times_size_and_reports() -> None:
@@ -121,7 +121,7 @@ def test_reports_of_a_superseded_generation_are_ignored() -> None:
     log = handed_over()
     board = log.say(progress(900, generation=1), resumed(1, samples=0))
 
-    assert board.jobs[JOB].reports[-1].samples == 600 and len(board.jobs[JOB].stretches) == 2
+    assert board.jobs[JOB].reports[-1].samples == 600 and len(board.jobs[JOB].generation_spans) == 2
 
 
 def test_a_late_or_repeated_revision_is_no_new_decision() -> None:

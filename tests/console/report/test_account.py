@@ -59,7 +59,7 @@ def test_time_with_the_cluster_off_is_neither_training_nor_pause() -> None:
 
     assert (found.pauses, found.paused_s, found.off_s) == (1, 8.0, 600.0)
     assert found.completion_s == 690 and found.trained_s == 690 - 10 - 8 - 600
-    assert of_digits(log.board).stretches[0].ended_s == 700 - 608
+    assert of_digits(log.board).generation_spans[0].ended_s == 700 - 608
 
 
 def test_the_parts_of_held_time_sum_to_the_total() -> None:
@@ -103,7 +103,7 @@ def test_redone_work_is_lost_examples_at_the_earlier_speed_and_cores() -> None:
     log = whole()
     story = of_digits(log.board)
     found = account_job(log.board, story)
-    second = story.stretches[1]
+    second = story.generation_spans[1]
     speed = (second.last.samples - second.first.samples) / (second.last.at_s - second.first.at_s)
 
     assert found.lost == 500
@@ -233,7 +233,7 @@ def test_no_epoch_is_counted_before_the_job_is_known() -> None:
 def test_a_growth_is_compared_with_measured_speeds() -> None:
     story = of_digits(whole().board)
     result = list(decision_results(story))[1]
-    first, second = story.stretches[:2]
+    first, second = story.generation_spans[:2]
     decided = next(r for r in reversed(story.reports) if r.at_s <= 41)
     before = (decided.samples - first.first.samples) / (decided.at_s - first.first.at_s)
     after = (second.last.samples - second.first.samples) / (second.last.at_s - second.first.at_s)

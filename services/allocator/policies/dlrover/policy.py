@@ -121,6 +121,7 @@ def _job_models(jobs: Sequence[JobSnapshot], options: PlanOptions) -> dict[str, 
     """Return the models by job; those that have none are fitted together."""
 
     def fit_lacking(lacking: Sequence[JobSnapshot]) -> list[DlroverModel]:
+        """Fit the models of the jobs that have none yet."""
         sized = [not _is_fixed(job, options) for job in lacking]
         return fit_with_sizes(lacking, sized)
 

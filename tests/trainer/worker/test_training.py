@@ -339,7 +339,9 @@ QUICK = {
 async def test_a_hanging_or_late_failing_program_fails_the_job_with_its_line(
     start: Start, where: str, why: str
 ) -> None:
-    async with start("hanging.py", settings=QUICK, epochs=1) as fleet:
+    # The worker finds a lock after more than 20 s; the chief, on a busy machine, after 30 s.
+    patience = {"stuck_patience": 4.0} if where == "gil" else {}
+    async with start("hanging.py", settings=QUICK | patience, epochs=1) as fleet:
         if where not in LATE:
             fleet.hang(where)
         await fleet.propose(1, ps=1, workers=1)

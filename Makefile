@@ -34,10 +34,10 @@ images: ## both images with docker, podman or buildah, named REGISTRY/weir:TAG (
 test: $(READY) browser ## the tests but those of test-long, on real parts, five at a time
 	$(BIN)/pytest -n 5
 
-test-fast: $(READY) ## the pure tests: no server, no process, no TensorFlow (below a minute)
+test-fast: $(READY) ## the pure tests: no server, no process, no TensorFlow (one to two minutes)
 	$(BIN)/pytest -n 2 --maxschedchunk 8 --pure
 
-test-long: $(READY) browser ## long end-to-end tests; the short form of every benchmark, of chaos, soak and fuzz (at most 30 minutes)
+test-long: $(READY) browser ## long end-to-end tests; the short form of every benchmark, of chaos, soak and fuzz (30 to 45 minutes)
 	$(BIN)/pytest -n 3 --maxschedchunk 1 -m long
 
 browser: ## Chromium for the page's tests, where we are root on Debian and none is there

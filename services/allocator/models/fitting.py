@@ -384,7 +384,9 @@ def _fit_lot(cases: Sequence[Known]) -> list[Fit]:
 
 
 def _robust_solution(stack: Stack) -> Solution:
-    """Fit all observations alike, then again with less weight for outliers."""
+    """Fit all observations with the same noise, then again with more noise for outliers
+    (iteratively reweighted least squares; errors are correlated, coefficients have a prior).
+    """
     there = stack.there
     alike = _alike_observations(stack)
     diagonal = np.eye(there.shape[1])

@@ -14,7 +14,20 @@ from rich.console import Console
 
 from services.allocator.job_views import JobView
 from services.console.text.cells import cores, gib, loss, percent, size, speed, time_left
-from services.console.top.job_tables import HEADINGS, columns, in_order, job_table, jobs_table, row
+from services.console.top.job_tables import (
+    ALL,
+    BARS,
+    HEADINGS,
+    MORE,
+    NARROW,
+    ORDER,
+    WIDEST,
+    columns,
+    in_order,
+    job_table,
+    jobs_table,
+    row,
+)
 from services.console.top.screen import shown_first
 from tests.console.top.drawn import shown
 from tests.console.top.scenery import Scenery, large, scenery
@@ -265,3 +278,8 @@ def test_a_name_wider_than_the_terminal_is_wrapped() -> None:
     drawn = lines([view(job="j" * 63)], 40)
 
     assert sum(line.count("j") for line in drawn) == 63 and all(len(line) <= 40 for line in drawn)
+
+
+def test_every_column_has_a_place_in_the_order() -> None:
+    assert {*NARROW, *MORE, *BARS, *ALL} == set(ORDER)
+    assert list(columns(WIDEST)) == list(ORDER)

@@ -193,8 +193,9 @@ class Division:
         return sizes
 
     def _cores_by_role(self) -> Floats:
-        """Return the cores of one task of each role: its floor, and its part of the job's cores
-        [jobs, roles].
+        """Return the cores of one task of each role [jobs, roles], rounded down: its floor, and its
+        part of the job's cores above the floors. These are weighted max-min fair among the jobs
+        that move (`progressive_filling`).
         """
         tasks = self._tasks
         mine = self._moves[tasks.job]

@@ -385,11 +385,12 @@ def with_present_config(steps: Array, now: Config) -> Array:
 
 def size_amounts(sizes: Array, bounds: Sequence[SizeBounds]) -> Array:
     """Return cores, GiB and devices of whole jobs [3, jobs, sizes]."""
-    each = []
+    by_job = []
     for one in bounds:
         roles = one.sizes
-        each.append((amounts(roles.chief), amounts(roles.ps), amounts(roles.worker)))
-    chief, ps, worker = np.array(each, dtype=float).reshape(-1, 3, 3).transpose(1, 2, 0)[..., None]
+        by_job.append((amounts(roles.chief), amounts(roles.ps), amounts(roles.worker)))
+    of_task = np.array(by_job, dtype=float).reshape(-1, 3, 3)  # [jobs, roles, amounts]
+    chief, ps, worker = of_task.transpose(1, 2, 0)[..., None]  # each [amounts, jobs, 1]
     return np.asarray(chief + sizes[..., 0] * ps + sizes[..., 1] * worker)
 
 

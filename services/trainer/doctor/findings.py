@@ -298,7 +298,9 @@ def _update_findings(here: Observations, update_s: float) -> Iterator[Finding]:
     if read_s > max(SLOW_READ_S, update_s):
         what = f"a batch is read in {read_s * 1000:.0f} ms, longer than its update takes"
         yield advice_finding(
-            what, "load data once, outside of dataset(), which is called for every batch"
+            what,
+            "load data once, outside of dataset(), which is called again and again, and let "
+            "tf.data read in parallel (num_parallel_calls)",
         )
 
 

@@ -426,8 +426,8 @@ def _grid_residuals(fits: Sequence[Fit], grid: Grid, cores: Array) -> Array:
 
 
 def _padded_observations(fits: Sequence[Fit]) -> tuple[Array, Array]:
-    """Return the weight of each observation [jobs, 1, observations], and logarithms of where it was;
-    a missing one pulls not.
+    """Return the weight of each observation [jobs, 1, observations], and the logarithms of its
+    sizes. A missing observation has the weight 0.
     """
     most = 1
     for fitted in fits:

@@ -162,7 +162,7 @@ def awaited_step(known: StartProgress) -> str:
 
 
 DECISIONS_KEPT = 128
-STRETCHES_KEPT = 256
+GENERATION_SPANS_KEPT = 256
 MARKS_KEPT = 128
 
 
@@ -406,7 +406,9 @@ def _fold_resumed(history: JobHistory, message: TrainingResumed, at_s: float) ->
     ended = _close_generation(history, at_s - pause_s - message.off_s)
     return replace(
         ended,
-        generation_spans=cluster.append_newest(ended.generation_spans, generation, STRETCHES_KEPT),
+        generation_spans=cluster.append_newest(
+            ended.generation_spans, generation, GENERATION_SPANS_KEPT
+        ),
         applied=message.samples,
         paused_s=history.paused_s + pause_s,
         off_s=history.off_s + message.off_s,

@@ -146,10 +146,11 @@ def version_two(mount: Path, name: str, period_us: int) -> CgroupManager:
     """Return a manager below the root, which may hold both processes and groups; or beside the
     group of this process, because no other group may.
     """
-    base = mount
-    if not os.access(mount, os.W_OK):
-        own = under_own(mount, "", name).parent
-        base = own.parent
+    if os.access(mount, os.W_OK):
+        base = mount
+    else:
+        own_group_folder = under_own(mount, "", name).parent
+        base = own_group_folder.parent
     (base / "cgroup.subtree_control").write_text("+cpu +memory")
     return usable(CgroupsV2(base / name, period_us))
 

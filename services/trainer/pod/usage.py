@@ -56,21 +56,9 @@ class ThreadTimes(msgspec.Struct, frozen=True):
 NO_TIME = ThreadTimes(0.0, 0.0)
 
 
-class UsageSample(msgspec.Struct, frozen=True):
-    """The usage of a pod between two samples.
-
-    `cpu`: mean cores. `waited`: mean number of threads that were ready without a core. `busy`: the
-    share of time in which its busiest thread ran or was ready.
-    """
-
-    cpu: float
-    waited: float
-    busy: float
-
-
 class ProcessMemory(NamedTuple):
-    """The memory of a process. `proportional_gib`: its share of it, where a page that n processes use
-    counts as 1/n; `own_gib`: the pages that no other process uses.
+    """The memory of a process. `proportional_gib`: a page that n processes use counts as 1/n;
+    `own_gib`: the pages that no other process uses.
     """
 
     proportional_gib: float
@@ -81,6 +69,19 @@ Memory = Mapping[int, ProcessMemory]
 """Of each process, by its number. The kernel walks through all pages of a process to find it, which
 takes more than 10 ms of CPU for one with TensorFlow: do so once a sample.
 """
+
+
+class UsageSample(msgspec.Struct, frozen=True):
+    """The usage of a pod between two samples, and the memory of its processes now.
+
+    `cpu`: mean cores. `waited`: mean number of threads that were ready without a core. `busy`: the
+    share of time in which its busiest thread ran or was ready.
+    """
+
+    cpu: float
+    waited: float
+    busy: float
+    memory: Memory
 
 
 class UsageMeter:
@@ -104,6 +105,7 @@ class UsageMeter:
             cpu=max(now_s - used_s, 0.0) / elapsed_s,
             waited=waited_s / elapsed_s,
             busy=min(1.0, busiest_s / elapsed_s),
+            memory=memory_by_process(here),
         )
 
 
@@ -249,15 +251,14 @@ class UsageReporter:
         while True:
             await asyncio.sleep(self.settings.usage_s)
             look = await asyncio.to_thread(use.sample, self.settings.usage_s)
-            memory = await asyncio.to_thread(lambda: memory_by_process(pod_processes()))
             limit_gib = await asyncio.to_thread(memory_limit_gib, self.settings.memory_gib)
             sample = TaskUsage(
                 task=name,
                 cpu=round(look.cpu, 3),
                 waited=round(look.waited, 3),
                 busy=round(look.busy, 3),
-                memory_gib=round(used_gib(memory), 3),
-                spare_gib=spare_gib(limit_gib, memory, self.running_pid()),
+                memory_gib=round(used_gib(look.memory), 3),
+                spare_gib=spare_gib(limit_gib, look.memory, self.running_pid()),
             )
             if self.bus.client.is_connected:  # an old sample is useless later
                 await self.bus.client.publish(self.subject, msgspec.json.encode(sample))

@@ -91,7 +91,8 @@ def connect_cluster(cluster: dict[str, list[str]]) -> Any:
 
 def pause_between(last_s: float, first_s: float, off_s: float = 0.0) -> float | None:
     """Return the seconds from the last update of the previous generation to the first of this one,
-    by the workers' clocks (0: no such update). The time for which the whole cluster was off is left out.
+    by the workers' clocks (0: no such update). The time for which the whole cluster was off is left
+    out.
 
     Return None if nothing ran before, or nothing was applied: all was done, or a lane broke first.
     """
@@ -101,8 +102,8 @@ def pause_between(last_s: float, first_s: float, off_s: float = 0.0) -> float | 
 def last_applied_s(restored_s: float, restored_step: int, order: Begin) -> float:
     """Return when the last update was applied before this generation; 0: there was none.
 
-    That is the update in the checkpoint, by its worker's clock. If later ones were reported and lost, it
-    is the last of those, by its chief's clock.
+    That is the update in the checkpoint, by its worker's clock. If later ones were reported and
+    lost, it is the last of those, by its chief's clock.
     """
     return max(restored_s, order.applied_s) if order.applied_step > restored_step else restored_s
 
@@ -174,7 +175,7 @@ class Chief:
             self.ledger = self.source.new_ledger(self.assignment.request.epochs)
 
     def _trace(self) -> None:
-        """Trace the step of every worker, and make what calls and saves it."""
+        """Trace the step of every worker, and make the lanes and the checkpoint saver."""
         reading = program_data.first_call(self.program)
         with self.watchdog.limit(
             f"{reading}, or a step through the model and loss(), while it is traced,"

@@ -41,8 +41,9 @@ from shared.messages import Shuffle
 from shared.text import format_count, format_some_names
 
 READ_COUNTS, CLEARLY_LONGER, LONG_S = (32, 512, 8192), 4, 0.5
-"""Examples that are read to find out how long each takes: more if that takes neither so many times
-as long as one nor so long, because the call itself and other processes hide it then.
+"""Numbers of examples that are read to find out how long each takes. A number is large enough if
+reading it takes CLEARLY_LONGER times as long as reading one, or LONG_S. Otherwise the time of the
+call itself, and other processes, hide the time of the examples.
 """
 RANGE_BYTES, TENSOR_BYTES = 8 << 20, 256
 """Memory for the examples of one range while it is read, and for a tensor besides its values."""

@@ -61,14 +61,12 @@ much as an update.
 """
 SPANS_NAMED = 4
 QUICK_MS, SLOW_MS = 100, 5_000
-"""The examples of a portion are to take at least so long to read, and at most so long."""
+"""Bounds of the time in which the examples of a portion are to be read."""
 CALL_SHARE = 0.1
-"""The rest of a portion's time, which it takes for any number of examples, is to be at most about
-this share of it.
-"""
+"""The share of a portion's time that its call may take, besides its examples."""
 FASTEST_GROWTH, WORST_MS = 16, 20_000
-"""A portion has at most so many times the batches of the one before, and fewer if reading it might
-take so long. But it may always have twice as many.
+"""A portion has at most FASTEST_GROWTH times as many batches as the one before. It has fewer if
+reading it might take longer than WORST_MS. It may always have twice as many.
 """
 PORTIONS_AHEAD = 2
 """A worker of numbered examples has so many portions: while it reads one, the next waits there."""
@@ -104,7 +102,7 @@ class Worker(Protocol):
 
 
 class PortionSize:
-    """How many batches a worker reads at a time.
+    """The number of batches that a worker reads at a time.
 
     Each portion costs a call of Python besides its examples: read_ms = call_ms + batch_ms x batches.
     Both are estimated from the last two sizes. The first portion is one batch, so that training
@@ -122,6 +120,8 @@ class PortionSize:
         if asked != self.batches:
             return
         read_ms = max(read_ms, 1)
+        self._read_ms.pop(size, None)
+        self._read_ms = dict([*self._read_ms.items(), (size, read_ms)][-2:])
         wanted = self._wanted_batches(size, read_ms)
         growth = min(max(WORST_MS / read_ms, 2), FASTEST_GROWTH)
         wanted = int(max(min(wanted, growth * size, PORTION_EXAMPLES), 1))
@@ -130,12 +130,9 @@ class PortionSize:
 
     def _wanted_batches(self, size: int, read_ms: int) -> float:
         """Return the size with which the call takes its share of the time, after this portion."""
-        self._read_ms.pop(size, None)
-        self._read_ms = dict([*self._read_ms.items(), (size, read_ms)][-2:])
-        other, *more = self._read_ms.items()
-        if not more:
+        if len(self._read_ms) == 1:
             return 2.0 * size
-        other_size, other_ms = other
+        other_size, other_ms = next(iter(self._read_ms.items()))
         batch_ms = max((read_ms - other_ms) / (size - other_size), 0.0)
         mean_ms = read_ms / size
         if batch_ms > mean_ms and other_size > size:  # reading was slower at that time

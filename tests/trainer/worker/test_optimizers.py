@@ -179,7 +179,7 @@ def test_small_gradients_are_sent_together_and_stay_the_same() -> None:
     variables[-1] = tf.Variable(tf.zeros([5], tf.float64))
 
     @tf.function(autograph=False)
-    def packed() -> list[Any]:
+    def pack() -> list[Any]:
         gradients: list[Any] = [
             tf.reshape(tf.range(float(variable.shape.num_elements())), variable.shape)
             for variable in variables[:-1]
@@ -187,8 +187,8 @@ def test_small_gradients_are_sent_together_and_stay_the_same() -> None:
         gradients[4] = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([3]), tf.constant([4, 2]))
         return optimizers.pack_gradients([*gradients, tf.ones([5], tf.float64)], variables)
 
-    operations = packed.get_concrete_function().graph.get_operations()
-    found = packed()
+    operations = pack.get_concrete_function().graph.get_operations()
+    found = pack()
 
     assert [len(each.inputs) - 1 for each in operations if each.type == "ConcatV2"] == [3]
     for place, shape in enumerate(shapes[:4]):

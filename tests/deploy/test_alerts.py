@@ -15,7 +15,7 @@ import yaml
 
 from services.__main__ import COMMANDS
 from shared.runtime.metrics import Family
-from tests.deploy import alert_stories, prometheus_operator, promql
+from tests.deploy import alert_stories, custom_resources, promql
 from tests.deploy.rendered import DEPLOY
 from tests.shared.metric_families import families, values
 
@@ -98,10 +98,10 @@ def test_labels_in_an_alert_text_are_in_the_result_of_its_query() -> None:
 )
 def test_a_misspelt_field_of_a_rule_is_an_error(change: dict[str, Any]) -> None:
     body = yaml.safe_load(FILE.read_text())
-    prometheus_operator.validate(body)
+    custom_resources.validate(body)
     body["spec"]["groups"][0]["rules"][0] |= change
-    with pytest.raises(prometheus_operator.Wrong):
-        prometheus_operator.validate(body)
+    with pytest.raises(custom_resources.SchemaError):
+        custom_resources.validate(body)
 
 
 HEAT = Family(

@@ -21,7 +21,7 @@ from services.setup.service import Settings as SetupSettings
 from shared.kube.labels import job_labels
 from shared.runtime import config
 from shared.runtime.config import Common
-from tests.deploy import cert_manager, prometheus_operator
+from tests.deploy import custom_resources
 from tests.deploy.rendered import (
     DEPLOY,
     RENDERINGS,
@@ -81,10 +81,8 @@ def test_every_object_is_valid(name: str) -> None:
         kubernetes_validate.utils.major_minor(v) for v in kubernetes_validate.utils.all_versions()
     }
     for body in rendered(name):
-        if body["apiVersion"].startswith("cert-manager.io/"):
-            cert_manager.validate(body)
-        elif body["apiVersion"].startswith("monitoring.coreos.com/"):
-            prometheus_operator.validate(body)
+        if body["kind"] in custom_resources.SCHEMAS:
+            custom_resources.validate(body)
         else:
             assert kubernetes_validate.validate(body, CURRENT, strict=True) == CURRENT
 

@@ -16,7 +16,7 @@ from shared.runtime.config import Common, load_settings
 from shared.runtime.http_server import format_metrics
 from shared.runtime.metrics import Health, Histogram, Measure
 from shared.runtime.process import free_port
-from tests.deploy import prometheus_operator
+from tests.deploy import custom_resources
 from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, of, templates
 from tests.shared.metric_families import at_first, families
 from tests.shared.metric_lint import problems
@@ -122,7 +122,7 @@ def test_the_network_policy_for_scraping_opens_the_monitoring_port_of_nats(name:
 def test_a_misspelt_field_of_a_service_monitor_is_an_error(change: dict[str, Any]) -> None:
     body = named(SCRAPED[0], "ServiceMonitor", "weir")
     with pytest.raises(jsonschema.ValidationError):
-        prometheus_operator.validate({**body, "spec": {**body["spec"], **change}})
+        custom_resources.validate({**body, "spec": {**body["spec"], **change}})
 
 
 def test_every_metric_in_the_documentation_is_exported() -> None:

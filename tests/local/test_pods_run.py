@@ -12,11 +12,14 @@ import aiohttp
 import pytest
 from msgspec.structs import replace
 
+from services.local.controllers import new_system_object
 from services.local.kubelet import processes
 from services.local.kubelet.pod_worker import PodWorker
-from services.local.objects.kinds import NODE
+from services.local.objects.admission import new_pod
+from services.local.objects.bodies import node_of
+from services.local.objects.kinds import NODE, POD
 from services.local.service import local_cluster
-from tests.local.builders import FOREVER, container, pinned_pod, pod, python
+from tests.local.builders import FOREVER, container, node, pinned_pod, pod, python
 from tests.local.conftest import NODES, QUICK
 
 BURN = "while True: pass"
@@ -531,4 +534,31 @@ async def test_a_cluster_that_stops_first_marks_its_nodes_not_ready(tmp_path):
     cluster.write_node_status()
     assert {conditions(node)["Ready"] for node in cluster.store.bodies(NODE)} == {"False"}, (
         "no heartbeat revives it"
+    )
+
+
+MANY_NODES, MANY_PODS = 200, 1000
+
+
+async def test_a_thousand_pods_are_scheduled_on_simulated_nodes_and_not_run(cluster, kube):
+    store = cluster.store
+    for number in range(MANY_NODES):
+        body = node(f"sim-{number}")
+        store.create(
+            NODE,
+            {**body, **new_system_object(store, NODE, f"sim-{number}"), "status": body["status"]},
+        )
+    start = time.monotonic()
+    for number in range(MANY_PODS):
+        wish = pod("", container(cpu="100m"), affinity=pinned_pod(f"sim-{number % MANY_NODES}"))
+        store.create(
+            POD, new_pod(new_system_object(store, POD, f"p{number}", "default", spec=wish["spec"]))
+        )
+    while not all(node_of(body) for body in store.bodies(POD)):
+        await asyncio.sleep(0.05)
+        assert time.monotonic() - start < 120
+    async with await kube.v1.list_namespaced_pod_without_preload_content("default") as listed:
+        assert len((await listed.json())["items"]) == MANY_PODS
+    assert not cluster.kubelet.workers and all(
+        b["status"]["phase"] == "Pending" for b in store.bodies(POD)
     )

@@ -1,14 +1,13 @@
 """The cluster in numbers.
 
-What a node can still hold.
-"""
+What a node can still hold."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
 from services.monitor.capacity import ClusterPicture, capacity_measures, is_unchanged, node_capacity
-from services.monitor.facts import Amount
+from services.monitor.facts import Amount, read_amount
 from shared.messages import CapacityChanged, OwnPod, Resources
 from shared.runtime.http_server import format_metrics
 from tests.allocator.builders import node
@@ -204,3 +203,8 @@ def test_a_node_deleted_between_two_lists_is_published_once():
     assert [(t.node, t.gone) for t in told] == [("n2", True)]
     again = ClusterPicture([said[0], *told])
     assert again.take_changes(again.replace_nodes([node_fact(node_object("n1"))], "8"), 0.0) == []
+
+
+def test_amounts_are_rounded_up_and_absent_ones_are_zero():
+    assert read_amount({"cpu": "100u", "memory": "1.5", "nvidia.com/gpu": "2"}) == Amount(1, 2, 2)
+    assert read_amount(None) == read_amount({"ephemeral-storage": "1Gi"}) == Amount()

@@ -163,17 +163,12 @@ def add_early_fact(waiting: tuple[E, ...], new: E, fact_of: Callable[[E], Any]) 
 
 def shorten_texts(fact: F) -> F:
     """Return the fact without the middle of its long texts."""
-    texts = {name: getattr(fact, name) for name in fact.__struct_fields__}
-    long = {
-        name: text
-        for name, text in texts.items()
-        if isinstance(text, str) and len(text) > LONGEST_TEXT
-    }
-    return (
-        replace(fact, **{name: cut_middle(text, LONGEST_TEXT) for name, text in long.items()})
-        if long
-        else fact
-    )
+    shortened = {}
+    for name in fact.__struct_fields__:
+        text = getattr(fact, name)
+        if isinstance(text, str) and len(text) > LONGEST_TEXT:
+            shortened[name] = cut_middle(text, LONGEST_TEXT)
+    return replace(fact, **shortened) if shortened else fact
 
 
 def struct_type(kind: Any) -> type[msgspec.Struct] | None:

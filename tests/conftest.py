@@ -1,4 +1,4 @@
-"""What every test may ask for: a real nats-server, and a bus on it."""
+"""Fixtures and options of all tests: a real nats-server and a bus on it, and `--pure`."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ from tests import process_guard, pure
 from tests.programs import program_path
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")  # how fast examples are made is the machine's affair, not the test's
+settings.load_profile("busy")  # the time to create examples depends on the machine, not on the test
 
-failures.RAISE_ALL = True  # a policy that fails fails the test
-os.environ["WEIR_ALLOCATOR_STRICT"] = "true"  # in the services that tests start, too
+failures.RAISE_ALL = True  # a policy that raises makes the test fail
+os.environ["WEIR_ALLOCATOR_STRICT"] = "true"  # also in the services that tests start
 
 WITHIN_S, LOOK_S = 60.0, 0.005
-"""Of whatever a test waits for: a machine that is busy, and now and then stands still for seconds,
-is not at fault.
-"""
+"""Timeout and polling interval in s. The timeout is long: a busy machine may stop for seconds."""
 LONGEST = (
     "tests/versions/test_upgrade.py",
     "tests/flow/",
@@ -48,7 +46,7 @@ LONGEST = (
     "tests/local/",
 )
 MODULE_FIXTURE = re.compile(r"fixture\(scope=.module")
-"""One process runs all tests of a module that has one: each process would make its own."""
+"""All tests of a module with such a fixture run in one process, which creates it only once."""
 
 GUARD = pytest.StashKey[subprocess.Popen[bytes]]()
 
@@ -75,7 +73,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep pure tests with `--pure`. Start the longest first where tests run side by side."""
+    """With `--pure`, keep pure tests only. In workers of pytest-xdist, start the longest first."""
     if config.getoption("pure"):
         waiting = [item for item in items if _awaits(item)]
         items[:] = [item for item in items if not _awaits(item)]
@@ -88,10 +86,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
 
 
-@pytest.hookimpl(optionalhook=True)  # `-p no:xdist` knows no such hook
+@pytest.hookimpl(optionalhook=True)  # this hook does not exist with `-p no:xdist`
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    """Give each process one test at a time, and modules with a `MODULE_FIXTURE` as a whole. Pure
-    tests are so short that they are given in larger parts.
+    """Distribute single tests to the processes, and modules with a `MODULE_FIXTURE` as a whole.
+
+    Pure tests are very short, so pytest-xdist distributes them in larger parts.
     """
     if config.getoption("pure"):
         return None
@@ -114,7 +113,7 @@ class _ByFixture(LoadScopeScheduling):
 
 
 def _awaits(item: pytest.Item) -> bool:
-    """Return whether a test, or a fixture that it uses, is a coroutine."""
+    """Return whether a test, or a fixture that it uses, is a coroutine or an async generator."""
     assert isinstance(item, pytest.Function)
     definitions = item._fixtureinfo.name2fixturedefs.values()
     functions = [item.function, *(each.func for found in definitions for each in found)]
@@ -124,9 +123,7 @@ def _awaits(item: pytest.Item) -> bool:
 
 
 class NatsServer:
-    """A nats-server in a folder of its own; killed and started again, it is the same server at the
-    same address.
-    """
+    """A nats-server with its own folder. It can be killed and restarted at the same address."""
 
     def __init__(self, folder: Path, *more: str) -> None:
         self.folder, self._port, self._more = folder, free_port(), more
@@ -166,7 +163,10 @@ class NatsServer:
 
     @contextmanager
     def hung(self) -> Iterator[None]:
-        """It keeps its connections and answers nothing. It may be killed meanwhile."""
+        """Stop the server with SIGSTOP: connections stay open, without answers.
+
+        It may be killed before it continues.
+        """
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         _until_stopped(self._process.pid)
@@ -192,9 +192,7 @@ class NatsServer:
 
 
 def _until_stopped(pid: int) -> None:
-    """Wait until every thread has stopped: on a busy machine one may run on for a moment after the
-    signal.
-    """
+    """Wait until every thread has stopped. On a busy machine, this may take a moment."""
     threads = Path(f"/proc/{pid}/task")
     for _ in range(int(WITHIN_S / LOOK_S)):
         states = [
@@ -207,7 +205,7 @@ def _until_stopped(pid: int) -> None:
 
 
 async def connected(url: str, name: str) -> Bus:
-    """A bus on a server that may still be starting JetStream; its streams and buckets are there."""
+    """Return a bus with its streams and buckets. Retry while the server starts JetStream."""
     async with asyncio.timeout(WITHIN_S):
         while True:
             try:
@@ -220,7 +218,7 @@ async def connected(url: str, name: str) -> Bus:
 
 @pytest.fixture
 def failures_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a test that provokes failures of policies: they are set aside, as in the service."""
+    """Set failures of policies aside, as the service does. For tests that provoke such failures."""
     monkeypatch.setattr(failures, "RAISE_ALL", False)
 
 
@@ -239,15 +237,16 @@ async def nats_url(nats_server: NatsServer) -> str:
 
 @pytest.fixture
 def brief_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that was killed is missed after 2.5 heartbeats, whatever they take: here 1 s instead
-    of 5.
+    """Shorten the heartbeat, so that a killed server is noticed after 1 s instead of 5 s.
+
+    A consumer reports a lost server after 2.5 heartbeats.
     """
     monkeypatch.setattr(consumer, "HEARTBEAT_S", 0.4)
 
 
 @pytest.fixture
 async def bus(nats_url: str) -> AsyncIterator[Bus]:
-    """A connection that made the streams."""
+    """Yield a connection to a server on which the streams exist."""
     made = await connected(nats_url, "test")
     yield made
     await made.close()
@@ -255,5 +254,5 @@ async def bus(nats_url: str) -> AsyncIterator[Bus]:
 
 @pytest.fixture
 async def person(bus: Bus) -> Bus:
-    """The same, from which a test speaks as a person does."""
+    """Return the same connection. Tests publish with it what a user would publish."""
     return bus

@@ -1,10 +1,10 @@
-"""Change one line of pure code at a time, and see if a pure test fails: `make mutations SEED=1
-N=30`.
+"""Change one line of pure code at a time, and check that a pure test fails.
 
-A mutation swaps a comparison, `and` and `or`, or plus and minus; adds one to a number; or drops a
-`not`. The seed chooses which ones, evenly over all places in the pure modules of the allocator, the
-launcher and `shared`. All happens in a temporary copy of the checkout. The pure tests of the
-module's own folder run first, then all of `make test-fast`. The last line is a JSON object.
+`make mutations SEED=1 N=30`. A mutation swaps a comparison, `and` and `or`, or plus and minus; adds
+one to a number; or drops a `not`. The seed selects the mutations, evenly from all places in the
+pure modules of the allocator, the launcher and `shared`. The mutations are made in a temporary copy
+of the checkout. The pure tests in the folder of the module run first, then all of `make test-fast`.
+The last line is a JSON object.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ SWAPPED = {
     ast.Add: ("+", "-"),
     ast.Sub: ("-", "+"),
 }
-LIMIT_S = 600.0  # a mutation that runs longer loops, and counts as found
-BROKEN_RUN = (2, 3, 4)  # exit codes of pytest where it could not run the tests
+LIMIT_S = 600.0  # a mutation that runs longer is taken for an endless loop, and counts as killed
+BROKEN_RUN = (2, 3, 4)  # exit codes of pytest that mean that it could not run the tests
 
 
 class Mutation(NamedTuple):
-    """The bytes `start` to `end` of a module become `text`."""
+    """Replace the bytes from `start` to `end` of a module by `text`."""
 
     module: str
     line: int
@@ -58,13 +58,13 @@ class Mutation(NamedTuple):
 
 
 def pure_modules() -> list[Path]:
-    """Return the modules whose code decides and does not act, by their imports."""
+    """Return the modules that import nothing that acts, so that their code only decides."""
     found = [path for folder in MUTATED for path in sorted((ROOT / folder).rglob("*.py"))]
     return [path for path in found if not pure.imported_libraries(path) & ACTING]
 
 
 class Source:
-    """The text of a module, with the places of its syntax tree as byte offsets."""
+    """The text of a module, with the positions of its syntax tree as byte offsets."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path.relative_to(ROOT))
@@ -107,7 +107,7 @@ class Source:
 
 
 def copied_checkout(folder: Path) -> Path:
-    """Copy what git knows of the checkout, with the files that are new."""
+    """Copy tracked files, and untracked files that git does not ignore; return the folder."""
     words = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in names.splitlines():
@@ -118,7 +118,7 @@ def copied_checkout(folder: Path) -> Path:
 
 
 def apply_mutation(copy: Path, change: Mutation) -> bytes:
-    """Write the mutated module and return its text before."""
+    """Write the mutated module and return its previous text."""
     path = copy / change.module
     before = path.read_bytes()
     path.write_bytes(before[: change.start] + change.text.encode() + before[change.end :])
@@ -127,13 +127,16 @@ def apply_mutation(copy: Path, change: Mutation) -> bytes:
 
 
 def forget_compiled(path: Path) -> None:
-    """Remove a module's compiled form: Python would take it for the new text's within a second."""
+    """Remove the compiled files of a module.
+
+    Python compares times in whole seconds, so it could use them for the new text.
+    """
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         compiled.unlink()
 
 
 def failed_tests(copy: Path, *words: str) -> list[str] | None:
-    """Return the pure tests that fail, at most the first few; None if all pass."""
+    """Return the first pure tests that fail; None if all pass."""
     command = [sys.executable, "-m", "pytest", "--pure", "-x", "-rfE", "--tb=no", *words]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     try:
@@ -150,7 +153,7 @@ def failed_tests(copy: Path, *words: str) -> list[str] | None:
 
 
 def own_folder(copy: Path, module: str) -> Path:
-    """Return the nearest folder of tests that mirrors a module's."""
+    """Return the nearest folder of tests that mirrors the folder of a module."""
     folder = copy / "tests" / Path(module.removeprefix("services/")).parent
     while not folder.is_dir():
         folder = folder.parent

@@ -1,15 +1,14 @@
-"""Every process that a test run starts ends with the run, also after `kill -9`; and it hears
-SIGINT.
+"""End every process that a test run starts when the run ends, also after `kill -9`; reset SIGINT.
 
-The run puts a mark into its own environment, which each process below it inherits, whoever starts
-it. A shell at the far end of a pipe (the one that `services/local` uses for its pods) waits until
-the pipe closes, which the kernel does when the run ends for whatever reason; it then kills every
-process that carries the mark. A run inside a run (a worker of pytest-xdist, a test that starts
-pytest) extends the mark, so the outer run ends the inner one, too.
+The run sets a mark in its environment, which all its child processes inherit. A shell at the other
+end of a pipe (the same one that `services/local` uses for its pods) waits until the pipe closes.
+The kernel closes the pipe when the run ends for any reason. The shell then kills every process that
+has the mark. A run inside a run (a worker of pytest-xdist, a test that starts pytest) extends the
+mark, so the outer run also ends the inner one.
 
-Who gives a process an environment of its own adds `run_mark()`. Two kinds of processes have no mark
-and end otherwise: pods of `services/local`, whose own shell ends them, and Chromium, which ends
-when its pipe to the run closes.
+Code that starts a process with a new environment adds `run_mark()`. Two kinds of processes have no
+mark: pods of `services/local`, which their own shell ends, and Chromium, which exits when its pipe
+to the run closes.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from types import FrameType
 from services.local.kubelet.processes import SCRIPT
 
 MARK = "TEST_RUN"
-"""Not `WEIR_...`: services refuse settings that they do not know."""
+"""The name does not begin with `WEIR_`, because services refuse unknown settings."""
 
 
 def start_guard() -> subprocess.Popen[bytes]:
-    """Mark this run, and start the shell that ends what carries the mark."""
+    """Set the mark of this run, and start the shell that ends the processes with this mark."""
     os.environ[MARK] = f"{os.environ.get(MARK, '')}{secrets.token_hex(8)}/"
     quiet, bare = subprocess.DEVNULL, {"PATH": os.environ.get("PATH", os.defpath)}
     return subprocess.Popen(
@@ -42,25 +41,24 @@ def start_guard() -> subprocess.Popen[bytes]:
 
 
 def run_mark() -> dict[str, str]:
-    """The mark of this run, for an environment that does not begin with this process's own."""
+    """Return the mark of this run, for an environment that does not inherit from this process."""
     return {MARK: os.environ[MARK]}
 
 
 def end_guard(guard: subprocess.Popen[bytes]) -> None:
-    """End the run's processes that are left, and wait until that is done."""
+    """End the remaining processes of the run, and wait until they have ended."""
     guard.communicate()
 
 
 def restore_sigint() -> None:
-    """Let what the run starts hear SIGINT, as at a terminal, also where the shell that started the
-    run ignores it.
+    """Make child processes receive SIGINT, also if the shell that started the run ignores it.
 
-    A process inherits an ignored signal, but not a handler. The run itself goes on ignoring it, as
-    its shell wishes.
+    A child process inherits an ignored signal, but not a handler. The run itself still ignores
+    SIGINT.
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, _ignore)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Do nothing."""
+    """Ignore the signal."""

@@ -1,4 +1,4 @@
-"""The programs of constraints.txt that tests run: nats-server and kubectl."""
+"""Paths of the programs in constraints.txt that tests run: nats-server and kubectl."""
 
 from __future__ import annotations
 

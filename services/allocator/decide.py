@@ -41,11 +41,10 @@ from services.allocator.steps import (
     resize,
     slow_task_migration,
 )
-from services.allocator.steps.finish import finish
+from services.allocator.steps.finish import finish, suspend
 from services.allocator.steps.preemption import give_way
 from services.allocator.steps.reservations import ReservationPlan
 from services.allocator.steps.resize_conditions import PendingChange
-from services.allocator.steps.user_changes import fit_into_bounds, suspend
 from services.allocator.steps.verdict import Situation, Verdict
 from shared.messages import AllocationDecided, JobFinished
 
@@ -173,7 +172,7 @@ def _end_or_suspend(situation: Situation) -> Verdict | None:
 
 
 def _wait_or_fit_bounds(situation: Situation) -> Verdict | None:
-    return resize.await_pending_decision(situation.job) or fit_into_bounds(situation)
+    return resize.await_pending_decision(situation.job) or resize.fit_into_bounds(situation)
 
 
 def _raise_memory_or_migrate(situation: Situation) -> Verdict | None:

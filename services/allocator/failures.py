@@ -89,8 +89,8 @@ def describe_computation(policy: str) -> str:
 def untried_reason(policy: str) -> str:
     """Return the reason of a job that was not tried in this pass."""
     return (
-        f"set aside for now: {describe_computation(policy)} fails for other jobs, "
-        "and was not tried for this one yet"
+        f"set aside for now: {describe_computation(policy)} failed for other jobs "
+        "and has not run for this one yet"
     )
 
 
@@ -110,7 +110,7 @@ def _describe_error(error: Exception) -> str:
     try:
         message = str(error)
     except Exception as worse:  # whatever the exception's own `__str__` raises
-        message = f"its text raises {type(worse).__name__}"
+        message = f"its message cannot be shown: {type(worse).__name__}"
     if message:
         text = f"{text}: {message}"
     if len(text) > LONGEST_ERROR:

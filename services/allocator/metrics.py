@@ -42,8 +42,8 @@ REACTION = Family(
     name="weir_allocator_reaction_seconds",
     kind="histogram",
     help=(
-        "From the time at which a fact was stored to that of its decision; "
-        "decisions that wait for a timer are left out."
+        "Time from the storage of a fact to the decision on it, "
+        "without decisions that wait for a timer."
     ),
     bounds=(*TIMES, 30),
 )
@@ -71,10 +71,7 @@ JOBS = Family(
 UNANSWERED = Family(
     name="weir_allocator_decisions_unanswered",
     kind="gauge",
-    help=(
-        "Jobs whose newest decision was repeated, "
-        "because the launcher did not act on it, and still does not."
-    ),
+    help="Jobs whose newest decision was repeated and is still not carried out by the launcher.",
 )
 PASS = "pass"
 """In place of a policy, where a step of the decision raised."""
@@ -87,7 +84,7 @@ FAILURES = Family(
 PAUSE = Family(
     name="weir_training_pause_seconds",
     kind="histogram",
-    help="From the last update of one generation to the first of the next.",
+    help="Time from the last update of one generation to the first of the next.",
     bounds=PAUSES,
 )
 PHASE = Family(
@@ -215,17 +212,15 @@ CHANGE = Family(
     name="weir_training_change_seconds",
     kind="histogram",
     help=(
-        "From a decision to the first update of its generation; the one before trains on meanwhile."
+        "Time from a decision to the first update of its generation; "
+        "the previous one trains meanwhile."
     ),
     bounds=(1, 2, 5, 10, 20, 30, 60, 120, 300, 600),
 )
 CORES = Family(
     name="weir_training_cpu_cores",
     kind="gauge",
-    help=(
-        "Cores of all tasks that train: "
-        "requested for them (had), or last measured to be in use (used)."
-    ),
+    help="Cores of all tasks that train: requested (had), or in use when last measured (used).",
     labels=("share",),
 )
 WAIT = Family(

@@ -163,7 +163,9 @@ def _outside_bounds(span: Span, number: Any, meaning: str) -> ValueError:
     """Return the error for a number that is outside of the requested bounds. `meaning`: its name in
     the message.
     """
-    return ValueError(f"it wants {number!r} {meaning}; the request allows {span.min} to {span.max}")
+    return ValueError(
+        f"it returned {number!r} {meaning}; the request allows {span.min} to {span.max}"
+    )
 
 
 def _number_error(target: Target) -> ValueError | None:

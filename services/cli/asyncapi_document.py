@@ -45,7 +45,7 @@ FIXED_LENGTH_ITEMS = "prefixItems"
 VERSION = "1"
 """The version of all messages: the `v1` at the end of `ce-type`."""
 ABOUT = """\
-Weir runs elastic TensorFlow parameter-server training on Kubernetes; its services meet on NATS JetStream alone.
+Weir runs elastic TensorFlow parameter-server training on Kubernetes; its services communicate only through NATS JetStream.
 A body is the JSON of one message; a field that is absent has its default. Points in time (`*_s`) are seconds since 1970
 UTC, durations (`*_s`) seconds, `cpu` cores, `memory_gib` GiB. A repeated message has the same id, and receivers ignore
 it. Services receive by pull consumers; a person uses `weir events`, or any NATS client."""
@@ -59,8 +59,8 @@ USERS = {
     SUBMITTER: "a person with access to one namespace: submits jobs and sees them",
 }
 STREAMS = {
-    ORDERS: "requests and decisions; a full stream refuses more",
-    FACTS: "facts; a full stream drops the oldest",
+    ORDERS: "requests and decisions; a full stream refuses new messages",
+    FACTS: "facts; a full stream drops the oldest messages",
     DEAD: "messages that no receiver could use; kept for a month",
 }
 PARAMETERS = {
@@ -222,10 +222,10 @@ def _as_draft_7(value: Any) -> Any:
     return schema
 
 
-MADE = "Made from the message classes by `weir asyncapi --page`; a test holds it against them."
+MADE = "Made from the message classes by `weir asyncapi --page`; a test compares the two."
 LISTEN = """    weir events --follow                        # one line a fact; --json, --kind, --job, --since
     nats --creds FILE sub 'weir.>'              # the same with any NATS client: subject, headers, JSON
-    weir asyncapi > weir.json                   # this page for machines: AsyncAPI 3"""
+    weir asyncapi > weir.json                   # the same as AsyncAPI 3"""
 BOUNDS = {
     "minimum": "at least {:.16g}",
     "maximum": "at most {:.16g}",
@@ -233,7 +233,7 @@ BOUNDS = {
     "maxLength": "at most {} characters",
 }
 SHORT_SUBJECTS = (
-    "`weir.job.requested.{job}` (and so for `cancel`, `change`, `suspend`, `resume` and `forget`) "
+    "`weir.job.requested.{job}` (likewise `cancel`, `change`, `suspend`, `resume` and `forget`) "
     "is short for the namespace `default`."
 )
 WIDEST = 1 << 53

@@ -243,9 +243,9 @@ def _unreachable_text(error: Exception, connection: Connection) -> str:
     address = connection.public_address
     if UNKNOWN_USER not in str(error).lower():
         return f"cannot reach NATS at {address}: {error}\n{ELSEWHERE}"
-    refusal = "wants credentials"
+    refusal = "requires credentials"
     if connection.nats_credentials:
-        refusal = "refuses the credentials that it was given"
+        refusal = "refuses these credentials"
     return f"NATS at {address} answers, but {refusal}.\n{CREDENTIALS}"
 
 
@@ -254,19 +254,19 @@ def _explain_failure(error: Exception, connection: Connection) -> str:
     if isinstance(error, (NotAdmitted, TooManyReaders)):
         return str(error)
     if is_no_room(error):
-        remedy = "`weir streams create --orders-gib N` makes some"
+        remedy = "for more room, run `weir streams create --orders-gib N`"
         return f"{where} has no room for it ({error.description}); {remedy}"
     if isinstance(error, ServiceUnavailableError):
         if error.err_code in NO_JETSTREAM:
             return f"{where} has no JetStream: start it with -js"
-        remedy = "It starts or elects a leader: try again in a few seconds."
+        remedy = "It is starting or electing a leader: try again in a few seconds."
         return f"{where}: JetStream does not answer. {remedy}{NEVER}"
     if isinstance(error, (NotFoundError, NoStreamResponseError)):
         return f"{where} lacks Weir's streams or buckets: create them with `weir streams create`"
     if isinstance(error, Refused):
         return str(error)
     if isinstance(error, APIError):
-        return f"{where} refuses: {error.description}"
+        return f"{where} refuses the request: {error.description}"
     return f"{where} does not answer: {error or type(error).__name__}\n{ELSEWHERE}"
 
 

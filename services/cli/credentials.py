@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import time
 
-from services.cli import parameters
-from services.cli.command_line import FILE, Arguments, Value, argument, command, option
+from services.cli.command_line import FILE, Arguments, Value, argument, command, option, parse_name
 from services.console.trouble import DONE, FAILED, Trouble
 from shared.auth import keyring
 
@@ -22,14 +21,14 @@ EXAMPLES = (
     "folder",
     type=FILE,
     metavar="FOLDER",
-    help="the folder for the files; keys in it are used again",
+    help="the folder for the files; existing keys in it are kept",
 )
 @option(
     "--submitter",
-    type=Value(parameters.parse_name),
+    type=Value(parse_name),
     multiple=True,
     metavar="NAMESPACE",
-    help="also for a user that submits jobs in this namespace and sees them; may be repeated",
+    help="also for a user who submits and reads jobs of this namespace only; may be repeated",
 )
 @option(
     "--tls",

@@ -19,9 +19,9 @@ from services.cli.command_line import (
     nats_option,
     option,
 )
-from services.cli.terminal import Terminal
 from services.console.bus_reader import read_entries
 from services.console.log_entry import Entry, entry_filters
+from services.console.text.cells import Terminal
 from services.console.text.event_lines import (
     encode_dead_letter,
     format_dead_letter,
@@ -37,7 +37,7 @@ from shared.messages import DeadLetter
 EXAMPLES = ("weir dead-letters", "weir dead-letters show 3", "weir dead-letters put-back 3")
 WHAT = """\
 list: one line each, with its number; show N: the whole letter; put-back N: publish the message again, on its own
-subject, if it can be read by now. The letter itself stays for a month."""
+subject, if this version can read it. The letter itself is kept for a month."""
 
 
 @command(EXAMPLES)
@@ -113,14 +113,14 @@ async def put_back(bus: Bus, args: Arguments) -> int:
     assert isinstance(letter, DeadLetter)
     if letter.stream not in (ORDERS, FACTS):
         raise Trouble(
-            f"{letter.subject} is an entry of a bucket: its writer has replaced it since then, "
-            "so nothing has to be done"
+            f"{letter.subject} is an entry of a bucket that its writer has replaced since: "
+            "there is nothing to put back"
         )
     body = await _original_body(bus, letter)
     try:
         subjects.decode_message(letter.subject, body)
     except subjects.UnreadableMessage as error:
-        look = f"`weir dead-letters show {args.number}` shows it whole"
+        look = f"`weir dead-letters show {args.number}` shows all of it"
         raise Trouble(f"it still cannot be read, and is not put back: {error}; {look}") from error
     headers = dead_letters.headers_to_put_back(letter, args.number, bus.name)
     ack = await bus.js.publish(letter.subject, body, headers=headers)

@@ -3,6 +3,10 @@
 A cluster of four small nodes; strangers' pods fill three of them. The digits job starts on the
 rest, the strangers leave in mid-run, and the job takes their place: two to five minutes, longer on
 a busy machine. The last line of standard output is one JSON object.
+
+The screen shows tasks by node, generation, step, speed, loss, utilisation. Progress lines fill the
+time between events: the progress of the job if it is new; otherwise the step that the job waits
+for, and for how long. Their times are seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -16,25 +20,29 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from services.cli.command_line import FILE, Arguments, command, option
 from services.cli.trial import Failed, Trial, trial
 from services.cli.up import cluster_file
 from services.console.job_file import examples_folder
 from services.console.report import runs
-from services.console.top import demo_screen
-from services.console.top.demo_screen import ProgressLines
+from services.console.text.sentences import sentence
 from services.local.stack import CannotStart, Stack
 from shared.messages import (
     AllocationDecided,
+    CapacityChanged,
     JobFinished,
     ProgressReported,
     TaskReady,
@@ -42,6 +50,7 @@ from shared.messages import (
     TrainingResumed,
 )
 from shared.runtime.process import cancel_tasks
+from shared.text import format_duration
 
 PICTURE = Path("weir-demo.png")
 EXAMPLES = ("weir demo", "weir demo --picture demo.png --keep demo-logs")
@@ -58,8 +67,8 @@ BEGINS = (
     "a cluster of four small nodes starts; this takes two to five minutes, longer on a busy machine"
 )
 BASIS = (
-    "static (predicted): not run; every epoch as the mean of the {epochs:.1f} in the {seconds:.1f}"
-    " s that it trained before the decision to grow, with the strangers beside it"
+    "static (predicted): not run; each epoch takes the mean of the {epochs:.1f} epochs in the"
+    " {seconds:.1f} s before the decision to grow, beside the pods of others"
 )
 ENDS = "the cluster ends, and the picture is drawn"
 
@@ -148,7 +157,7 @@ async def _show_live(console: Console, watched: Trial) -> None:
             await _play_story(watched)
         finally:
             drawing.cancel()
-            live.update(demo_screen.draw(watched, "the end", time.time()))
+            live.update(draw(watched, "the end", time.time()))
 
 
 async def _print_progress(console: Console, watched: Trial) -> None:
@@ -158,7 +167,7 @@ async def _print_progress(console: Console, watched: Trial) -> None:
         await _play_story(watched)
     finally:
         await cancel_tasks(printing)
-        console.print(demo_screen.draw(watched, "the end", time.time()))
+        console.print(draw(watched, "the end", time.time()))
 
 
 async def print_turns(
@@ -177,32 +186,32 @@ async def _redraw_screen(live: Live, watched: Trial) -> None:
     turns = ProgressLines()
     while True:
         heading = turns.heading(watched.saying, time.monotonic())
-        live.update(demo_screen.draw(watched, heading, time.time()))
+        live.update(draw(watched, heading, time.time()))
         await asyncio.sleep(REDRAW_S)
 
 
 async def _play_story(watched: Trial) -> None:
     """Run the job through its stages. Raise `Failed` if a stage takes too long."""
-    watched.saying = "strangers' pods fill three of four nodes"
+    watched.saying = "pods of others fill three of four nodes"
     names = [await watched.tenants.come(node, cpu) for node, cpu in STRANGERS]
     await watched.submit(REQUEST, JOBS / "digits.py")
     watched.saying = "the job was submitted as a message; it starts on the free capacity"
     await watched.until(lambda: watched.of(TaskStarted), PATIENCE_S, "its first pod")
     watched.saying = "its pods run; each imports TensorFlow first, which takes some seconds"
     await watched.until(
-        lambda: len(watched.of(TaskReady)) >= FIRST_TASKS, PATIENCE_S, "its pods' being ready"
+        lambda: len(watched.of(TaskReady)) >= FIRST_TASKS, PATIENCE_S, "all of its pods ready"
     )
     watched.saying = (
         "its pods are ready; they connect, build the model and trace a step, which takes longest"
     )
     await watched.until(lambda: watched.of(TrainingResumed), PATIENCE_S, "the start")
-    watched.saying = "it trains; the strangers leave soon"
+    watched.saying = "it trains; the pods of others end soon"
     leave_s = (_last_report(watched) or time.time()) + LEAVE_AFTER_S
     await watched.until(lambda: _last_report(watched) >= leave_s, PATIENCE_S, "progress")
     for name in names:
         await watched.tenants.leave(name)
     watched.saying = (
-        "the strangers left: their cores are free, and the job grows into them while it trains"
+        "the pods of others ended: their cores are free, and the job grows while it trains"
     )
     await watched.until(
         lambda: len(watched.of(TaskReady)) > FIRST_TASKS, PATIENCE_S, "its new pods"
@@ -302,8 +311,8 @@ def _result_fields(watched: Trial) -> dict[str, Any]:
     finished = watched.of(JobFinished)[-1]
     decided = watched.of(AllocationDecided)
     resumed = watched.of(TrainingResumed)
-    first = demo_screen.sizes(decided, resumed[0].generation)
-    last = demo_screen.sizes(decided, resumed[-1].generation)
+    first = sizes(decided, resumed[0].generation)
+    last = sizes(decided, resumed[-1].generation)
     pauses = [r.pause_s for r in resumed if r.pause_s is not None]
     return {
         "grew": last["ps"] > first["ps"] and last["worker"] > first["worker"],
@@ -315,3 +324,143 @@ def _result_fields(watched: Trial) -> dict[str, Any]:
         "total_s": round(finished.finished_s - watched.submitted_s, 1),
         "cpu_limits_enforced": watched.enforced,
     }
+
+
+# ---------------------------------------------------------------- the screen
+
+
+class WatchedJob(Protocol):
+    """A job that is watched: the messages heard of it, and the CPU time that its cluster used."""
+
+    cpu: list[runs.CpuSample]
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        """Return the messages of a kind, in the order in which they were heard."""
+
+
+COLOURS = {"chief": "magenta", "ps": "cyan", "worker": "green"}
+WIDTH, STEPS = 24, 20
+WINDOW_S = 3.0
+UTILISATION = f"utilisation, last {WINDOW_S:g} s"
+
+
+def sizes(decided: list[AllocationDecided], generation: int) -> Counter[str]:
+    """Return the number of tasks of each role that a generation has."""
+    for decision in reversed(decided):
+        if decision.generation == generation:
+            return Counter(task.role for task in decision.tasks)
+    return Counter()
+
+
+def draw(watched: WatchedJob, event: str, now_s: float) -> Panel:
+    reports, resumed = watched.of(ProgressReported), watched.of(TrainingResumed)
+    figures = _figures(watched, reports, resumed, now_s)
+    parts = Group(Text(event, style="bold"), _nodes(watched), figures)
+    return Panel(parts, title="weir", width=100)
+
+
+def _nodes(watched: WatchedJob) -> Table:
+    table = Table("node", "cores held", "tasks", expand=True, box=None)
+    nodes = {node.node: node for node in watched.of(CapacityChanged)}
+    for name, node in sorted(nodes.items()):
+        table.add_row(name, _cores(node), _tasks(node))
+    return table
+
+
+def _cores(node: CapacityChanged) -> Text:
+    """Draw a bar: ours green, others' red, free dim."""
+    own, others = _held_cores(node)
+    own_cells = round(own / node.allocatable.cpu * STEPS)
+    other_cells = round(others / node.allocatable.cpu * STEPS)
+    free_cells = max(STEPS - own_cells - other_cells, 0)
+    return Text.assemble(
+        ("█" * own_cells, "green"), ("█" * other_cells, "red"), ("·" * free_cells, "dim")
+    )
+
+
+def _held_cores(node: CapacityChanged) -> tuple[float, float]:
+    """Return the cores of our pods and of all others."""
+    own = sum(pod.resources.cpu for pod in node.own)
+    return own, node.allocatable.cpu - node.free.cpu - own
+
+
+def _tasks(node: CapacityChanged) -> Text:
+    _, others = _held_cores(node)
+    text = Text("others " if others > 1e-6 else "", style="red")
+    for pod in sorted(node.own, key=lambda pod: pod.pod):
+        role, serial = pod.pod.rsplit("-", 2)[1:]
+        strike = "strike" if pod.terminating else ""
+        text.append(f"{role}-{serial} ", style=f"{COLOURS.get(role, '')} {strike}")
+    return text
+
+
+def _figures(
+    watched: WatchedJob,
+    reports: list[ProgressReported],
+    resumed: list[TrainingResumed],
+    now_s: float,
+) -> Table:
+    headings = ("generation", "step", "examples/s", "loss", UTILISATION, "last pause", "done")
+    table = Table(*headings, box=None, expand=True)
+    if not reports:
+        return table
+    last = reports[-1]
+    pause = ""
+    for start in resumed:
+        if start.pause_s is not None:
+            pause = format_duration(start.pause_s, fine=True)
+    table.add_row(
+        str(last.generation),
+        str(last.step),
+        f"{last.samples_per_second:,.0f}",
+        "" if last.loss is None else f"{last.loss:.3f}",
+        f"{runs.utilisation(watched.cpu, now_s - WINDOW_S, now_s):.0%}",
+        pause,
+        ProgressBar(total=last.total_samples, completed=last.samples, width=WIDTH),
+    )
+    return table
+
+
+REPORT_S, STILL_S = 5.0, 15.0
+"""Between two reports; the longest time without a line."""
+
+
+class ProgressLines:
+    """The lines of a job's progress: the last one, its time, and the current event."""
+
+    def __init__(self, report_s: float = REPORT_S, still_s: float = STILL_S) -> None:
+        self.report_s, self.still_s = report_s, still_s
+        self._event = ""
+        self._event_s = 0.0
+        self._line_s = 0.0
+        self._report: ProgressReported | None = None
+
+    def line(self, event: str, report: ProgressReported | None, now_s: float) -> str:
+        """Return the next line; empty if there is none. `report`: the newest."""
+        line = self._next_line(event, report, now_s)
+        if line:
+            self._line_s = now_s
+        return line
+
+    def _next_line(self, event: str, report: ProgressReported | None, now_s: float) -> str:
+        if self._is_new(event, now_s):
+            return event
+        silent_s = now_s - self._line_s
+        if report is not None and report is not self._report and silent_s >= self.report_s:
+            self._report = report
+            return sentence(report)
+        if event and silent_s >= self.still_s:
+            return f"{format_duration(now_s - self._event_s)} so far: {event}"
+        return ""
+
+    def heading(self, event: str, now_s: float) -> str:
+        """Return the current event and its duration."""
+        self._is_new(event, now_s)
+        return f"{event} ({format_duration(now_s - self._event_s)})" if event else ""
+
+    def _is_new(self, event: str, now_s: float) -> bool:
+        """Return True if the event is new, and note its time."""
+        if event == self._event:
+            return False
+        self._event, self._event_s = event, now_s
+        return True

@@ -34,10 +34,10 @@ from services.cli.command_line import (
     timeout_option,
 )
 from services.cli.program_source import ProgramSource, read_program, split_entry
-from services.cli.terminal import Terminal
 from services.console import job_file
 from services.console.dry_run import rules_from_environment
 from services.console.job_file import example_path, read_text
+from services.console.text.cells import Terminal
 from services.console.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.trainer.doctor.findings import (
     IMAGE_MODULES,

@@ -9,9 +9,10 @@ from contextlib import aclosing
 
 from rich.rule import Rule
 
-from services.cli import connection, parameters
+from services.cli import connection
 from services.cli.command_line import (
     JOB_NAME,
+    KIND_WORDS,
     MOMENT,
     Arguments,
     Value,
@@ -20,10 +21,11 @@ from services.cli.command_line import (
     namespace_option,
     nats_option,
     option,
+    parse_kinds,
 )
-from services.cli.terminal import Terminal
 from services.console.bus_reader import follow_views, read_entries
 from services.console.log_entry import Entry, entry_filters
+from services.console.text.cells import Terminal
 from services.console.text.event_lines import (
     date_and_time,
     event_json,
@@ -52,7 +54,7 @@ Show = Callable[[Entry], None]
 @option("--job", type=JOB_NAME, metavar="JOB", help="only events of this job")
 @option(
     "--kind",
-    type=Value(parameters.parse_kinds, offers=parameters.KIND_WORDS),
+    type=Value(parse_kinds, offers=KIND_WORDS),
     default=(),
     metavar="A,B",
     help="only these: job.requested, all of training, or resumed; separated by commas",

@@ -13,9 +13,10 @@ from contextlib import aclosing
 import msgspec
 from msgspec.structs import replace
 
-from services.cli import connection, parameters
+from services.cli import connection
 from services.cli.command_line import (
     MOMENT,
+    MOMENT_FORMATS,
     Arguments,
     command,
     job_argument,
@@ -49,7 +50,7 @@ EXAMPLES = (
     type=MOMENT,
     default="now",
     metavar="TIME",
-    help=f"{parameters.MOMENT_FORMATS}; default: now",
+    help=f"{MOMENT_FORMATS}; default: now",
 )
 @json_option
 def run(args: Arguments) -> int:
@@ -62,7 +63,7 @@ async def print_explanation(bus: Bus, args: Arguments) -> int:
     at_s = args.at(now)
     rules = rules_from_environment(connection.current_connection(args).limits)
     if at_s > now:
-        raise Trouble("that moment has not come yet: give one that has passed", WRONG_USE)
+        raise Trouble("this time is in the future: give a time in the past", WRONG_USE)
     past, notes = await read_past(bus, key, at_s, rules)
     explanation = explain_job(past, key, rules)
     if explanation is None:

@@ -99,7 +99,7 @@ async def _wait_until_removed(
     except TimeoutError:
         raise Trouble(
             f"job {name} is not removed within {within_s:g} s; is the allocator running?\n"
-            "The request stays stored until it is."
+            "The request is stored and will be handled."
         ) from None
 
 

@@ -14,8 +14,8 @@ from rich.live import Live
 from services.allocator.job_views import JobView
 from services.cli import connection
 from services.cli.command_line import Arguments, command, flag, namespace_option, nats_option
-from services.cli.terminal import table_console
 from services.console.bus_reader import Views, stored_views, views_with_starts
+from services.console.text.cells import table_console
 from services.console.top.job_tables import jobs_table
 from services.console.trouble import DONE
 from shared.bus.bus import Bus
@@ -28,7 +28,7 @@ Show = Callable[[Views], Coroutine[None, None, None]]
 @command(EXAMPLES)
 @nats_option
 @namespace_option(default=None)
-@flag("-w", "--watch", help="go on, and show every change")
+@flag("-w", "--watch", help="keep running, and show every change")
 @flag("--json", help="one JSON object a line: all jobs, then each that changes")
 def run(args: Arguments) -> int:
     return connection.on_bus(args, print_jobs)

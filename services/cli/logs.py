@@ -29,25 +29,24 @@ from services.cli.command_line import (
     nats_option,
     option,
 )
-from services.cli.terminal import Terminal
 from services.console.bus_reader import follow_views
+from services.console.text.cells import Terminal
 from services.console.text.log_lines import format_log_line, is_routine, without_repeated_failures
 from services.console.text.sentences import describe_missing_log
 from services.console.trouble import DONE, Trouble
 from services.local.kubelet.kubelet import PODS
 from shared.bus.bus import Bus
-from shared.kube.labels import JOB, ROLE
+from shared.kube.objects import JOB_LABEL, ROLE_LABEL
 from shared.text import format_count
 
 EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow")
 NO_RETRIES = urllib3.Retry(0)
 CHUNK = 4096
 LEFT_OUT = (
-    "weir logs: left out {lines} of Weir, of TensorFlow's start and of repetitions; --all shows"
-    " them"
+    "weir logs: left out {lines} from Weir, TensorFlow's start and repetitions; --all shows them"
 )
 ELSEWHERE = (
-    "`weir up` is found from its own folder and those below, elsewhere give --kube URL "
+    "`weir up` is found in its own folder and those below; elsewhere, give --kube URL "
     f"(usually {connection.KUBE})."
 )
 
@@ -65,8 +64,8 @@ ELSEWHERE = (
         f"with `weir up` also those of the last {format_count(PODS, 'deleted pod')}"
     ),
 )
-@flag("-f", "--follow", help="go on with new output")
-@flag("-a", "--all", help="also lines of Weir, TensorFlow's start, repetitions")
+@flag("-f", "--follow", help="keep printing new output")
+@flag("-a", "--all", help="also print lines of Weir, TensorFlow's start, repetitions")
 @flag("--json", help="all output as it was printed: lines of Weir are JSON")
 @option(
     "--kube",
@@ -159,12 +158,14 @@ def _configuration(url: str | None, here: connection.Connection) -> Any:
 
 
 def _list_job_pods(api: Any, namespace: str, job: str) -> list[Pod]:
-    found = api.list_namespaced_pod(namespace, label_selector=f"{JOB}={job}").items
+    found = api.list_namespaced_pod(namespace, label_selector=f"{JOB_LABEL}={job}").items
     return [_pod_from_metadata(each.metadata) for each in found]
 
 
 def _pod_from_metadata(meta: Any) -> Pod:
-    return Pod(meta.name, (meta.labels or {}).get(ROLE, ""), meta.creation_timestamp.timestamp())
+    return Pod(
+        meta.name, (meta.labels or {}).get(ROLE_LABEL, ""), meta.creation_timestamp.timestamp()
+    )
 
 
 def _read_pod_log(api: Any, args: Arguments, pod: str) -> Iterator[bytes]:
@@ -185,9 +186,9 @@ def _explain_errors() -> Iterator[None]:
     except BrokenPipeError:  # of our own output
         raise
     except client.ApiException as error:
-        raise Trouble(f"Kubernetes refuses: {_error_message(error)}") from error
+        raise Trouble(f"Kubernetes refuses the request: {_error_message(error)}") from error
     except config.ConfigException as error:
-        raise Trouble(f"no Kubernetes to ask: {error}\n{ELSEWHERE}") from error
+        raise Trouble(f"no Kubernetes API is configured: {error}\n{ELSEWHERE}") from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise Trouble(
             f"cannot reach Kubernetes: {getattr(error, 'reason', None) or error}\n{ELSEWHERE}"
@@ -261,4 +262,4 @@ def _matching_pods(pods: Sequence[Pod], wanted: str) -> list[Pod]:
 
 def _list_pods(pods: Sequence[Pod]) -> str:
     names = sorted({pod.name for pod in pods})
-    return f"are {', '.join(names)}" if names else "are none of this job (yet, or any more)"
+    return f"are {', '.join(names)}" if names else "are no pods of this job (not yet, or no longer)"

@@ -22,7 +22,7 @@ HOST, PORT = "127.0.0.1", 8002
     metavar="HOST",
     help=f"the address to listen on (default: {HOST}, this machine only)",
 )
-@option("--port", type=int, default=PORT, metavar="N", help=f"default: {PORT}; 0: any that is free")
+@option("--port", type=int, default=PORT, metavar="N", help=f"default: {PORT}; 0: any free port")
 def run(args: Arguments) -> int:
     return connection.on_bus(args, serve_page, user=PAGE)
 
@@ -37,7 +37,7 @@ async def serve_page(bus: Bus, args: Arguments) -> int:
         runner = await served.open()
     except (OSError, OverflowError) as error:
         raise Trouble(
-            f"cannot answer on {args.host}:{args.port}: {error}; choose another --port"
+            f"cannot listen on {args.host}:{args.port}: {error}; choose another --port"
         ) from error
     print(f"the page is at {served.url}; Ctrl-C ends it", flush=True)
     try:

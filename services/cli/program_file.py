@@ -26,19 +26,17 @@ from nats.js.errors import APIError, NotFoundError
 from services.cli.program_source import ProgramSource
 from services.console.trouble import FAILED, WRONG_USE, Trouble
 from services.trainer.program import (
+    ANYTHING,
+    ARGUMENTS,
     FUNCTIONS,
     NO_OVERWRITE,
+    Params,
+    Signature,
+    accepts_call,
     called_names,
     compiles_model,
     mentions_params,
     missing_functions,
-)
-from services.trainer.program_params import (
-    ANYTHING,
-    ARGUMENTS,
-    Params,
-    Signature,
-    accepts_call,
     missing_params,
     param_reasons,
 )

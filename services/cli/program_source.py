@@ -46,7 +46,8 @@ MOST_NAMES = 3
 RELATIVE = "`program:` is relative to the job's file"
 ADVICE = "Data belongs on a volume, not in the program."
 NO_ENTRY = (
-    "{path} has no {main}; name the file that has model(): `{path}:FILE`. At its top there {found}"
+    "{path} has no {main}; name the file that has model(): `{path}:FILE`. "
+    "At the top level there {found}"
 )
 
 
@@ -121,7 +122,7 @@ def _read_file(path: Path) -> ProgramSource:
     if size > LARGEST_PROGRAM:
         raise Trouble(
             f"the program {path} has {size / MIB:.1f} MiB; at most {LARGEST_PROGRAM // MIB} MiB are"
-            f" possible. {ADVICE}",
+            f" allowed. {ADVICE}",
             FAILED,
         )
     body = path.read_bytes()
@@ -308,13 +309,11 @@ def _read_zip(file: Path) -> tuple[dict[str, bytes], list[str]]:
     size = file.stat().st_size
     if size > LARGEST_PROGRAM:
         raise BadArchive([size_reason(size)])
-    files = read_archive(file.read_bytes())
-    files = {
-        path: body for path, body in files.items() if not _has_part(path, NEVER_PART.match_file)
-    }
-    tops = {path.partition("/")[0] for path in files}
-    if len(tops) == 1 and all("/" in path for path in files):
-        files = {path.partition("/")[2]: body for path, body in files.items()}
+    files = {}
+    for path, body in read_archive(file.read_bytes()).items():
+        if not _has_part(path, NEVER_PART.match_file):
+            files[path] = body
+    files = _without_common_folder(files)
     rules = IgnoreRules()
     for path in sorted(files, key=lambda each: each.count("/")):
         folder, _, name = path.rpartition("/")
@@ -322,6 +321,19 @@ def _read_zip(file: Path) -> tuple[dict[str, bytes], list[str]]:
             rules = rules.with_file(f"{folder}/" if folder else "", files[path])
     left_out = [path for path in sorted(files) if _has_part(path, rules.ignores)]
     return {path: body for path, body in files.items() if path not in left_out}, left_out
+
+
+def _without_common_folder(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the files by their paths below the one folder that has all of them, if there is one."""
+    folders = set()
+    for path in files:
+        folder, slash, _ = path.partition("/")
+        if not slash:
+            return files
+        folders.add(folder)
+    if len(folders) != 1:
+        return files
+    return {path.partition("/")[2]: body for path, body in files.items()}
 
 
 def _has_part(path: str, holds: Callable[[str], bool]) -> bool:

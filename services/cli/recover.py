@@ -50,8 +50,8 @@ ANSWER_S = 30.0
     metavar="[FOLDER]",
     help=f"the checkpoints of all jobs, or the output of --print (default: {CHECKPOINTS})",
 )
-@flag("--resume", help="submit again the jobs that can go on")
-@flag("--print", help="only print the jobs found as JSON, for a machine that reaches the bus")
+@flag("--resume", help="submit again the jobs that can continue")
+@flag("--print", help="only print the jobs as JSON, to use it where the bus can be reached")
 def run(args: Arguments) -> int:
     found = find_remains(args.folder)
     if args.print:
@@ -68,7 +68,7 @@ async def recover_jobs(found: list[Remains], bus: Bus, args: Arguments) -> int:
     if not args.resume:
         if can_go_on:
             print(
-                f"\n`weir recover {args.folder} --resume` submits the jobs that can go on, "
+                f"\n`weir recover {args.folder} --resume` submits the jobs that can continue, "
                 "each with its newest checkpoint"
             )
         return DONE
@@ -85,7 +85,7 @@ async def recover_jobs(found: list[Remains], bus: Bus, args: Arguments) -> int:
 def print_table(found: Iterable[Remains], known: set[str]) -> None:
     rows = [(each.name, describe_progress(each), describe_standing(each, known)) for each in found]
     if not rows:
-        print("no job has left anything here")
+        print("no jobs found here")
     name_width = max((len(row[0]) for row in rows), default=0)
     progress_width = max((len(row[1]) for row in rows), default=0)
     for name, progress, standing in rows:
@@ -103,10 +103,10 @@ def describe_progress(job: Remains) -> str:
 def describe_standing(job: Remains, known: set[str]) -> str:
     """Return the state of a job in words."""
     if job.folder in known:
-        return "the bus knows it"
+        return "not lost: on the bus"
     if job.step < 0:
         return "lost: no complete checkpoint"
-    return "finished" if job.is_finished else "can go on"
+    return "finished" if job.is_finished else "can continue"
 
 
 def is_resumable(job: Remains) -> bool:
@@ -134,7 +134,7 @@ async def resume_job(bus: Bus, job: Remains) -> str:
     request = job.request
     if program_file.digest(job.program) != request.program.digest:
         return (
-            f"{job.name}: its program was not kept whole; submit it with `checkpoint.continue_from:"
+            f"{job.name}: its stored program is damaged; submit it with `checkpoint.continue_from:"
             f" {job.folder}`"
         )
     try:
@@ -152,12 +152,14 @@ async def resume_job(bus: Bus, job: Remains) -> str:
         bus, ANSWERS, uid, lambda each: each.uid == uid, ANSWER_S
     )
     if isinstance(answer, JobAccepted):
-        print(f"job {job.name} goes on from step {job.step:,} (uid {uid})", flush=True)
+        print(f"job {job.name} continues from step {job.step:,} (uid {uid})", flush=True)
         return ""
     if isinstance(answer, JobRejected):
         reasons = [f"  - {single_line(reason)}" for reason in answer.reasons]
         return "\n".join([f"{job.name} is refused:", *reasons])
-    return f"{job.name}: no answer within {ANSWER_S:g} s; the request stays stored"
+    return (
+        f"{job.name}: no answer within {ANSWER_S:g} s; the request is stored and will be answered"
+    )
 
 
 class Remains(msgspec.Struct, frozen=True, kw_only=True):

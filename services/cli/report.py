@@ -43,7 +43,9 @@ STDOUT = "-"
 @command(EXAMPLES)
 @nats_option
 @namespace_option()
-@argument("job", type=JOB_NAME, metavar="JOB", help="the job's name; of several the newest")
+@argument(
+    "job", type=JOB_NAME, metavar="JOB", help="the job's name; the newest job of this name is used"
+)
 @option("-o", "--output", metavar="FILE", help=f"default: JOB.html; {STDOUT}: standard output")
 def run(args: Arguments) -> int:
     return connection.on_bus(args, write_report)

@@ -27,5 +27,5 @@ def run(args: Arguments) -> int:
 async def resume_job(bus: Bus, args: Arguments) -> int:
     order = ResumeRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
     await request_change(bus, order, args.timeout)
-    print(f"job {args.namespace}/{args.job} goes on as soon as there is room for it")
+    print(f"job {args.namespace}/{args.job} continues as soon as there is room for it")
     return DONE

@@ -2,7 +2,7 @@
 
 The decisions are those of the real allocator (see `services/whatif/simulator/`). The same seed
 gives the same world to every policy. The command prints a table; options write the figures as JSON
-and draw a picture.
+and draw a picture. A page of help describes the files, with examples.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from services.allocator.policies.registry import POLICIES
 from services.allocator.settings import Rules
-from services.cli import file_formats, parameters
 from services.cli.command_line import (
     ABOVE_ZERO,
     AT_LEAST_ZERO,
@@ -31,10 +30,11 @@ from services.cli.command_line import (
     flag,
     help_page,
     option,
+    parse_policies,
 )
-from services.cli.terminal import Terminal
 from services.console.report import runs as runs_module
 from services.console.report.runs import describe_different_jobs, runs_table
+from services.console.text.cells import Terminal
 from services.console.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.whatif import event_log
 from services.whatif.simulator import csv_files, recorded_run
@@ -49,25 +49,47 @@ EXAMPLES = ("weir simulate --jobs jobs.csv --surfaces speeds.csv --cluster nodes
 T = TypeVar("T")
 WIDTH = 110  # of the table, without a terminal
 
+JOBS = "job,submitted_s,model,samples,global_batch,ps,workers,max_workers\na,0,net,50000,64,1,2,8\n"
+SPEEDS = "model,ps,workers,global_batch,samples_per_second\nnet,1,1,64,100.5\nnet,1,8,64,530.7\n"
+LOSSES = "model,samples,loss\nnet,0,2.3\nnet,50000,0.4\n"
+CLUSTER = """\
+nodes: [{name: node, count: 3, cpu: 6, memory_gib: 16, gpu: 0}]
+tenants: [{node: node-2, cpu: 6, from_s: 0, to_s: 120}]
+quotas: {team-a: {cpu: 4, memory_gib: 8}}
+"""
+
+
+def _format_page(example: str) -> str:
+    return "".join(f"  {line}\n" for line in example.splitlines())
+
+
+FILE_FORMATS = f"""\
+jobs (samples: in all epochs; global_batch: of all workers together)
+{_format_page(JOBS)}  optional: min_ps, max_ps, min_workers, batch_min, batch_max, ps_cpu,
+  worker_cpu, worker_gpu, device_batch_max, priority, namespace
+surfaces (ps 0, or gpus in place of ps and workers: devices side by side)
+{_format_page(SPEEDS)}cluster (as of `weir up`; tenants and quotas may be left out)
+{_format_page(CLUSTER)}Times are seconds from the beginning, cpu is cores; more columns are allowed.
+"""
 USUAL = Scenario(jobs=(), cluster=Cluster(nodes=()), surfaces={})
 
 
 @command(EXAMPLES)
-@option("--jobs", type=FILE, metavar="CSV", help="the jobs: when, what, how much")
+@option("--jobs", type=FILE, metavar="CSV", help="the jobs: time, model, examples, bounds")
 @option("--surfaces", type=FILE, metavar="CSV", help="each model's measured speeds")
 @option("--cluster", type=FILE, metavar="YAML", help="the nodes, and tenants on them")
 @option(
     "--from-log",
     type=FILE,
     metavar="LOG",
-    help="in place of these: a log of `weir events --json`",
+    help="instead of these: a log of `weir events --json`",
 )
 @option(
     "--policies",
-    type=Value(parameters.parse_policies, offers=sorted(POLICIES)),
+    type=Value(parse_policies, offers=sorted(POLICIES)),
     default=(Rules().policy,),
     metavar="A,B",
-    help=f"default: {Rules().policy}; there are {', '.join(sorted(POLICIES))}, or module:function",
+    help=f"default: {Rules().policy}; of {', '.join(sorted(POLICIES))}, or module:function",
 )
 @option(
     "--restart-seconds",
@@ -86,21 +108,21 @@ USUAL = Scenario(jobs=(), cluster=Cluster(nodes=()), surfaces={})
     "--report-seconds",
     type=ABOVE_ZERO,
     metavar="S",
-    help=f"between two reports of a job (default: {USUAL.report_s:g}, or the log's)",
+    help=f"interval of a job's reports (default: {USUAL.report_s:g}, or the log's)",
 )
 @option(
     "--reserve-after",
     type=AT_LEAST_ZERO,
     default=Rules().reserve_after_s,
     metavar="S",
-    help=f"reserve capacity after such a wait ({Rules().reserve_after_s:g}; 0: never)",
+    help=f"reserve capacity after this wait ({Rules().reserve_after_s:g}; 0: never)",
 )
 @option(
     "--seed",
     type=int,
     default=0,
     metavar="N",
-    help="the same seed, the same world (default: 0)",
+    help="the same seed gives the same result (default: 0)",
 )
 @option("--json", type=FILE, metavar="OUT", help="write each policy's figures here")
 @flag("--timeline", help="in the JSON: each job's allocation over time")
@@ -112,20 +134,20 @@ USUAL = Scenario(jobs=(), cluster=Cluster(nodes=()), surfaces={})
 )
 @help_page(
     "files",
-    "what is in the files",
-    file_formats.SIMULATE,
-    "what is in these files, with examples",
+    "the format of the files",
+    FILE_FORMATS,
+    "the format of these files, with examples",
 )
 @option(
     "--loss",
     type=FILE,
     metavar="CSV",
-    help=f"loss curves, if known: {' then '.join(file_formats.LOSSES.split()[:2])}",
+    help=f"loss curves, if known: {' then '.join(LOSSES.split()[:2])}",
     page="files",
 )
 def run(args: Arguments) -> int:
     if args.timeline and not args.json:
-        raise Trouble("--timeline is part of the JSON: say where with --json OUT", WRONG_USE)
+        raise Trouble("--timeline is written to the JSON: give --json OUT", WRONG_USE)
     before, world = _recorded_run(args) if args.from_log else ([], read_scenario(args))
     runs = [*before, *simulate_policies(world, args.policies, args.seed, args.reserve_after)]
     width = Terminal().width if sys.stdout.isatty() else WIDTH
@@ -227,9 +249,7 @@ def _recorded_run(args: Arguments) -> tuple[list[Run], Scenario]:
         raise _unusable_files(reasons)
     found = recorded_run.read_recorded_run(log)
     if found.left_out:
-        print(
-            f"left out, because they never reported: {', '.join(found.left_out)}", file=sys.stderr
-        )
+        print(f"left out, without any report: {', '.join(found.left_out)}", file=sys.stderr)
     return [found.run], _with_options(args, found.scenario)
 
 
@@ -243,7 +263,7 @@ def _unusable_files(reasons: Sequence[str]) -> Trouble:
     lines = [
         "these files cannot be used:",
         *reasons,
-        "`weir simulate --help-files` shows what is in them",
+        "`weir simulate --help-files` shows their format",
     ]
     return Trouble("\n".join(lines), WRONG_USE)
 

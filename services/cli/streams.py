@@ -35,7 +35,7 @@ NAMESPACES = "WEIR_JOB_NAMESPACES"
 @argument(
     "what",
     type=click.Choice(("create", "verify")),
-    help="create or update them; or fail if one is missing",
+    help="create: create or update them; verify: fail if one is missing",
 )
 @option(
     "--replicas",
@@ -47,21 +47,21 @@ NAMESPACES = "WEIR_JOB_NAMESPACES"
     type=int,
     default=0,
     metavar="N",
-    help="room of weir-orders (default: 1, or as before)",
+    help="size limit of weir-orders (default: 1, or as before)",
 )
 @option(
     "--namespace",
     type=NAMESPACE,
     multiple=True,
     metavar="NS",
-    help=f"one more than {NAMESPACES} lists; may be repeated",
+    help=f"a namespace beyond those of {NAMESPACES}; may be repeated",
 )
 @option(
     "--programs-mib",
     type=int,
     default=0,
     metavar="N",
-    help=f"room of a namespace's programs (default: {PROGRAMS_BYTES // MIB}, or as before)",
+    help=f"size limit of a namespace's programs (default: {PROGRAMS_BYTES // MIB}, or as before)",
 )
 @option(
     "--requests-kib-s",

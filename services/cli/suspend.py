@@ -27,6 +27,6 @@ def run(args: Arguments) -> int:
 async def suspend_job(bus: Bus, args: Arguments) -> int:
     order = SuspendRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
     await request_change(bus, order, args.timeout)
-    print(f"job {args.namespace}/{args.job} saves and gives back what it has")
-    print(f"once `weir jobs` calls it Suspended: `weir resume {args.job}` lets it go on")
+    print(f"job {args.namespace}/{args.job} saves and releases its resources")
+    print(f"when `weir jobs` shows Suspended, `weir resume {args.job}` continues it")
     return DONE

@@ -88,7 +88,9 @@ def read_manifest(text: str, name: str) -> tuple[Fields, list[str]]:
         )
     job = documents[kinds.index("TFJob")]
     if job.get("apiVersion") != GROUP:
-        raise Trouble(f"{name} is of {job.get('apiVersion')}; only {GROUP} is read", WRONG_USE)
+        raise Trouble(
+            f"{name} has apiVersion {job.get('apiVersion')}; only {GROUP} is supported", WRONG_USE
+        )
     kinds.remove("TFJob")
     return job, kinds
 
@@ -104,7 +106,7 @@ def translate_tfjob(
     try:
         job = msgspec.convert(raw, TFJob)
     except msgspec.ValidationError as error:
-        raise Trouble(f"this is no TFJob: {error}", WRONG_USE) from error
+        raise Trouble(f"this is not a TFJob: {error}", WRONG_USE) from error
     notes = {}
     for name, text in (job.metadata.annotations or {}).items():
         if name.startswith(ANNOTATION):
@@ -136,12 +138,12 @@ def _unknown_annotations(notes: Mapping[str, Any]) -> Iterator[Remark]:
     known = (*WISHES, "program")
     for name in notes:
         if name not in known:
-            text = f"annotation {ANNOTATION}{name}: is not known; there are {', '.join(known)}"
+            text = f"annotation {ANNOTATION}{name}: is not known; use {', '.join(known)}"
             yield Remark("wrong", "", text)
 
 
 def _other_object(kind: str) -> Remark:
-    return Remark("moot", "", f"{kind} beside it: is for `kubectl apply`")
+    return Remark("moot", "", f"{kind} in the same file: is not applied; use `kubectl apply`")
 
 
 def _annotation_value(text: str) -> int | str:
@@ -328,13 +330,13 @@ def count_units(resource: str, quantity: str | int | float | None, unit: int) ->
 
 TYPES = ("PS", "Worker", "Chief", "Master", "Evaluator")
 NEEDED = {
-    "epochs": "how often every example is trained on",
-    "batch": "how many examples one worker has for one update",
+    "epochs": "the number of passes over all examples",
+    "batch": "the examples of one update, by one worker",
 }
-CHIEF = "every job has a chief that hands out the work; `resources` of a Chief say how large it is"
+CHIEF = "every job has a chief, which distributes the work; add a Chief to set its resources"
 IN_IT = (
     "must have Weir's trainer in it (FROM weir-trainer); "
-    "--image IMAGE takes another, --image '' the cluster's"
+    "--image IMAGE sets another, --image '' the cluster's"
 )
 
 
@@ -367,11 +369,11 @@ def _invalid_fields(
         yield Remark("wrong", "", "metadata.name: is missing (generateName is not supported)")
     for name, meaning in NEEDED.items():
         if said[name] is None:
-            text = f"{name}: no TFJob says {meaning}; give --{name} N, or annotate weir.dev/{name}"
+            text = f"{name}: no TFJob has {meaning}; give --{name} N, or annotate weir.dev/{name}"
             yield Remark("wrong", "", text)
     for name in job.spec.tf_replica_specs:
         if name.lower() not in map(str.lower, TYPES):
-            yield Remark("wrong", name, f"is no replica type; there are {', '.join(TYPES)}")
+            yield Remark("wrong", name, f"is not a replica type; use {', '.join(TYPES)}")
     if not named.keys() & {"chief", "master", "worker"}:
         yield Remark("wrong", "", "spec.tfReplicaSpecs: has no Worker and no Chief")
     chiefs = [_replica_count(named[role]) for role in ("chief", "master") if role in named]
@@ -385,10 +387,10 @@ def _invalid_fields(
 
 def _changed_fields(named: Mapping[str, Replica]) -> Iterator[Remark]:
     if "ps" not in named:
-        yield Remark("moot", "", "no PS: Weir trains with parameter servers, and begins with one")
+        yield Remark("moot", "", "no PS: Weir trains with parameter servers, and starts with one")
     if "worker" not in named:
         yield Remark(
-            "moot", "", "no Worker: a chief does not train here, so there is one worker of its size"
+            "moot", "", "no Worker: a chief does not train here, so one worker of its size is added"
         )
     if not named.keys() & {"chief", "master"}:
         yield Remark("moot", "", f"no Chief: {CHIEF}")
@@ -396,7 +398,7 @@ def _changed_fields(named: Mapping[str, Replica]) -> Iterator[Remark]:
         yield Remark(
             "moot",
             "Evaluator",
-            "no task of its own: PROGRAM's evaluation() and metrics() are asked at the end",
+            "no separate task: PROGRAM's evaluation() and metrics() are called at the end",
         )
 
 
@@ -410,7 +412,9 @@ def _image_remarks(job: TFJob) -> Iterator[Remark]:
     for image in dict.fromkeys(images):
         yield Remark("moot", "", f"image {image}: {IN_IT}")
     if len(set(images)) > 1:
-        yield Remark("lost", "", "images: all tasks of a job have one; --image IMAGE says which")
+        yield Remark(
+            "lost", "", "images: all tasks of a job use the same image; give --image IMAGE"
+        )
 
 
 # ---------------------------------------------------------------- replica by replica
@@ -454,14 +458,14 @@ def _resource_remarks(name: str, required: Requirements) -> Iterator[Remark]:
             count_units(resource, quantity, 1) is None
             or count_units(resource, asked.get(resource, 0), 1) is None
         ):
-            yield Remark("wrong", name, f"resource {resource}: {quantity!r} is no quantity")
+            yield Remark("wrong", name, f"resource {resource}: {quantity!r} is not a quantity")
     for resource in sorted(asked.keys() & most.keys() & {"cpu", "memory"}):
         if count_units(resource, asked[resource], 1) != count_units(resource, most[resource], 1):
             taken = asked[resource] if resource == "cpu" else most[resource]
             yield Remark(
                 "moot",
                 name,
-                f"resource {resource}: requests are limits here; {taken} is taken for both",
+                f"resource {resource}: Weir uses one value as request and limit: {taken}",
             )
 
 
@@ -471,6 +475,6 @@ def _volume_remarks(name: str, pod: Raw, replica: Replica) -> Iterator[Remark]:
         paths = {mount.mount_path for mount in mounts if mount.name == raw.get("name")}
         if len(paths) > 1:
             yield Remark(
-                "lost", name, f"volume {raw.get('name')}: is mounted at one place, the first"
+                "lost", name, f"volume {raw.get('name')}: is mounted only at the first of its paths"
             )
         yield from volume_remarks(raw, paths, name)

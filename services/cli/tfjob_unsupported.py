@@ -25,24 +25,24 @@ class Remark(NamedTuple):
 
 NODES = "Weir chooses the nodes"
 JOB_FILE = "is not taken from a TFJob; a job file has `{}`"
-RESTRICTED = "pods are restricted, and their user is the cluster's setting"
+RESTRICTED = "pods are restricted; the cluster sets their user"
 NONE = "a job's pods have no privileges"
-OWN = "Weir has its own"
-WATCHED = "Weir watches the program itself"
-OVER = "a finished job leaves nothing behind"
+OWN = "Weir sets its own"
+WATCHED = "Weir itself detects a program that hangs"
+OVER = "Weir removes all pods of a finished job"
 ANSWERS: dict[str, tuple[Kind, str]] = {
     # of the job
     "successPolicy": ("moot", "a job succeeds after every example of every epoch"),
-    "enableDynamicWorker": ("moot", "every job is dynamic"),
+    "enableDynamicWorker": ("moot", "every job is elastic"),
     "cleanPodPolicy": ("moot", OVER),
     "ttlSecondsAfterFinished": ("moot", OVER),
-    "backoffLimit": ("moot", "Weir replaces lost tasks, and gives up by its own limits"),
+    "backoffLimit": ("moot", "Weir replaces lost tasks, up to the limits of its own settings"),
     "activeDeadlineSeconds": ("lost", "no job has a deadline; `weir cancel` ends one"),
     "schedulingPolicy": (
         "moot",
         "a job starts with all tasks of its minimum size or none, from Weir's own queue",
     ),
-    "managedBy": ("moot", "this request goes to Weir"),
+    "managedBy": ("moot", "Weir manages this job"),
     # of a pod
     "restartPolicy": ("moot", "a lost task is replaced, and training continues"),
     "nodeSelector": ("lost", JOB_FILE.format("node_selector")),
@@ -63,8 +63,8 @@ ANSWERS: dict[str, tuple[Kind, str]] = {
     "dnsPolicy": ("moot", OWN),
     # of the container
     "command": ("moot", "is not run: Weir trains PROGRAM"),
-    "args": ("moot", "are not used: put their values into PROGRAM"),
-    "workingDir": ("moot", "needs no other file than the program"),
+    "args": ("moot", "are not used: write their values into PROGRAM"),
+    "workingDir": ("moot", "is not used: a pod runs in its own folder"),
     "ports": ("moot", OWN),
     "imagePullPolicy": ("moot", "Kubernetes' default"),
     "envFrom": ("lost", JOB_FILE.format("env_from")),
@@ -73,7 +73,7 @@ ANSWERS: dict[str, tuple[Kind, str]] = {
     # of a mount
     "readOnly": (
         "lost",
-        "volumes are mounted for writing, if the claim allows it",
+        "volumes are mounted with write access, if the claim allows it",
     ),
     **dict.fromkeys(
         ("subPath", "subPathExpr"), ("lost", "whole volumes are mounted: use the folder above it")
@@ -115,7 +115,7 @@ def volume_remarks(raw: Raw, mounted: set[str], where: str) -> Iterator[Remark]:
     name, sources = str(raw.get("name")), set(raw) - {"name", "persistentVolumeClaim", "hostPath"}
     if "emptyDir" in sources:
         kind: Kind = "moot" if mounted <= {"/tmp"} else "lost"
-        text = f"volume {name} (emptyDir): every pod may write in /tmp, and nowhere else"
+        text = f"volume {name} (emptyDir): a pod can only write to /tmp"
         yield Remark(kind, where, text)
     for source in sorted(sources - {"emptyDir"}):
         yield Remark("lost", where, f"volume {name} ({source}): {VOLUMES}")

@@ -15,17 +15,16 @@ from rich.live import Live
 
 from services.cli import connection
 from services.cli.command_line import DURATION, Arguments, command, flag, nats_option, option
-from services.cli.terminal import Terminal, table_console
 from services.console.board.board import Board
 from services.console.board.figures import is_ended
 from services.console.page.watch import Watch
-from services.console.text.cells import letters
+from services.console.text.cells import Terminal, letters, table_console
 from services.console.top.screen import ScreenOptions, draw_screen
 from services.console.trouble import DONE
 from shared.bus.bus import Bus
 from shared.runtime.process import cancel_tasks
 
-EXAMPLES = ("weir top", "weir top --every 5s", "weir top --once > picture.txt")
+EXAMPLES = ("weir top", "weir top --every 5s", "weir top --once > screen.txt")
 EVERY_S, WORDS_S = 1.0, 1.0
 """Seconds between two pictures, and seconds that a single picture waits for the allocator's reason
 for each job.
@@ -34,13 +33,13 @@ for each job.
 
 @command(EXAMPLES)
 @nats_option
-@flag("--once", help="one picture only; the default where the output is no terminal")
+@flag("--once", help="print once and end; the default if the output is not a terminal")
 @option(
     "--every",
     type=DURATION,
     default=EVERY_S,
     metavar="TIME",
-    help=f"the time between two pictures (default: {EVERY_S:g}s)",
+    help=f"the time between two updates (default: {EVERY_S:g}s)",
 )
 def run(args: Arguments) -> int:
     return connection.on_bus(args, show_top)

@@ -120,7 +120,7 @@ class Trial:
                     await self.changed.wait()
                 return found
         except TimeoutError as error:
-            raise Failed(f"{what} did not come within {timeout_s:g} s") from error
+            raise Failed(f"timed out after {timeout_s:g} s: waiting for {what}") from error
 
     def _raise_if_over(self, what: str) -> None:
         if self.broken.done():

@@ -26,9 +26,17 @@ from services.cli.page import PORT as PAGE_PORT
 from services.console.bus_reader import follow_views
 from services.console.job_file import example_path, read_text
 from services.console.trouble import WRONG_USE, Trouble
-from services.local.cluster_spec import ClusterSpec, InvalidClusterFile, NodeSpec, parse_cluster
+from services.local.cluster_spec import (
+    ClusterSpec,
+    DataSource,
+    InvalidClusterFile,
+    NodeSpec,
+    parse_cluster,
+    parse_source,
+    read_values,
+    repeated_objects,
+)
 from services.local.kubelet.container import KubeletSettings
-from services.local.pod_data import DataSource, parse_source, read_values, repeated_objects
 from services.local.stack import SERVICES, CannotStart, Stack, check_ports_free, is_listening
 from shared.auth.permissions import OPERATOR
 from shared.bus.bus import Bus, connect
@@ -48,7 +56,7 @@ UNREADABLE = (NatsError, OSError, TimeoutError)
 CLUSTER = "nodes:\n  - {name: node, count: 4, cpu: 0.5, memory_gib: 4}\n"
 
 LOOK = """weir is up: nats-server, a cluster of {nodes}, monitor, allocator, launcher, page. Ctrl-C ends it all;
-jobs that run save first, and the next `weir up` in this folder goes on with them.
+jobs that run save first, and the next `weir up` in this folder continues them.
 
   look in a browser     {page}
   submit a job          weir submit {example}
@@ -58,10 +66,10 @@ jobs that run save first, and the next `weir up` in this folder goes on with the
   look at the cluster   kubectl --kubeconfig={kube} get nodes,pods -A
   look at the bus       nats --server={nats} --creds={creds} sub 'weir.>'
   from another folder   WEIR_NATS_CREDENTIALS={creds} weir jobs --nats {nats}
-  ask without weir      nats --server={nats} --creds={creds} req weir.job.requested.default.<job> '{{...}}'
+  submit without weir   nats --server={nats} --creds={creds} req weir.job.requested.default.<job> '{{...}}'
 
 Parameter servers and workers listen on this machine's ports without authentication, on all its interfaces
-(that is TensorFlow's doing): use it on a network that you trust. Logs: {folder}
+(TensorFlow does not offer it): use Weir only on a network that you trust. Logs: {folder}
 """
 
 
@@ -84,21 +92,21 @@ Parameter servers and workers listen on this machine's ports without authenticat
     type=int,
     default=4222,
     metavar="N",
-    help="where NATS listens (default: 4222)",
+    help="the port of NATS (default: 4222)",
 )
 @option(
     "--kube-port",
     type=int,
     default=8001,
     metavar="N",
-    help="the Kubernetes API (default: 8001)",
+    help="the port of the Kubernetes API (default: 8001)",
 )
 @option(
     "--page-port",
     type=int,
     default=PAGE_PORT,
     metavar="N",
-    help=f"the page (default: {PAGE_PORT})",
+    help=f"the port of the page (default: {PAGE_PORT})",
 )
 @option(
     "--secret",

@@ -19,9 +19,9 @@ from services.cli.command_line import (
     namespace_option,
     nats_option,
 )
-from services.cli.terminal import Terminal
 from services.console.bus_reader import CLUSTER_CLOCKS_S, read_entries
 from services.console.log_entry import Entry, entry_filters, event_name, parse_event_name
+from services.console.text.cells import Terminal
 from services.console.text.event_lines import event_fields
 from services.console.trouble import DONE, Trouble
 from services.console.why.chain import (
@@ -58,7 +58,7 @@ READS_MOST = 24
     metavar="EVENT",
     help="its name in `weir events` (o12, f345), or its id in `weir events --json`",
 )
-@flag("--all", help=f"every row (default: {ROWS} causes and {ROWS} effects)")
+@flag("--all", help=f"show every row (default: {ROWS} causes and {ROWS} effects)")
 @flag("--json", help="one JSON object a line: causes, the event, effects")
 def run(args: Arguments) -> int:
     return connection.on_bus(args, print_chain)
@@ -80,11 +80,18 @@ async def print_chain(bus: Bus, args: Arguments) -> int:
 
 
 def _document(role: str, step: Step) -> str:
-    """Return a step as JSON. `because`: the names of its causes; of a root its description."""
-    because = [event_name(entry) for entry in step.because] or [reasons(step)]
+    """Return a step as JSON. `because`: the names of its causes; of a root its kind."""
+    because = [event_name(entry) for entry in step.because]
+    if not because:
+        root = reasons(step)
+        because = [JSON_ROOTS.get(root, root)]
     return msgspec.json.encode(
         {"part": role, "because": because, **event_fields(step.entry)}
     ).decode()
+
+
+JSON_ROOTS = {"a user": "a person", "the cluster": "the world"}
+"""The kinds of roots in JSON, which programs read: they stay as version 0.2 wrote them."""
 
 
 # ---------------------------------------------------------------- the event
@@ -102,10 +109,10 @@ async def find_event(bus: Bus, text: str, namespace: str | None) -> Entry:
                 if (entry.stream, entry.sequence) == place:
                     return entry
                 break
-    remedy = "`weir events` shows each with its name (o12, f345), and --json with its id"
+    remedy = "`weir events` shows the name of each event (o12, f345), with --json also its id"
     raise Trouble(
         f"there is no event {single_line(text)!r} in the log; {remedy}. "
-        "Of a job: `weir explain JOB`."
+        "For a job, use `weir explain JOB`."
     )
 
 
@@ -150,9 +157,15 @@ def _next_lacks(event: Entry, known: Known, asked: set[Lack], namespace: str | N
     """
     back = [step.entry for step in causes(event, known).values()]
     on = [step.entry for step in build_chain(event, known).after]
-    found = lacks(back, known) | {lack for lack in lacks(on, known) if lack.of == "job"}
-    allowed = {lack for lack in found if namespace is None or _is_in(lack, namespace)}
-    return set(sorted(allowed - asked, key=msgspec.json.encode)[: READS_MOST - len(asked)])
+    found = set(lacks(back, known))
+    for lack in lacks(on, known):
+        if lack.of == "job":
+            found.add(lack)
+    new = []
+    for lack in sorted(found - asked, key=msgspec.json.encode):
+        if namespace is None or _is_in(lack, namespace):
+            new.append(lack)
+    return set(new[: READS_MOST - len(asked)])
 
 
 def _is_in(lack: Lack, namespace: str) -> bool:

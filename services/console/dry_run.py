@@ -3,6 +3,9 @@ or stored.
 
 The state is the allocator's stored state plus the log since then. Its rules are read from the
 environment, as the allocator reads them; the limits of `weir up` from the file of its connection.
+
+`answer_proposal` gives the same answer to a job that is proposed on the page. Only the size of such
+a job matters; its program is not examined.
 """
 
 from __future__ import annotations
@@ -13,17 +16,22 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import aclosing
 
+import msgspec
+
 from services.allocator import snapshot
 from services.allocator.admission.pod_policy_file import with_pod_policy
 from services.allocator.admission.validation import InvalidRequest, check_request
 from services.allocator.custom_policies import register_policies
 from services.allocator.placement.amounts import total_of
-from services.allocator.placement.placers import ROLES
+from services.allocator.placement.free_capacity import free_nodes
+from services.allocator.placement.placers import ROLES, place
+from services.allocator.placement.room import Room
 from services.allocator.placement.trial import describe_resources as amount
 from services.allocator.pod_policy import ALLOW_ALL
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
 from services.allocator.state.state import State, apply, with_last_fact
+from services.console import job_file
 from services.console.bus_reader import read_entries
 from services.console.log_entry import entry_filters
 from services.console.trouble import WRONG_USE, Trouble
@@ -31,9 +39,9 @@ from services.whatif.proposal import Effect, Outlook, outlook
 from shared.bus.bus import Bus
 from shared.bus.log_reader import LastNodeFacts, StreamQuery, read_last_node_facts
 from shared.bus.subjects import FACTS, ORDERS
-from shared.messages import CapacityFact, DeadLetter
+from shared.messages import CapacityFact, DeadLetter, Resources, RoleResources
 from shared.runtime import config
-from shared.text import format_size
+from shared.text import format_size, single_line
 
 NO_POLICY_NAMED = "the job names none; if the cluster uses another, set WEIR_ALLOCATOR_POLICY here"
 """The note beside the policy of a job that names none."""
@@ -147,7 +155,7 @@ def _waiting_lines(job: str, found: Outlook) -> list[str]:
     wanted = "; ".join(f"{role} {amount(getattr(found.sizes, role))}" for role in ROLES)
     largest = max(found.free, key=lambda node: (node.free.cpu, node.free.memory_gib))
     total = amount(total_of([node.free for node in found.free]))
-    lines.append(f"  it wants: {wanted}; each task on one node")
+    lines.append(f"  it needs: {wanted}; each task on one node")
     lines.append(
         f"  free now: {total} in total; the most on one node {amount(largest.free)}"
         f" ({largest.name})"
@@ -163,3 +171,80 @@ def _describe_effect(effect: Effect) -> str:
 
 def _format_holding(size: Size | None) -> str:
     return format_size(size.ps, size.workers) if size else "nothing"
+
+
+# ---------------------------------------------------------------- a proposal on the page
+
+
+PROPOSAL = "the proposal"
+PAGE_POLICY_NOTE = (
+    "the job names none, and the cluster may use another; to be sure, add a line such as `policy:"
+    " static`"
+)
+"""A user of the page cannot change settings, but can add a line to the proposal."""
+NO_PROGRAM = {"name": "program.py", "digest": f"sha256-{'0' * 64}"}
+EXAMPLE = """\
+job: proposal
+program: program.py
+epochs: 3
+batch: 64
+ps: {start: 1, min: 1, max: 2}
+workers: {start: 2, min: 1, max: 4}
+resources:
+"""
+EXAMPLE_SIZE = Size(ps=1, workers=2)
+EXAMPLE_TASKS = tuple(
+    RoleResources(
+        chief=Resources(cpu=small, memory_gib=gib),
+        ps=Resources(cpu=small, memory_gib=gib),
+        worker=Resources(cpu=large, memory_gib=gib),
+    )
+    for small, large, gib in ((0.25, 0.5, 1.0), (0.1, 0.2, 1.0), (0.05, 0.1, 0.5))
+)
+"""Sizes of the example's tasks, the largest first."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """`refused`: every reason against the job; otherwise `says` has the lines of the outlook."""
+
+    says: list[str] = []
+    refused: list[str] = []
+
+
+def example_proposal(state: State) -> str:
+    """Return a proposal to start from, with the largest tasks that fit now; the smallest ones if
+    none fit.
+    """
+    text = EXAMPLE
+    sizes = _largest_fitting_tasks(state)
+    for role in ROLES:
+        text += f"  {role}: {_format_resources(getattr(sizes, role))}\n"
+    return text
+
+
+def _largest_fitting_tasks(state: State) -> RoleResources:
+    nodes = [node for node in free_nodes(state) if node.takes]
+    for sizes in EXAMPLE_TASKS:
+        if place(Room(nodes), PROPOSAL, (), EXAMPLE_SIZE, sizes, 0):
+            return sizes
+    return EXAMPLE_TASKS[-1]
+
+
+def _format_resources(wants: Resources) -> str:
+    return f"{{cpu: {wants.cpu:g}, memory_gib: {wants.memory_gib:g}}}"
+
+
+def answer_proposal(state: State, text: str, now_s: float, rules: Rules) -> Answer:
+    """`text`: a job's YAML file, as `weir submit` takes it."""
+    try:
+        fields = job_file.complete_fields(job_file.parse_fields(text, PROPOSAL), NO_PROGRAM, "-")
+        request = check_request(job_file.encode_fields(fields, PROPOSAL), rules)
+    except Trouble as trouble:
+        return Answer(refused=[single_line(str(trouble))])
+    if isinstance(request, InvalidRequest):
+        return Answer(refused=[*map(single_line, request.reasons)])
+    found = outlook(state, request, now_s, rules)
+    if found.reasons:
+        return Answer(refused=[*map(single_line, found.reasons)])
+    lines = describe_outlook(request.key().replace(".", "/"), found, PAGE_POLICY_NOTE)
+    return Answer(says=[*map(single_line, lines)])

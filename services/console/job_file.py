@@ -107,7 +107,7 @@ def _duplicate_fields(node: Any, path: str, seen: set[int]) -> Iterator[str]:
     for key, value in node.value:
         field = f"{path}.{key.value}".lstrip(".")
         if field in fields:
-            yield f"  - {field}: again in line {key.start_mark.line + 1}"
+            yield f"  - {field}: again on line {key.start_mark.line + 1}"
         fields.add(field)
         yield from _duplicate_fields(value, field, seen)
 
@@ -173,13 +173,13 @@ def _unsendable_values(value: Any, path: str) -> Iterator[str]:
     if isinstance(value, dict):
         for name, each in value.items():
             if not isinstance(name, str):
-                yield f"{path}: the name {name!r} is no text; write it in quotes"
+                yield f"{path}: the name {name!r} is not a string; write it in quotes"
             yield from _unsendable_values(each, f"{path}.{name}")
     elif isinstance(value, list):
         for number, each in enumerate(value):
             yield from _unsendable_values(each, f"{path}[{number}]")
     elif isinstance(value, float) and not math.isfinite(value):
-        yield f"{path}: {value} is no number that can be sent; write it as a text, in quotes"
+        yield f"{path}: {value} cannot be sent as a number; write it as a string, in quotes"
     elif not isinstance(value, str | int | float | None):
         yield f"{path}: `{value}` is read as a {type(value).__name__}; write it in quotes"
 

@@ -11,9 +11,9 @@ PIPE_CLOSED = 141
 CODES = {
     DONE: "done",
     FAILED: "failed",
-    WRONG_USE: "wrong use",
+    WRONG_USE: "usage error",
     INTERRUPTED: "interrupted",
-    PIPE_CLOSED: "nobody reads on",
+    PIPE_CLOSED: "output closed",
 }
 """The exit codes of every command of `weir`; `weir --help` shows them. The last two are 128 and the
 signal's number.

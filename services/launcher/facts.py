@@ -23,7 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.launcher.pods import read_resources
-from shared.kube import labels
+from shared.kube import objects
 from shared.kube.objects import TAKEN_AWAY, ApiObject, MalformedObject, evicts_pods
 from shared.messages import (
     CORDONED,
@@ -320,7 +320,7 @@ def _read_pod(pod: PodObject) -> PodFact | None:
     return PodFact(
         **task,
         **_exit_fields(status, state, terminating),
-        generation=_whole_number(annotations.get(labels.GENERATION)) or 0,
+        generation=_whole_number(annotations.get(objects.GENERATION_ANNOTATION)) or 0,
         node=spec.node_name or "",
         phase=status.phase or "Pending",
         terminating=terminating,
@@ -331,8 +331,8 @@ def _read_pod(pod: PodObject) -> PodFact | None:
         waiting_message=((state.waiting and state.waiting.message) or "")[:MAX_WAITING],
         resources=requested,
         allocated=read_resources(allocated) if allocated else None,
-        created_with=_first_request(annotations.get(labels.RESOURCES, ""), requested),
-        grace_s=_grace_s(annotations.get(labels.GRACE)),
+        created_with=_first_request(annotations.get(objects.RESOURCES_ANNOTATION, ""), requested),
+        grace_s=_grace_s(annotations.get(objects.GRACE_ANNOTATION)),
         image=trainer.image or "",
     )
 
@@ -376,7 +376,7 @@ def _read_node(node: NodeObject) -> NodeFact:
 
 
 def _job_fields(meta: ObjectMeta) -> dict[str, Any] | None:
-    job_uid = _whole_number((meta.labels or {}).get(labels.UID))
+    job_uid = _whole_number((meta.labels or {}).get(objects.UID_LABEL))
     if job_uid is None:
         return None
     if not (meta.namespace and meta.uid):
@@ -386,10 +386,15 @@ def _job_fields(meta: ObjectMeta) -> dict[str, Any] | None:
 
 def _task_fields(meta: ObjectMeta) -> dict[str, Any] | None:
     fields, tags = _job_fields(meta), meta.labels or {}
-    role, serial = tags.get(labels.ROLE), _whole_number(tags.get(labels.SERIAL))
-    if fields is None or role not in get_args(Role) or serial is None or labels.JOB not in tags:
+    role, serial = tags.get(objects.ROLE_LABEL), _whole_number(tags.get(objects.SERIAL_LABEL))
+    if (
+        fields is None
+        or role not in get_args(Role)
+        or serial is None
+        or objects.JOB_LABEL not in tags
+    ):
         return None
-    return {**fields, "job": tags[labels.JOB], "role": role, "serial": serial}
+    return {**fields, "job": tags[objects.JOB_LABEL], "role": role, "serial": serial}
 
 
 def _whole_number(text: str | None) -> int | None:

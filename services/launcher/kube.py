@@ -45,10 +45,9 @@ from services.launcher.steps import pod_actions
 from shared.auth import authority, permissions
 from shared.auth.authority import Signer
 from shared.bus import programs
-from shared.kube import labels
-from shared.kube.client import READ_ERRORS, Api, ApiError
-from shared.kube.labels import SELECTOR
-from shared.kube.watch import Event, ListWatch
+from shared.kube import objects
+from shared.kube.client import READ_ERRORS, Api, ApiError, Event, ListWatch
+from shared.kube.objects import SELECTOR
 from shared.messages import AllocationDecided
 
 log = structlog.get_logger()
@@ -197,9 +196,9 @@ def _require_own(found: Body, wanted: Body) -> None:
     meta = msgspec.convert(found, ServiceObject).metadata
     name = wanted["metadata"]["name"]
     tags = meta.labels or {}
-    if tags.get(labels.UID) == wanted["metadata"]["labels"][labels.UID]:
+    if tags.get(objects.UID_LABEL) == wanted["metadata"]["labels"][objects.UID_LABEL]:
         return
-    if tags.get(labels.MANAGED_BY) == labels.OURS or meta.deletion_timestamp is not None:
+    if tags.get(objects.MANAGED_BY) == objects.OURS or meta.deletion_timestamp is not None:
         raise RetryLater(f"{name} still belongs to an earlier job")
     raise Refused(f"the name {name} is taken by an object that is not Weir's")
 

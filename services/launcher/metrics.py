@@ -40,13 +40,13 @@ PODS = Family(
 EXITED = Family(
     name="weir_launcher_tasks_exited_total",
     kind="counter",
-    help="Tasks that ended although they were wanted, by Kubernetes' reason; other: a rare reason.",
+    help="Tasks that ended unexpectedly, by Kubernetes' reason; other: a rare reason.",
     labels=("reason",),
 )
 ABANDONED = Family(
     name="weir_launcher_generations_abandoned_total",
     kind="counter",
-    help="Generations that were abandoned before they trained; the one before went on.",
+    help="Generations that were abandoned before they trained; the previous one continued.",
 )
 PREPARING = Family(
     name="weir_training_prepare_seconds",
@@ -58,13 +58,13 @@ PREPARING = Family(
 SAVING = Family(
     name="weir_training_save_seconds",
     kind="histogram",
-    help="Time in which a checkpoint was written, while training went on or paused.",
+    help="Time in which a checkpoint was written, while training continued or paused.",
     bounds=TIMES,
 )
 UNSAVED = Family(
     name="weir_training_checkpoints_failed_total",
     kind="counter",
-    help="Checkpoints that could not be written; training went on.",
+    help="Checkpoints that could not be written; training continued.",
 )
 
 

@@ -33,7 +33,7 @@ from msgspec.structs import replace
 from services.launcher.actions import CreatePod, CreateSecret
 from services.launcher.settings import Settings
 from shared import checkpoints
-from shared.kube import labels
+from shared.kube import objects
 from shared.kube.objects import GIB, GPU, GPU_TOLERATION, tolerations_of, whole_units
 from shared.messages import (
     Affinity,
@@ -66,12 +66,12 @@ def service_manifest(decision: AllocationDecided) -> Body:
         "metadata": {
             "name": decision.job,
             "namespace": decision.namespace,
-            "labels": labels.job_labels(decision.job, decision.uid),
+            "labels": objects.job_labels(decision.job, decision.uid),
         },
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {labels.JOB: decision.job, labels.UID: str(decision.uid)},
+            "selector": {objects.JOB_LABEL: decision.job, objects.UID_LABEL: str(decision.uid)},
             "ports": [{"name": PORT, "port": 2222}],
         },
     }
@@ -88,8 +88,8 @@ def secret_manifest(order: CreateSecret) -> Body:
         "metadata": {
             "name": secret_name(decision.job, order.owner_uid),
             "namespace": decision.namespace,
-            "labels": labels.job_labels(decision.job, decision.uid),
-            "ownerReferences": [labels.owner(decision.job, order.owner_uid)],
+            "labels": objects.job_labels(decision.job, decision.uid),
+            "ownerReferences": [objects.owner(decision.job, order.owner_uid)],
         },
         "data": {CREDENTIALS: base64.b64encode(order.text.encode()).decode()},
     }
@@ -110,15 +110,15 @@ def pod_manifest(order: CreatePod, settings: Settings) -> Body:
             "namespace": decision.namespace,
             "labels": {
                 **decision.request.labels,
-                **labels.task_labels(decision.job, decision.uid, task),
+                **objects.task_labels(decision.job, decision.uid, task),
             },
             "annotations": {
                 **decision.request.annotations,
-                labels.GENERATION: str(decision.generation),
-                labels.RESOURCES: msgspec.json.encode(task.resources).decode(),
-                labels.GRACE: str(round(decision.request.grace_s)),
+                objects.GENERATION_ANNOTATION: str(decision.generation),
+                objects.RESOURCES_ANNOTATION: msgspec.json.encode(task.resources).decode(),
+                objects.GRACE_ANNOTATION: str(round(decision.request.grace_s)),
             },
-            "ownerReferences": [labels.owner(decision.job, order.owner_uid)],
+            "ownerReferences": [objects.owner(decision.job, order.owner_uid)],
         },
         "spec": _pod_spec(order, settings),
     }

@@ -41,8 +41,7 @@ from shared.bus.consumer import StoredMessage, StreamSetBack
 from shared.bus.publisher import Stale
 from shared.bus.snapshots import NoSnapshot, SnapshotAhead, SnapshotStore, encode_state, load_state
 from shared.kube import client
-from shared.kube.client import Api, connect_api
-from shared.kube.watch import Deleted, Event, Listed
+from shared.kube.client import Api, Deleted, Event, Listed, connect_api
 from shared.messages import (
     AllocationDecided,
     CheckpointFailed,

@@ -9,9 +9,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from services.local.cluster_spec import InvalidClusterFile, parse_cluster
+from services.local.cluster_spec import (
+    FORM,
+    DataSource,
+    InvalidClusterFile,
+    parse_cluster,
+    parse_source,
+)
 from services.local.kubelet.container import KubeletSettings
-from services.local.pod_data import FORM, DataSource, parse_source
 from services.local.service import Settings, local_cluster
 from shared.runtime import log
 

@@ -1,4 +1,5 @@
-"""The cluster file: the nodes, the tenants and the quotas.
+"""The cluster on one machine, as its user describes it. The cluster file: the nodes, the tenants and
+the quotas.
 
     nodes:
       - {name: small, count: 2, cpu: 2, memory_gib: 4}         # small-1, small-2
@@ -14,23 +15,34 @@
 The namespaces are `default` and those that `quotas` name; `team-b: {}` has no limit.
 
 An error message gives all faults of the file, one a line.
+
+Secrets and ConfigMaps come from files, too: `[NAMESPACE/]NAME=PATH` (`DataSource`). PATH is a folder
+(each of its files is a value), a file that ends with `.env` (each line is `NAME=value`, as a shell
+would export it, without quotes), or any other file (one value of the file's name).
 """
 
+from __future__ import annotations
+
+import base64
 import difflib
 import re
 import reprlib
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
 from msgspec import Meta
 
-from services.local.objects.admission import SUBDOMAIN
+from services.local.objects import admission
+from services.local.objects.bodies import Body
 from shared import documents
 from shared.messages import (
+    DATA_KEY,
     DNS_LABEL,
+    SUBDOMAIN,
     Cores,
     LabelKey,
     LabelMap,
@@ -114,13 +126,13 @@ def parse_cluster(text: str) -> ClusterSpec:
     try:
         document = documents.load_yaml(text)
     except yaml.YAMLError as error:
-        raise InvalidClusterFile(f"this is no YAML: {error}") from error
+        raise InvalidClusterFile(f"not valid YAML: {error}") from error
     if not isinstance(document, dict):
         raise InvalidClusterFile("a cluster file is a mapping with `nodes` and perhaps `tenants`")
     reasons = []
     for key in document:
         if key not in SECTIONS:
-            reasons.append(f"{key}: unknown; there are {', '.join(SECTIONS)}")
+            reasons.append(f"{key}: no such section; use {', '.join(SECTIONS)}")
     nodes = read_entries("nodes", document.get("nodes"), NodeSpec, reasons)
     tenants = read_entries("tenants", document.get("tenants"), TenantSpec, reasons)
     quotas = read_quotas(document.get("quotas") or {}, reasons)
@@ -224,11 +236,11 @@ def node_reasons(nodes: Mapping[int, NodeSpec]) -> list[str]:
     counts: Counter[str] = Counter()
     for index, node in nodes.items():
         counts.update(node.node_names())
-        if not SUBDOMAIN.match(node.name):
+        if not admission.SUBDOMAIN.match(node.name):
             reasons.append(f"nodes[{index}].name: {node.name!r} is not a valid name for a node")
     for name, count in counts.items():
         if count > 1:
-            reasons.append(f"nodes: {name!r} is there {count} times")
+            reasons.append(f"nodes: {name!r} occurs {count} times")
     return reasons
 
 
@@ -244,3 +256,107 @@ def tenant_reasons(tenants: Mapping[int, TenantSpec], known: Container[str] | No
         if tenant.to_s is not None and tenant.to_s <= tenant.from_s:
             reasons.append(f"{where}.to_s: must be later than from_s")
     return reasons
+
+
+# ---------------------------------------------------------------- Secrets and ConfigMaps
+
+
+DEFAULT_NAMESPACE = "default"
+LARGEST = 1 << 20
+"""Bytes of one object, as in Kubernetes."""
+FORM = "[NAMESPACE/]NAME=PATH"
+
+
+class DataSource(msgspec.Struct, frozen=True, kw_only=True):
+    """One Secret or ConfigMap, and the file or folder with its values."""
+
+    kind: str
+    namespace: str
+    name: str
+    path: Path
+
+    @property
+    def option(self) -> str:
+        return f"{self.namespace}/{self.name}={self.path}"
+
+
+def parse_source(text: str, kind: str) -> DataSource:
+    """Return the object that a text names. Raises `ValueError` with the reason."""
+    place, sign, path = text.partition("=")
+    namespace, slash, name = place.rpartition("/")
+    if not slash:
+        namespace = DEFAULT_NAMESPACE
+    if not sign or not path:
+        raise ValueError(f"{text!r} is not {FORM}")
+    if not re.fullmatch(DNS_LABEL, namespace):
+        raise ValueError(f"{namespace!r} is not the name of a namespace")
+    if not re.fullmatch(SUBDOMAIN, name):
+        raise ValueError(
+            f"{name!r} is not the name of an object: lower-case letters, digits, - and ."
+        )
+    return DataSource(kind=kind, namespace=namespace, name=name, path=Path(path))
+
+
+def read_values(path: Path) -> dict[str, bytes]:
+    """Return the values in a file or folder. Raises `ValueError` with every fault, and `OSError`."""
+    if path.is_dir():
+        values = {file.name: file.read_bytes() for file in sorted(path.iterdir()) if file.is_file()}
+    elif path.suffix == ".env" or path.name == ".env":
+        values = parse_variables(path.read_text("utf-8"), str(path))
+    else:
+        values = {path.name: path.read_bytes()}
+    faults = [
+        f"{path}: {key!r} cannot be a key" for key in values if not re.fullmatch(DATA_KEY, key)
+    ]
+    size = sum(map(len, values.values()))
+    if size > LARGEST:
+        faults.append(f"{path}: {size:,} bytes are more than {LARGEST:,}")
+    if faults:
+        raise ValueError("\n".join(faults))
+    return values
+
+
+def parse_variables(text: str, file: str) -> dict[str, bytes]:
+    """Return the variables of a file with lines `NAME=value`. Empty lines and lines that begin with
+    # are left out.
+    """
+    values = {}
+    faults = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, sign, value = line.partition("=")
+        name = name.strip().removeprefix("export ").strip()
+        if not sign or not name:
+            faults.append(f"{file}, line {number}: is not NAME=value")
+        elif name in values:
+            faults.append(f"{file}, line {number}: {name} occurs twice")
+        values[name] = value.encode()
+    if faults:
+        raise ValueError("\n".join(faults))
+    return values
+
+
+def data_fields(source: DataSource, values: dict[str, bytes]) -> Body:
+    """Return the fields of the object beside its metadata."""
+    encoded = {key: base64.b64encode(value).decode() for key, value in values.items()}
+    if source.kind == "Secret":
+        return {"type": "Opaque", "data": encoded}
+    plain = {}
+    binary = {}
+    for key, value in values.items():
+        try:
+            plain[key] = value.decode()
+        except UnicodeDecodeError:
+            binary[key] = encoded[key]
+    return {"data": plain, "binaryData": binary} if binary else {"data": plain}
+
+
+def repeated_objects(sources: tuple[DataSource, ...]) -> Iterator[str]:
+    """Yield a fault for each object that is there twice."""
+    seen = set()
+    for source in sources:
+        key = source.kind, source.namespace, source.name
+        if key in seen:
+            yield f"{source.kind} {source.namespace}/{source.name} is given twice"
+        seen.add(key)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import contextlib
 
-from services.local.objects.api_errors import ApiError
-from services.local.objects.bodies import Body, meta, name_of, namespace_of, without_none
+from services.local.objects.bodies import ApiError, Body, meta, name_of, namespace_of, without_none
 from services.local.objects.kinds import EVENT, NEW_EVENT
 from services.local.store import Store
 

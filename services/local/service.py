@@ -15,7 +15,15 @@ from aiohttp import web
 
 from services.local.api.server import ApiServer, MetricsApi
 from services.local.api.watch import BOOKMARK_S
-from services.local.cluster_spec import ClusterSpec, NodeSpec, Quotas, TenantSpec
+from services.local.cluster_spec import (
+    ClusterSpec,
+    DataSource,
+    NodeSpec,
+    Quotas,
+    TenantSpec,
+    data_fields,
+    read_values,
+)
 from services.local.controllers import (
     Controllers,
     ControllerSettings,
@@ -31,7 +39,6 @@ from services.local.kubelet.kubelet import Kubelet, Usage
 from services.local.kubelet.processes import ProcessReaper, cluster_id
 from services.local.objects.bodies import format_micro_time, with_spec
 from services.local.objects.kinds import BY_NAME, LEASE, NODE
-from services.local.pod_data import DataSource, data_fields, read_values
 from services.local.store import Store
 from shared.runtime import process
 

@@ -32,7 +32,7 @@ import structlog
 from msgspec.structs import replace
 from nats.errors import Error as NatsError
 
-from services.local.pod_data import DataSource
+from services.local.cluster_spec import DataSource
 from shared.auth import keyring
 from shared.auth.keyring import write_private
 from shared.auth.permissions import MONITOR, OPERATOR, SETUP
@@ -67,7 +67,7 @@ JOB_NAMESPACES = "WEIR_JOB_NAMESPACES"
 POD_POLICY_FILE = "pod-policy.yaml"
 ALLOW_ALL = """\
 # The policy of this cluster for pods: everything is allowed, because its owner submits the jobs.
-# deploy/README.md describes the fields. A change counts from the next start.
+# deploy/README.md describes the fields. A change takes effect at the next start.
 default:
   images: ["*"]
   claims: ["*"]

@@ -31,15 +31,12 @@ from collections.abc import Callable, Iterator
 import msgspec
 from sortedcontainers import SortedDict
 
-from services.local.objects.api_errors import (
+from services.local.objects.bodies import (
+    Body,
     already_exists,
     conflict,
     expired_error,
     forbidden,
-    not_found,
-)
-from services.local.objects.bodies import (
-    Body,
     format_time,
     has_ended,
     is_leaving,
@@ -47,6 +44,7 @@ from services.local.objects.bodies import (
     name_of,
     namespace_of,
     node_of,
+    not_found,
     owners_of,
     spec,
     uid_of,

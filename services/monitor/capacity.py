@@ -184,9 +184,7 @@ class ClusterPicture:
         return None if is_unchanged(last, fact) else fact
 
 
-SHARES = (
-    "by share: allocatable, free of every pod's requests, or requested by the pods of jobs (ours)."
-)
+SHARES = "by share: allocatable, free (requested by no pod), or requested by pods of jobs (ours)."
 CPU = Family(
     name="weir_capacity_cpu_cores",
     kind="gauge",
@@ -214,7 +212,7 @@ NODES = Family(
 REACTION = Family(
     name="weir_monitor_reaction_seconds",
     kind="histogram",
-    help="Time from the event of the cluster to the stored facts that follow from it.",
+    help="Time from an event of the cluster until the facts about it are stored.",
     bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10, 30),
 )
 AmountOf = Callable[[Resources], float]

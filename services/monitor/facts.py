@@ -15,8 +15,16 @@ import msgspec
 from msgspec.structs import replace
 
 from shared.bounds import within_bounds
-from shared.kube.labels import JOB, MANAGED_BY, OURS
-from shared.kube.objects import GIB, GPU, ApiObject, MalformedObject, whole_units
+from shared.kube.objects import (
+    GIB,
+    GPU,
+    JOB_LABEL,
+    MANAGED_BY,
+    OURS,
+    ApiObject,
+    MalformedObject,
+    whole_units,
+)
 from shared.messages import Resources, Taint
 
 
@@ -148,7 +156,7 @@ class PodObject(ApiObject, frozen=True):
             name=self.metadata.name,
             node=spec.node_name or "",
             requests=effective_request(spec, status),
-            job=labels.get(JOB, "") if is_ours else "",
+            job=labels.get(JOB_LABEL, "") if is_ours else "",
             terminating=self.metadata.deletion_timestamp is not None,
             ended=status.phase in ("Succeeded", "Failed"),
         )

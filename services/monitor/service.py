@@ -37,8 +37,7 @@ from shared.bus.bus import Bus
 from shared.bus.consumer import StoredMessage
 from shared.bus.publisher import Stale
 from shared.kube import client
-from shared.kube.client import Api, connect_api
-from shared.kube.watch import Deleted, Event, Listed, ListWatch
+from shared.kube.client import Api, Deleted, Event, Listed, ListWatch, connect_api
 from shared.messages import CapacityChanged, ClaimsChanged, Message, QuotaChanged
 from shared.runtime.config import KubeSettings
 from shared.runtime.metrics import Measure, Meter

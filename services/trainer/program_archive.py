@@ -128,7 +128,7 @@ def file_reasons(sizes: Iterable[tuple[str, int]]) -> Iterator[str]:
         if fault := path_fault(path):
             yield f"{_shown(path)}: {fault}"
         elif path in known:
-            yield f"{path} is there twice"
+            yield f"{path} occurs twice"
         known.add(path)
         folders.update(str(parent) for parent in PurePosixPath(path).parents)
         total += size
@@ -142,7 +142,7 @@ def file_reasons(sizes: Iterable[tuple[str, int]]) -> Iterator[str]:
 
 def size_reason(size: int) -> str:
     return (
-        f"its files have {size / MIB:.1f} MiB; at most {LARGEST_PROGRAM // MIB} MiB are possible."
+        f"its files have {size / MIB:.1f} MiB; at most {LARGEST_PROGRAM // MIB} MiB are allowed."
         " Data belongs on a volume, not in the program."
     )
 

@@ -249,6 +249,8 @@ def crash_failure(text: str, program: str) -> Failed:
     stacks = rest.strip().split("\n\n")
     program_files = files_prefix(program).encode("ascii", "backslashreplace").decode()
     guilty = [stack for stack in stacks if program_files in stack or GENERATED_FILE in stack]
-    stuck = "let no other thread run for too long" if happened.startswith("Timeout") else "crashed"
+    stuck = (
+        "blocked its other threads for too long" if happened.startswith("Timeout") else "crashed"
+    )
     told = "\n\n".join([f"the process {stuck} and reported only: {happened}", *(guilty or stacks)])
     return Failed(cause=told[:CAUSE_LENGTH], peer=not guilty)

@@ -73,7 +73,7 @@ def outlook(state: State, request: JobRequested, now: float, rules: Rules) -> Ou
     beside = decide(with_job, now, at_once)
     without = decide(state, now, at_once)
     free = [node for node in free_nodes(state) if node.takes]
-    unsure = f"{rules.policy} is asked in its place and may answer otherwise"
+    unsure = f"{rules.policy} was used in its place and may decide differently"
     waits = Outlook(
         batch=request.batch.start,
         why=beside.why.get(request.key(), ""),

@@ -75,7 +75,7 @@ async def connect(
         log.warning("BusError", error=repr(error))
         for each in made if isinstance(error, SlowConsumerError) else ():
             each.incidents.record(
-                "bus slow", f"the bus drops what this service is too slow to read: {error}"
+                "bus slow", f"this service reads too slowly, so the server drops messages: {error}"
             )
 
     async def on_return() -> None:
@@ -125,7 +125,7 @@ class Bus:
             lambda: self.incidents.begin("bus away", "the connection to the bus broke")
         )
         self.dead_letters = DeadLetters(self.publisher, self.traffic)
-        self.health.require("being heard", lambda: not self.publisher.waiting)
+        self.health.require("the bus to store its messages", lambda: not self.publisher.waiting)
         self.health.add_source("the bus", self._measures)
         self._newer: set[str] = set()  # tags of a newer version that were heard
         self._tasks: set[asyncio.Future[None]] = set()
@@ -282,7 +282,7 @@ class Bus:
         await self._create_consumers(followers)
         for follower in followers:
             self.health.require(
-                f"hearing {follower.subscription.stream}", partial(_is_receiving, follower)
+                f"messages of {follower.subscription.stream}", partial(_is_receiving, follower)
             )
         async for follower, raw in merge_stored(followers):
             await self._handle_and_acknowledge(follower, raw)

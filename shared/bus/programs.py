@@ -240,7 +240,7 @@ async def _read_content(bus: Bus, bucket: str, info: ProgramInfo, most: int) -> 
         if error.err_code != MAX_CONSUMERS_REACHED:
             raise
         raise BucketBusy(
-            f"{bucket} has as many readers as it may have; try again in a few seconds"
+            f"{bucket} has its maximum number of readers; try again in a few seconds"
         ) from error
     puller = PullConsumer(bus.client, _stream(bucket), made.name)
     body = bytearray()

@@ -25,8 +25,7 @@ from shared.bus import subjects
 from shared.bus.client import RETRY_S, ResilientClient, is_transient, retry_until_answered
 from shared.bus.subjects import MESSAGE_ID, message_headers
 from shared.messages import Message
-from shared.runtime.incidents import Incidents
-from shared.runtime.log import RateLimitedWarning
+from shared.runtime.log import Incidents, RateLimitedWarning
 from shared.runtime.metrics import BusTraffic
 
 ROOM_S = 2.0

@@ -138,11 +138,11 @@ async def admitted_sequence(
                     return int(raw.metadata.sequence.stream)
     except TimeoutError as error:
         why = (
-            f"the intake of namespace {subject.split('.')[3]} has not passed it on within"
+            f"the intake of namespace {subject.split('.')[3]} has not forwarded the request within"
             f" {ADMITTED_S:g} s"
         )
         raise NotAdmitted(
-            f"{why}: too much was published there; it stays stored, and is answered later"
+            f"{why}: too much was published there; it is stored and will be answered"
         ) from error
     finally:
         await puller.close()

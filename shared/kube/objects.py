@@ -1,5 +1,6 @@
 """Parts of Kubernetes API objects, its quantities (`250m`, `1.5Gi`, `1e3`), and the taints that
-evict a node's pods, with the grace period that a task gets.
+evict a node's pods, with the grace period that a task gets; and the labels by which Weir knows its
+own objects, and people find them with `kubectl -l`.
 
 Null stands for absent. A quantity is parsed exactly, and is a whole number then (thousandths of a
 core, bytes, devices, pods), rounded up as the scheduler does, so that sums are exact. No quantity
@@ -25,7 +26,7 @@ from functools import lru_cache
 
 import msgspec
 
-from shared.messages import CORDONED, TAINTED, JobRequested, Taint, Toleration
+from shared.messages import CORDONED, TAINTED, JobRequested, Taint, TaskPlan, Toleration
 
 
 class MalformedObject(ValueError):
@@ -195,3 +196,51 @@ def add_measurement(changes_s: Sequence[float], change_s: float) -> tuple[float,
     if change_s > 0:
         changes_s = (*changes_s, change_s)
     return tuple(changes_s[-MEASUREMENTS_KEPT:])
+
+
+# ---------------------------------------------------------------- labels
+
+
+MANAGED_BY, OURS = "app.kubernetes.io/managed-by", "weir"
+SELECTOR = f"{MANAGED_BY}={OURS}"
+JOB_LABEL = "weir.dev/job"
+UID_LABEL = "weir.dev/uid"
+ROLE_LABEL = "weir.dev/role"
+SERIAL_LABEL = "weir.dev/serial"
+INDEX_LABEL = "weir.dev/index"
+GENERATION_ANNOTATION = "weir.dev/generation"  # with what a pod was made
+RESOURCES_ANNOTATION = "weir.dev/resources"
+GRACE_ANNOTATION = "weir.dev/grace-seconds"  # the request's `grace_s`
+
+
+def owner(service: str, uid: str) -> dict[str, object]:
+    """Return the owner of every object of a job: the job's service."""
+    return {"apiVersion": "v1", "kind": "Service", "name": service, "uid": uid, "controller": True}
+
+
+def job_labels(job: str, uid: int) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "weir-trainer",
+        "app.kubernetes.io/instance": job,
+        "app.kubernetes.io/part-of": "weir",
+        MANAGED_BY: OURS,
+        "training.kubeflow.org/job-name": job,
+        "training.kubeflow.org/operator-name": OURS,
+        JOB_LABEL: job,
+        UID_LABEL: str(uid),
+    }
+
+
+def task_labels(job: str, uid: int, task: TaskPlan) -> dict[str, str]:
+    labels = {
+        **job_labels(job, uid),
+        "app.kubernetes.io/component": task.role,
+        "training.kubeflow.org/replica-type": task.role,
+        "training.kubeflow.org/replica-index": str(task.index),
+        ROLE_LABEL: task.role,
+        SERIAL_LABEL: str(task.serial),
+        INDEX_LABEL: str(task.index),
+    }
+    return (
+        {**labels, "training.kubeflow.org/job-role": "master"} if task.role == "chief" else labels
+    )

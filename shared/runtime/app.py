@@ -81,7 +81,7 @@ async def _run_until_exit(
             return await _until_stopped(connection, chosen, start, stop) if connection else None
     except StreamSetBack as error:
         logger.warning(
-            "StreamSetBack", why=str(error), remedy="begins again with what is stored now"
+            "StreamSetBack", why=str(error), remedy="starts again from the stored messages"
         )
         return SET_BACK
     except Exception as error:

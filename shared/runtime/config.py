@@ -90,7 +90,7 @@ def _misspelt_setting_errors(name: str, own: str, known: Mapping[str, str]) -> l
     meant = get_close_matches(name, known, n=1, cutoff=ALIKE)
     if not name.startswith(own) and not meant:
         return []
-    hint = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(sorted(known))}"
+    hint = f"did you mean {meant[0]}?" if meant else f"known are {', '.join(sorted(known))}"
     return [f"{name}: no such setting; {hint}"]
 
 

@@ -28,7 +28,9 @@ MEMORY = Family(
     name="process_resident_memory_bytes", kind="gauge", help="Resident memory of the process."
 )
 BEGUN = Family(
-    name="process_start_time_seconds", kind="gauge", help="Start of the process, since 1970."
+    name="process_start_time_seconds",
+    kind="gauge",
+    help="Start of the process, in seconds since 1970.",
 )
 READY = Family(
     name="weir_ready",
@@ -53,7 +55,7 @@ async def serve_health(health: Health, port: int) -> web.AppRunner:
 
     async def ready(request: web.Request) -> web.Response:
         if unmet := health.unmet():
-            return web.Response(status=503, text=f"not ready: {', '.join(unmet)}\n")
+            return web.Response(status=503, text=f"not ready: waiting for {', '.join(unmet)}\n")
         return web.Response(text="ready\n")
 
     app = web.Application()

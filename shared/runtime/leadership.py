@@ -138,7 +138,7 @@ class Lease:
                     if seen.held.holder not in ("", self.holder):
                         fell = (
                             f"the leader did not renew its lease for {self.lease_s:g} s, and this"
-                            " one took over"
+                            " replica took over"
                         )
                         self.bus.incidents.record("began again", fell)
                     self.term = seen.held.term + 1

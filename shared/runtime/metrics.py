@@ -88,7 +88,7 @@ PUBLISHED = Family(
 HEARD = Family(
     name="weir_bus_messages_heard_total",
     kind="counter",
-    help="Messages that were read and handled, by kind, with those that a start reads again.",
+    help="Messages that were read and handled, by kind, including those read again at a start.",
     labels=("fact",),
 )
 BURIED = Family(
@@ -148,7 +148,7 @@ class BusTraffic:
 Condition = Callable[[], bool]
 Source = Callable[[], Iterable[Measure]]
 
-STARTED = "having begun"
+STARTED = "its start"
 """A condition of every service: met after its start, and while it stands by."""
 
 

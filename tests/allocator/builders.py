@@ -1,4 +1,4 @@
-"""Builders that set only what matters."""
+"""Builders for the allocator's tests: each sets only what matters."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ def own(job: str, *tasks: TaskPlan) -> tuple[OwnPod, ...]:
 
 
 def resumed(generation: int, job: str = "mnist", **fields: Any) -> TrainingResumed:
-    """With a pause: after a hand-over, unless `previous` says otherwise."""
+    """Return the resumption of a generation.
+
+    With `pause_s` it follows a hand-over from the generation before, unless `previous` is given.
+    """
     previous = None if fields.get("pause_s") is None else generation - 1
     usual = {
         "job": job,
@@ -129,8 +132,9 @@ def exited(
 
 
 class Story:
-    """A state, and the log that made it; what is told goes through the real codec, a second
-    apart.
+    """A state and the log that produced it.
+
+    Messages pass through the codec, by default 1 s apart.
     """
 
     def __init__(self, rules: Rules = AT_ONCE) -> None:
@@ -147,7 +151,7 @@ class Story:
         return self
 
     def decide(self, after_s: float = 0.0) -> tuple[Message, ...]:
-        """Decide and hear it; at the end nothing may be promised that is not there."""
+        """Run one pass, fold its actions into the state and return them."""
         self.now += after_s
         last = self.decisions
         self.state = prepare_tables(self.state, self.rules)
@@ -158,7 +162,7 @@ class Story:
         return self.decisions.actions
 
     def decided(self, after_s: float = 0.0) -> AllocationDecided:
-        """The one decision that must come now."""
+        """Run one pass and return its decision; exactly one is expected."""
         (action,) = self.decide(after_s)
         assert isinstance(action, AllocationDecided)
         return action
@@ -168,7 +172,7 @@ class Story:
 
     @property
     def facts(self) -> State:
-        """The state without what passes have made of it."""
+        """The state without the tables that passes have added."""
         return without_tables(self.state)
 
     def replayed(self) -> State:

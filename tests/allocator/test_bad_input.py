@@ -1,4 +1,4 @@
-"""The allocator behind bad input: it answers or buries, and the job behind is decided."""
+"""Tests of bad input: the allocator answers or dead-letters it, and decides the next job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.shared.sample_messages import one_of_each
 
 
 class Crowd:
-    """Everybody who talks to the allocator; `asked` jobs so far."""
+    """The users of the allocator. `asked`: the number of jobs requested so far."""
 
     def __init__(self, bus: Bus) -> None:
         self.bus, self.asked = bus, 0
@@ -40,7 +40,10 @@ class Crowd:
 
 
 def buries(subject: str) -> bool:
-    """What the allocator hears, and what is no kind at all; the rest is another's to bury."""
+    """Return True if the allocator dead-letters unreadable messages of this subject.
+
+    These are the kinds that it consumes, and subjects of no kind.
+    """
     try:
         return subjects.kind_of(subject) in CONSUMED
     except subjects.UnreadableMessage:

@@ -1,4 +1,4 @@
-"""Policies of one's own: known by name, and not trusted to be right."""
+"""Tests of custom policies: they are found by name, and their targets are checked."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ Write = Callable[..., str]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """A module of one's own in the folder where one stands; its one function does what the text
-    says.
+    """Yield a function that writes a policy module into the working directory.
+
+    The module has one function with the given body.
     """
     before, path, names = dict(POLICIES), list(sys.path), set(sys.modules)
     monkeypatch.chdir(tmp_path)
@@ -53,9 +54,7 @@ def job(**fields: Any) -> JobSeen:
 
 
 def want(text: str = "") -> str:
-    """The body of a policy that wants one ps, two workers, batch 32, unless `text` says
-    otherwise.
-    """
+    """Return the body of a policy that wants one ps, two workers and batch 32. `text`: a change."""
     fields: dict[str, Any] = {
         "job": "default.mnist",
         "ps": 1,
@@ -131,14 +130,20 @@ def test_every_invalid_policy_name_has_its_reason(write: Write) -> None:
             "it returned a target for default.other, a job that it was not given",
         ),
         (want("reason=7"), "its reason for default.mnist is 7, not a text"),
-        (want("workers=5"), "it wants 5 workers for default.mnist; the request allows 1 to 4"),
-        (want("ps=0"), "it wants 0 ps for default.mnist; the request allows 1 to 2"),
-        (want("batch=64"), "it wants 64 as the batch of default.mnist; the request allows 1 to 32"),
+        (want("workers=5"), "it returned 5 workers for default.mnist; the request allows 1 to 4"),
+        (want("ps=0"), "it returned 0 ps for default.mnist; the request allows 1 to 2"),
+        (
+            want("batch=64"),
+            "it returned 64 as the batch of default.mnist; the request allows 1 to 32",
+        ),
         (
             want("workers=all"),
-            "it wants 'all' workers for default.mnist; the request allows 1 to 4",
+            "it returned 'all' workers for default.mnist; the request allows 1 to 4",
         ),
-        (want("workers=-1"), "it wants '-1' workers for default.mnist; the request allows 1 to 4"),
+        (
+            want("workers=-1"),
+            "it returned '-1' workers for default.mnist; the request allows 1 to 4",
+        ),
         (f"return {want()[7:]} * 2", "it returned several targets for one job"),
         (
             want().replace("reason=", "faster=float('nan'), reason="),
@@ -146,11 +151,11 @@ def test_every_invalid_policy_name_has_its_reason(write: Write) -> None:
         ),
         (
             "import numpy; " + want().replace("workers=2", "workers=numpy.int64(2)"),
-            "it wants np.int64(2) workers for default.mnist; the request allows 1 to 4",
+            "it returned np.int64(2) workers for default.mnist; the request allows 1 to 4",
         ),
         (
             want().replace("batch=32", "batch=32.0"),
-            "it wants 32.0 as the batch of default.mnist; the request allows 1 to 32",
+            "it returned 32.0 as the batch of default.mnist; the request allows 1 to 32",
         ),
         (
             want().replace("reason=", "alternatives=('more',), reason="),
@@ -212,8 +217,9 @@ def fewest_first(cluster: list[Node], jobs: list[JobSeen], now: float) -> list[W
             )
     return wants
 """
-"""The example of version 0.3, `deploy/policies/fewest_first.py`, with the keywords that were
-renamed since.
+"""The example policy of version 0.3, `deploy/policies/fewest_first.py`.
+
+Its keywords have been renamed since.
 """
 OLDER_NAMES = {
     "services.allocator.policies": "POLICIES JobSeen Policy Want",

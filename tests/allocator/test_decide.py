@@ -1,4 +1,4 @@
-"""Stories of one job, told to the fold and to the decision."""
+"""Tests of the decisions about one job, from the facts about it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.allocator.builders import (
 
 
 def running(story: Story, cpu: float = 3) -> Story:
-    """A job of one ps and one worker that fills its node and trains as generation 1."""
+    """Return a job of one ps and one worker that fills its node and trains as generation 1."""
     first = story.hear(node(cpu=cpu), accepted()).decided()
     listed = own("mnist", *first.tasks)
     return story.hear(node(cpu=cpu, free=cpu - len(first.tasks), own=listed), resumed(1))
@@ -81,8 +81,9 @@ def test_nothing_is_decided_while_a_generation_is_in_flight():
 
 
 def test_a_job_waiting_for_fragmented_capacity_grows_partially_after_a_while():
-    """Three cores on one node and one on another are two workers of two cores by their sum, and
-    room for one.
+    """Three cores on one node and one on another are two workers of two cores in sum.
+
+    There is room for only one of them.
     """
     wide = RoleResources(chief=Resources(cpu=1), ps=Resources(cpu=1), worker=Resources(cpu=2))
     asked = request(resources=wide, ps=span(1), workers=span(2, most=4))
@@ -343,7 +344,7 @@ def test_a_static_job_never_changes():
     story = Story(Rules(policy="static", cooldown_s=0, window_s=0)).hear(node(cpu=30), accepted())
     story.decided()
     assert story.hear(resumed(1)).decide() == ()
-    assert story.why() == "the policy leaves it as it is"
+    assert story.why() == "keeps its size: its policy gives no target"
 
 
 def test_ps_and_workers_grow_in_their_starting_ratio():

@@ -1,5 +1,6 @@
-"""Where nothing sensible can be decided, what runs is kept, and it is said why: for every
-policy.
+"""Tests of states in which nothing sensible can be decided, under every policy.
+
+Running jobs are kept, and every job has a reason.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ NOWHERE = Resources()
 
 @pytest.fixture(params=sorted(POLICIES))
 def story(request: pytest.FixtureRequest) -> Story:
-    """A job of one ps and two workers fills its node, trains, and has said how fast; a second one
-    waits.
+    """Return a job of one ps and two workers that fills its node and has reported its speed.
+
+    A second job waits.
     """
     wide = {"ps": span(1, most=2), "workers": span(2, most=6)}
     story = Story(replace(AT_ONCE, policy=request.param))
@@ -48,7 +50,7 @@ def asked(job: str, wide: dict):
 
 
 def keeps(story: Story, after_s: float = 1.0) -> Decisions:
-    """What is decided now pauses the job by no new generation, and says why of both."""
+    """Decide; check that the job is not paused by a new generation and that both have a reason."""
     found = decide(story.state, story.now + after_s, story.rules, story.decisions.pending_changes)
     told = [a for a in found.actions if isinstance(a, AllocationDecided) and a.job == "mnist"]
     assert not [a for a in told if a.generation != story.state.jobs[a.key()].running], found.actions
@@ -68,7 +70,7 @@ def test_nodes_without_capacity_are_no_room(story: Story) -> None:
 
 
 def unheard(story: Story, speed: float, loss: float) -> None:
-    """A report with numbers that no message can carry reaches the fold all the same."""
+    """Fold a report with numbers that no message can carry."""
     said = replace(progress(1, 2000, TOTAL, speed, step=2), loss=loss)
     story.state = apply(story.state, said, "weir", len(story.log) + 1, story.now)
 

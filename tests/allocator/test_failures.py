@@ -1,5 +1,6 @@
-"""A policy or a step that raises: the job that causes it is set aside, and all others are decided
-in the same pass.
+"""Tests of policies and steps that raise: the job that causes it is set aside.
+
+All other jobs are decided in the same pass.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ Calls = list[list[str]]
 
 @pytest.fixture
 def fragile(monkeypatch: pytest.MonkeyPatch, failures_set_aside: None) -> Callable[..., Calls]:
-    """A policy that starts every job, and raises where it sees all of certain jobs."""
+    """Return a function that makes policies which start every job.
+
+    A policy raises if all of certain jobs are passed to it.
+    """
 
     def made(*together: str, error: type[Exception] = OverflowError) -> Calls:
         calls: Calls = []
@@ -45,8 +49,9 @@ def fragile(monkeypatch: pytest.MonkeyPatch, failures_set_aside: None) -> Callab
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch, failures_set_aside: None) -> tuple[set[str], Calls]:
-    """The jobs of which any makes a policy raise that starts every job, and the calls of that
-    policy.
+    """Return the set of faulty jobs, and the calls of a policy that starts every job.
+
+    It raises if any of the faulty jobs is passed to it.
     """
     bad, calls = set[str](), Calls()
 
@@ -61,7 +66,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch, failures_set_aside: None) -> tuple[s
 
 
 def story(*names: str) -> Story:
-    """These jobs wait, and there is room for all."""
+    """Return waiting jobs with these names, and a node with room for all."""
     large = Resources(cpu=500, memory_gib=900)
     asked = Story(RULES).hear(replace(node(), allocatable=large, free=large))
     for uid, name in enumerate(names, 1):
@@ -189,7 +194,7 @@ def test_a_job_that_stays_faulty_costs_few_computations_a_pass(
 
     assert [each.job for each in told.decisions.failures] == ["default.j07"] and len(
         calls
-    ) == 2  # all, the sound
+    ) == 2  # all jobs, then all but the faulty one
 
 
 BAD, GOOD = (
@@ -230,7 +235,7 @@ def test_an_untried_job_has_that_reason_and_is_tried_first(
     told.decide()
     assert (
         told.why("good")
-        == "set aside for now: policy 'fragile' fails for other jobs, and was not tried for this"
+        == "set aside for now: policy 'fragile' failed for other jobs and has not run for this"
         " one yet"
     )
 
@@ -367,7 +372,7 @@ def test_an_error_without_text_is_a_failure() -> None:
 
     assert (
         failures.failure_of("default.a", Silent(), "weir").error
-        == "Silent: its text raises ValueError"
+        == "Silent: its message cannot be shown: ValueError"
     )
 
 

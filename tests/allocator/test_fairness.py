@@ -1,4 +1,4 @@
-"""One namespace's requests do not keep the others' waiting, and its open jobs are bounded."""
+"""Tests of fairness: no namespace delays the requests of others, and its open jobs are limited."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_number_of_open_jobs_of_a_namespace_is_limited() -> None:
     rules = Rules(open_jobs=1)
 
     assert list(_open_job_reasons(state, "team-a", rules)) == [
-        "namespace: it has 1 open job; WEIR_ALLOCATOR_OPEN_JOBS allows no more"
+        "namespace: has 1 open job, the limit set by WEIR_ALLOCATOR_OPEN_JOBS"
     ]
     assert not list(_open_job_reasons(state, "team-b", rules))
     assert not list(_open_job_reasons(state, "team-a", Rules(open_jobs=0)))

@@ -1,4 +1,4 @@
-"""The garbage collector looks seldom, and what makes cycles is still freed in the end."""
+"""Tests of the garbage collector: it runs seldom, and reference cycles are freed in the end."""
 
 from __future__ import annotations
 

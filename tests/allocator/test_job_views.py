@@ -1,6 +1,6 @@
-"""A job at a glance, while it runs and when it is over.
+"""Tests of the view of a job, while it runs and after its end.
 
-A job that trains and reports nothing is shown as one whose program may hang.
+A job that trains without reporting is shown as one whose program may hang.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.allocator.builders import (
 
 
 def job(epochs: int = 4) -> Any:
-    """One that trained 50 of 400 examples."""
+    """Return a job that trained 50 of 400 examples."""
     story = Story().hear(node(), accepted(request(epochs=epochs)))
     story.decided()
     story.hear(resumed(1), progress(1, 50, 400, 25.0))
@@ -101,7 +101,7 @@ LIMIT_S = 10.0
 
 
 def trained(gap_s: float = 1.0) -> Story:
-    """A job that reported twice."""
+    """Return a job that reported twice."""
     story = Story().hear(node(), accepted())
     story.decided()
     return story.hear(resumed(1), progress(1, 50, 400, 25.0)).hear(

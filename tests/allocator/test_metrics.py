@@ -1,6 +1,6 @@
-"""What the allocator tells in numbers.
+"""Tests of the allocator's metrics.
 
-Training in numbers: every one is traced to what was said on the bus.
+Those of training are computed from the messages on the bus.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def test_the_duration_of_a_change_is_from_decision_to_first_update() -> None:
     story = Watched().hear(node(), accepted())
     decided = story.decided()
     story.hear(resumed(1), after_s=7.0)
-    story.hear(resumed(1, step=4), after_s=2.0)  # begun again: no change
+    story.hear(resumed(1, step=4), after_s=2.0)  # the generation starts again: no change
 
     (histogram,) = story.told()[CHANGE.name].values()
     assert (sum(histogram.counts), histogram.sum) == (1, story.now - 2.0 - decided.decided_s)

@@ -1,5 +1,6 @@
-"""Numbers out of range from one tenant: another namespace's jobs are decided, now and after a
-restart.
+"""Tests of numbers out of range from one tenant: the jobs of another namespace are decided.
+
+This also holds after a restart.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from tests.conftest import NatsServer
 from tests.shared.secured_server import credentials, guarded, visitor
 
 WEIR = replace(QUICK, policy="weir", snapshot_s=3600.0)
-"""Each start reads the whole log."""
+"""No snapshot is written, so each start reads the whole log."""
 OFFENDER = "team-a.mine"
 BODY = b"def model(): ..."
 STORED = programs.digest_of(BODY)
@@ -64,7 +65,7 @@ async def speaking(server: NatsServer, user: str, key: str = OFFENDER) -> AsyncI
 
 @asynccontextmanager
 async def allocating(server: NatsServer, settings: Settings = WEIR) -> AsyncIterator[Bus]:
-    """The real service with its own credentials; what ends it, fails the test."""
+    """Run the allocator with its own credentials; the test fails if one of its tasks ends."""
     async with speaking(server, ALLOCATOR) as connection:
         await start(connection, settings)
         yield connection
@@ -73,7 +74,7 @@ async def allocating(server: NatsServer, settings: Settings = WEIR) -> AsyncIter
 
 
 async def ask(server: NatsServer, namespace: str, job: str, **fields: Any) -> int:
-    """As a submitter of the namespace, whatever the numbers are."""
+    """Request a job as a submitter of the namespace, with any numbers."""
     asked = request(
         job, namespace=namespace, program=Program(name="train.py", digest=STORED), **fields
     )
@@ -82,7 +83,7 @@ async def ask(server: NatsServer, namespace: str, job: str, **fields: Any) -> in
 
 
 async def say_anything(server: NatsServer, message: Message, **numbers: float) -> None:
-    """From the job's own credentials, with numbers that no trainer of ours would say."""
+    """Publish with the job's own credentials numbers that no trainer would send."""
     body = msgspec.json.encode(msgspec.to_builtins(message) | numbers)
     async with visitor(server.url, credentials(JOB, OFFENDER)) as trainer:
         assert await trainer.may_say(subjects.subject_of(message), body)
@@ -155,12 +156,12 @@ async def test_numbers_out_of_range_do_not_affect_other_jobs(
 
 
 async def found_letters(operator: Bus, number: int) -> JobRequested | None:
-    """Anything, once there are so many."""
+    """Return a value once there are this many dead letters, else None."""
     return request() if await letters(operator) == number else None
 
 
 async def cancelled(operator: Bus, namespace: str, job: str) -> str:
-    """The outcome after `weir cancel`."""
+    """Cancel a job as `weir cancel` does; return its outcome."""
     assert await cancel_job(operator, Arguments(job=job, namespace=namespace, timeout=60.0)) == 0
     return (await last(operator, JobFinished, f"{namespace}.{job}")).outcome
 
@@ -206,7 +207,7 @@ async def test_a_policy_failing_with_one_job_decides_the_others_also_after_a_res
 
 
 async def reason_shown(operator: Bus, key: str) -> str:
-    """Why a job was set aside, as `weir jobs` shows it."""
+    """Return the reason why a job was set aside, as `weir jobs` shows it."""
     namespace, _, job = key.partition(".")
     async with asyncio.timeout(60), aclosing(follow_views(operator, namespace)) as changes:
         async for views in changes:

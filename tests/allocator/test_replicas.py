@@ -1,6 +1,4 @@
-"""Two allocators, as processes of their own: one decides, and none of its decisions is lost,
-doubled or late.
-"""
+"""Tests of two allocator processes: one decides, and no decision is lost, doubled or late."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ from tests.shared.bus.three_servers import three_servers
 ROOT = Path(__file__).parents[2]
 PROGRAM = b"def model(): ..."
 LEASE_S, LONG_S, ENOUGH_S = 12.0, 60.0, 120.0
-"""The first is waited for; a machine that stands still for 5 s loses neither of the two."""
+"""The tests wait for the first lease to expire. Both survive a machine that stalls for 5 s."""
 SETTINGS = {
     "POLICY": "config-manager",
     "WINDOW_S": "0.05",
@@ -38,12 +36,12 @@ SETTINGS = {
     "BACKOFF_S": "0.05",
     "MAX_DELAY_S": "1",
     "SNAPSHOT_S": "0.1",
-    "REPEAT_S": "600",  # nothing confirms a decision here, and a busy machine is slow
+    "REPEAT_S": "600",  # no fact confirms a decision here, and a busy machine is slow
 }
 
 
 class Replica:
-    """One process; `log` is what it has written."""
+    """One allocator process. `log`: its output."""
 
     def __init__(
         self,
@@ -86,7 +84,7 @@ class Replica:
         return '"Leads"' in self.log
 
     async def stop(self) -> None:
-        """It gives back what it has."""
+        """Stop the process; it has to exit with 0."""
         self.process.terminate()
         assert await self.process.wait() == 0
 
@@ -97,7 +95,7 @@ class Replica:
 
 
 async def until(true: Callable[[], object], within_s: float = ENOUGH_S) -> float:
-    """How long it took (s)."""
+    """Wait until the condition holds; return the time it took, in seconds."""
     began_s = time.monotonic()
     async with asyncio.timeout(within_s):
         while not true():
@@ -109,7 +107,7 @@ async def until(true: Callable[[], object], within_s: float = ENOUGH_S) -> float
 async def replicas(
     url: str, folder: Path, *others: Replica, lease_s: float = LEASE_S
 ) -> AsyncIterator[tuple[Replica, Replica]]:
-    """The first leads, the second stands by."""
+    """Yield two replicas: the first one leads, the second one stands by."""
     pair = (
         Replica(url, folder, "first", lease_s=lease_s),
         Replica(url, folder, "second", lease_s=lease_s),
@@ -126,7 +124,7 @@ async def replicas(
 
 
 async def said(bus: Bus, kind: type[Message], key: str = "default.mnist") -> list[Message]:
-    """All of a kind that the stream holds."""
+    """Return all messages of a kind and key that the stream holds."""
     count = (await bus.js.stream_info(subjects.ORDERS)).state.last_seq
     found = [await bus.js.get_msg(subjects.ORDERS, n) for n in range(1, count + 1)]
     wanted = subjects.pattern(kind, key)
@@ -138,7 +136,7 @@ async def said(bus: Bus, kind: type[Message], key: str = "default.mnist") -> lis
 async def heard(
     bus: Bus, kind: type[Message], key: str = "default.mnist", past: int = 0
 ) -> tuple[Message, float]:
-    """The newest of a kind behind a sequence, and how long it took (s)."""
+    """Return the newest message of a kind after a sequence, and the time in s it took."""
     began_s = time.monotonic()
     async with asyncio.timeout(ENOUGH_S):
         while (found := await bus.last_message(kind, key)) is None or found.sequence <= past:
@@ -188,7 +186,7 @@ async def test_a_stopped_leader_is_replaced_at_once(
 async def test_a_frozen_leader_is_refused_and_exits(
     nats_url: str, person: Bus, tmp_path: Path
 ) -> None:
-    """It wakes with news in its buffers, about which another has decided meanwhile."""
+    """It wakes with unread facts in its buffers; another leader has already decided on them."""
     await person.publish(node(cpu=3))
     async with replicas(nats_url, tmp_path) as (first, second):
         uid = await asked(person)
@@ -217,8 +215,9 @@ def stands_by(replica: Replica, begun: int) -> bool:
 
 
 async def grow(bus: Bus, uid: int) -> int:
-    """The job runs, and has room: another decision is due. Returns the sequence behind which it
-    will lie.
+    """Publish that the job runs and has room, so that another decision is due.
+
+    Return the sequence of the last decision.
     """
     last = await bus.last_message(AllocationDecided, "default.mnist")
     assert last and isinstance(last.message, AllocationDecided)
@@ -242,14 +241,17 @@ async def keep(self):
 leadership.Lease.renew_forever = keep
 app.run_service("allocator", Settings, leadership.with_leadership("allocator", start))
 """
-"""One that never looks at its clock, nor finds out that it heard nothing: frozen between the look
-and the act.
+"""An allocator that checks neither its lease nor the silence of the bus.
+
+It acts like one that is frozen between the check and the write.
 """
 
 
 def spoke_late(log: str) -> bool:
-    """Refused for what was decided since, or (soon after) for its id, which is that of the other's
-    decision.
+    """Return True if the replica has tried to publish its decision.
+
+    The server refuses it because of a newer decision, or (soon after) ignores it because of its id,
+    which is that of the other decision.
     """
     return '"DecidedOnAnOldState"' in log or '"AllocationDecided"' in log
 
@@ -266,7 +268,7 @@ async def test_a_late_write_of_an_old_leader_is_refused_by_the_server(
         await first.stop()
         await late.begin()
         await person.request(request("empty"))
-        await heard(person, JobRejected, "default.empty")  # it is at work
+        await heard(person, JobRejected, "default.empty")  # it is running
         late.process.send_signal(signal.SIGSTOP)
         grown = await grow(person, uid)
         second.path.write_text("")
@@ -327,7 +329,7 @@ async def test_the_allocator_starts_without_a_stream_leader(
     async with three_servers(tmp_path) as servers, servers.connection() as bus:
         await bus.publish(node(cpu=3))
         uid = await asked(bus)
-        for name in ("n1", "n2"):  # one of three elects nobody
+        for name in ("n1", "n2"):  # one of three servers elects no leader
             await servers.servers[name].kill()
         allocator = Replica(servers.url, tmp_path, "allocator", lease_s=0)
         await allocator.begin()

@@ -1,4 +1,4 @@
-"""The allocator on a real bus: what is asked is answered, and a restart goes on where it was."""
+"""Tests of the allocator on a real bus: requests are answered, and a restart continues."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def soon(look: Callable[[], Awaitable[M | None]], within_s: float = 60.0) 
 
 
 async def last(bus: Bus, kind: type[M], key: str = "default.mnist", past: int = 0) -> M:
-    """The newest message of a kind on a subject, once there is one behind `past`."""
+    """Return the newest message of a kind on a subject, once there is one after `past`."""
 
     async def look() -> M | None:
         heard = await bus.last_message(kind, key)
@@ -262,13 +262,13 @@ async def test_a_bus_restart_while_answering_loses_nothing(nats_server: NatsServ
 
     async def ask() -> None:
         nonlocal asked
-        while True:  # whose program nobody has stored
+        while True:  # their program is not in the store
             await speaker.publish(request(f"j{asked}"))
             asked += 1
 
     async with allocator(nats_server.url):
         asking = asyncio.ensure_future(ask())
-        for _ in range(6):  # half of the time it reads, and half of the time it speaks
+        for _ in range(6):  # it reads for half of the time, and publishes for the other half
             await asyncio.sleep(0.5)
             await nats_server.kill()
             await nats_server.start()
@@ -306,9 +306,7 @@ async def test_an_unreadable_request_is_answered_under_its_subject(nats_url: str
 
 
 def overtaken(connection: Bus, name: str, times: int = 1) -> None:
-    """Let a message be stored between the allocator's look at a name and its answer: one that
-    nobody can read.
-    """
+    """Store an unreadable message between the allocator's look at a name and its answer."""
     look, left = connection.last_sequence_matching, times
 
     async def look_and_lose(filtered: str) -> int:
@@ -337,7 +335,7 @@ async def test_a_request_is_rejected_despite_another_message_on_its_name(
 
 
 def behind(connection: Bus, filtered: str) -> asyncio.Event:
-    """Let a copy of orders answer that has nothing on these subjects until the event is set."""
+    """Let a stale replica, without messages on these subjects, answer until the event is set."""
     look, caught_up = connection.last_sequence_matching, asyncio.Event()
 
     async def look_at_copy(asked: str) -> int:
@@ -353,7 +351,7 @@ async def test_a_lagging_replica_delays_answers_for_one_name_only(nats_url: str,
         with capture_logs() as lines:
             begun_s = time.monotonic()
             late = await person.request(await with_program(person, job="late"))
-            for number in range(50):  # facts that make the allocator look
+            for number in range(50):  # facts that wake the allocator
                 await person.publish(node(cpu=3 + number % 2, labels={"seen": str(number)}))
                 await asyncio.sleep(0.02)
             other = await person.request(await with_program(person))
@@ -365,7 +363,7 @@ async def test_a_lagging_replica_delays_answers_for_one_name_only(nats_url: str,
 
 
 async def test_an_unanswered_request_is_answered_after_a_restart(nats_url: str, person: Bus):
-    """The snapshot is ahead of the request that cannot be read, so it is not read again."""
+    """The snapshot is ahead of the unreadable request, so the request is not read again."""
     sequence = (await person.js.publish("weir.job.requested.default.wrong", b"{not json")).seq
     behind = await person.publish(CancelRequested(job="other"))
     name = f"invalid-{hashlib.sha256(b'{not json').hexdigest()[:12]}"
@@ -458,7 +456,7 @@ async def test_messages_of_a_finished_job_are_purged_after_a_while(nats_url: str
         bucket = await person.bucket(subjects.JOBS)
         async with asyncio.timeout(60):
             with pytest.raises(NotFoundError):
-                while True:  # an order, or the view
+                while True:  # until the orders and the view are gone
                     if (
                         await person.last_sequence_matching(
                             subjects.area_pattern("default.mnist", "job")
@@ -508,15 +506,13 @@ async def test_a_decision_on_an_old_state_is_refused_and_recomputed(nats_url: st
 
 
 async def shorten_duplicate_window(bus: Bus) -> None:
-    """Make the server forget after 0.1 s, and not after two minutes, that it has stored a message
-    of the same id.
-    """
+    """Let the server remember message ids for 0.1 s instead of two minutes."""
     config = (await bus.js.stream_info(subjects.ORDERS)).config
     await bus.js.update_stream(dataclasses.replace(config, duplicate_window=0.1))
 
 
 async def forget_ids(bus: Bus) -> None:
-    """Wait until the server takes an id again that it took at the call, and so any earlier one."""
+    """Wait until the server has forgotten every id that it had stored at the call."""
     probe = abandoned(1, "probe")
     taken = await bus.publish(probe)
     async with asyncio.timeout(60):
@@ -533,8 +529,9 @@ async def stored_decisions(bus: Bus) -> int:
 async def test_a_stale_leaders_decision_is_refused_after_the_deduplication_window(
     nats_url: str, person: Bus
 ):
-    """The server ignores a second message of one id for two minutes only. Behind that the expected
-    sequence decides.
+    """The server ignores a second message with one id for two minutes only.
+
+    After that the expected sequence decides.
     """
     await shorten_duplicate_window(person)
     asked = await with_program(person)
@@ -595,7 +592,7 @@ async def test_a_lagging_replica_causes_no_storm_of_refused_decisions(nats_url: 
     with capture_logs() as lines:
         connection.spawn(allocator.run_passes())
         for _ in range(50):
-            allocator.awake.set()  # as other jobs' facts do
+            allocator.awake.set()  # as facts of other jobs do
             await asyncio.sleep(0.02)
         refused = [line for line in lines if line["event"] == "DecidedOnAnOldState"]
     assert 1 < len(refused) <= 1 + (time.monotonic() - begun_s) / RETRY_S
@@ -605,7 +602,7 @@ async def test_a_lagging_replica_causes_no_storm_of_refused_decisions(nats_url: 
 
 
 async def with_a_decision(bus: Bus) -> tuple[Allocator, AllocationDecided]:
-    """Return an allocator that has heard one decision of a job, and the decision."""
+    """Return an allocator that has read one decision of a job, and the decision."""
     asked = await with_program(bus)
     first = AllocationDecided(
         job=asked.job,
@@ -622,7 +619,7 @@ async def with_a_decision(bus: Bus) -> tuple[Allocator, AllocationDecided]:
 
 
 async def refusals(allocator: Allocator, action: AllocationDecided, times: int) -> int:
-    """Try to publish a decision so many times; return how many were refused."""
+    """Try to publish a decision `times` times; return the number of refusals."""
     with capture_logs() as lines:
         for _ in range(times):
             await allocator._publish_decision(action, None)

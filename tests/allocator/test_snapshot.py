@@ -1,5 +1,6 @@
-"""The stored state: a restart takes it where it fits the streams, and reads the log from its
-beginning where not.
+"""Tests of the stored state: a restart loads it if it fits the streams.
+
+Otherwise it reads the log from the beginning.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ async def test_an_unreadable_snapshot_counts_as_absent(bus: Bus, body: bytes) ->
 
 
 async def test_messages_skipped_by_an_older_leader_are_read_again(bus: Bus) -> None:
-    """A snapshot of 0.2.0 is behind messages that it did not know: a quota, a change with its
-    answer, and a request.
+    """A snapshot of 0.2.0 is ahead of messages that it did not know.
+
+    These are a quota, a change with its answer, and a request.
     """
     uid = await bus.publish(request("net"))
     accepted = JobAccepted(job="net", uid=uid, request=request("net"), accepted_s=1.0)
@@ -105,7 +107,7 @@ async def test_messages_skipped_by_an_older_leader_are_read_again(bus: Bus) -> N
 
 
 async def test_a_snapshot_has_the_message_kinds_of_its_writer(bus: Bus) -> None:
-    """So that a later version can tell what was passed over."""
+    """So a later version can tell which messages were skipped."""
     await snapshot.store_snapshot(bus, State())
 
     entry = await (await bus.bucket(subjects.STATE)).get(snapshot.KEY)

@@ -1,4 +1,4 @@
-"""The modules of the source, and what each imports."""
+"""The modules of the source tree and their imports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUNNING = {"exec", "eval", "__import__", "execfile"}
 
 @dataclass(frozen=True)
 class Module:
-    """One file. `name` is dotted, as it is imported."""
+    """A Python file. `name` is its dotted name, as in an import."""
 
     path: Path
     name: str
@@ -30,18 +30,20 @@ class Module:
 
     @cached_property
     def imports(self) -> set[str]:
-        """The dotted names of all that is imported, anywhere in the file."""
+        """Return the dotted names of everything that the file imports, at any depth."""
         return {name for node in ast.walk(self.tree) for name in _imported(node)}
 
     @property
     def libraries(self) -> set[str]:
-        """Their first parts."""
+        """Return the first part of each imported name."""
         return {name.split(".")[0] for name in self.imports}
 
     @property
     def runs_text(self) -> bool:
-        """Whether it can make code of text: `exec` and `eval`, or an import of what is named by a
-        value.
+        """Return True if the module can run text as code.
+
+        It calls `exec`, `eval` or the like, or it imports a library such as `importlib` or
+        `pickle`.
         """
         called = {
             n.func.id
@@ -55,7 +57,7 @@ class Module:
 
     @property
     def mentions(self) -> set[str]:
-        """The dotted names of what is taken of an imported module: `program.load`, whole."""
+        """Return the imported names and the full names of their attributes that the file uses."""
         short = {name.rpartition(".")[2]: name for name in self.imports}
         taken = (
             n

@@ -1,4 +1,4 @@
-"""What the README's steps leave in the checkout is no change of it."""
+"""Tests of .gitignore: git ignores the files that the README's commands create, and no source."""
 
 from __future__ import annotations
 

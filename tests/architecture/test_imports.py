@@ -1,4 +1,4 @@
-"""Who may know whom. Prose alone decays, so these laws are kept by tests."""
+"""Tests of the import rules: which packages may import which, and which modules may do I/O."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ EDGES = {
         "worker.saving",
         "worker.tensorboard_events",
         "worker.step_loss",
-        "worker.step_resources",
         "worker.training_step",
         "worker.watchdog",
     },
 }
-"""Modules that touch the outside world, by package; relative names. All others decide, and are
-pure.
+"""Modules that touch the outside world, by package, with relative names.
+
+All other modules of these packages are pure.
 """
 
 PURE_ELSEWHERE = (
@@ -106,7 +106,6 @@ PURE_ELSEWHERE = (
     "shared.auth.authority",
     "shared.auth.permissions",
     "shared.bus.subjects",
-    "shared.kube.labels",
     "shared.kube.objects",
     "shared.runtime.config",
     "shared.runtime.metrics",
@@ -168,7 +167,7 @@ def test_the_control_plane_imports_no_tensorflow() -> None:
 
 
 def test_the_supervisor_of_a_pod_imports_no_tensorflow() -> None:
-    """Neither directly nor through other modules of the project: its child processes do."""
+    """The supervisor does not import it through other modules either; its child processes do."""
     by_name = {m.name: m for m in ALL}
     above = "services.trainer"
     inside = {f"{above}.worker", f"{above}.doctor"}
@@ -190,7 +189,7 @@ def test_the_supervisor_of_a_pod_imports_no_tensorflow() -> None:
 
 
 def test_no_service_imports_the_internals_of_another() -> None:
-    """They meet on the bus. The commands of a person may know them all."""
+    """Services communicate over the bus. The commands of `weir` may import every service."""
     services = [name.removeprefix("services.") for name in EDGES]
     crossing = {
         f"{module} -> {name}"
@@ -271,7 +270,7 @@ def test_console_imports_no_command() -> None:
 
 @pytest.mark.parametrize("service", EDGES)
 def test_every_edge_that_is_declared_exists(service: str) -> None:
-    """So that the list of exceptions does not outlive them."""
+    """A deleted module must also leave the list."""
     assert {name for name in EDGES[service] if f"{service}.{name}" not in NAMES} == set()
 
 
@@ -310,11 +309,10 @@ def test_the_policy_static_needs_at_most_8_files() -> None:
 
 
 def test_only_the_trainer_runs_user_code() -> None:
-    """A program is text everywhere else: nobody has the means to run it, but for who imports by
-    names of their own.
+    """Outside the trainer a program is text: no other module can run it.
 
-    `weir` its own commands, the trainer TensorFlow's modules, and the allocator policies that its
-    settings name.
+    The listed modules import modules by name: `weir` its own commands, the trainer's child process
+    modules of TensorFlow, and the allocator the policies that its settings name.
     """
     running = {m.name for m in ALL if m.runs_text} - {
         "services.trainer.program",

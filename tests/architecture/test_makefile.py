@@ -1,4 +1,4 @@
-"""What takes minutes in the Makefile tells that it is alive, and fails where what it runs fails."""
+"""Tests of `patiently`, the progress wrapper of long commands in the Makefile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT_S = 60.0
 
 @contextmanager
 def runs(folder: Path, command: str) -> Iterator[subprocess.Popen[str]]:
-    """A recipe of one line, as that which installs, which tells every second."""
+    """Run a command in a recipe with the progress wrapper, which prints a line every second."""
     rules = folder / "rules.mk"
     rules.write_text(f"include {MAKEFILE}\nlong:\n\t@$(call patiently,{command},{folder},3 GB)\n")
     words = ["make", "--no-print-directory", "-f", str(rules), "TELL_S=1", "long"]
@@ -35,7 +35,7 @@ def runs(folder: Path, command: str) -> Iterator[subprocess.Popen[str]]:
 def test_the_progress_wrapper_prints_the_elapsed_time_and_returns_the_exit_code(
     tmp_path: Path, code: int
 ) -> None:
-    """It runs until two lines were read."""
+    """The command ends only after two progress lines were read."""
     go = tmp_path / "go"
     with runs(tmp_path, f"until [ -e {go} ]; do sleep 0.1; done; (exit {code})") as running:
         assert running.stdout
@@ -49,7 +49,7 @@ def test_the_progress_wrapper_prints_the_elapsed_time_and_returns_the_exit_code(
 
 
 def test_the_progress_wrapper_prints_nothing_for_a_quick_command(tmp_path: Path) -> None:
-    """Whoever reads its output to the end waits for nobody else who holds it."""
+    """After the command no process keeps the output pipe open, so a reader gets the end of file."""
     with runs(tmp_path, "echo done") as running:
         told, _ = running.communicate(timeout=LIMIT_S)
 
@@ -58,14 +58,15 @@ def test_the_progress_wrapper_prints_nothing_for_a_quick_command(tmp_path: Path)
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_stopping_the_command_stops_the_progress_wrapper(tmp_path: Path, number: int) -> None:
-    """By the signal that a terminal sends to all; what it runs is there to hear it once it has said
-    so.
+    """The signal goes to the whole process group, as from a terminal.
+
+    The command prints a line first, so it runs when the signal arrives.
     """
     with runs(tmp_path, "sh -c 'echo begins; exec sleep 600'") as running:
         assert running.stdout and running.stdout.readline() == "begins\n"
         os.killpg(running.pid, number)
         told, _ = running.communicate(
             timeout=LIMIT_S
-        )  # to its end, so nobody has its output any more
+        )  # returns at end of file: no process keeps the pipe open
 
     assert running.returncode != 0 and told.count("so far") < LIMIT_S

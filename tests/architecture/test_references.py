@@ -1,4 +1,4 @@
-"""Files and modules that docstrings, comments and documents name exist."""
+"""Tests that the files and folders that docstrings, comments and documents name exist."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ GENERATED = (
     "deploy/overlays/production/team-a",
     "services/console/example_jobs",
 )
-"""Files that an operator creates (deploy/README.md), and the folder of the example jobs in a
-wheel.
-"""
+"""Files that an operator creates (deploy/README.md), and the folder of example jobs in a wheel."""
 FORMER = ("services/allocator/placing/",)
-"""A module that exists only for policies of older versions names their old paths."""
+"""Folders of modules that exist only for policies of older versions; they name old paths."""
 FOLDERS = ("services", "shared", "tests", "deploy")
 NAMED_PATH = re.compile(r"(?<![\w./-])(?:services|shared|tests|deploy)/[\w./-]*\w")
 NAMED_FILE = re.compile(r"`([a-z_]+\.py)`")

@@ -1,4 +1,4 @@
-"""How the code base looks: docstrings, names, a small top level."""
+"""Tests of the code's shape: docstrings, function names, the README's length, the top level."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ ALLOWED = {
 README_LINES = 200
 README_COLUMNS = 100
 BARE_PARTICIPLES = 20
-"""Fewer functions than this may have one for a name: `told` says neither what it does nor
-returns.
+"""Fewer functions than this may be named by a bare participle.
+
+`told`, for example, names neither an action nor a result.
 """
 IRREGULAR_PARTICIPLE = re.compile(
     "told|said|heard|seen|kept|stood|held|given|asked|known|made|found|wanted|spoken|taken|gone|done"

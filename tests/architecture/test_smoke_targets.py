@@ -1,6 +1,4 @@
-"""Each Makefile target that measures or breaks something has a smoke test, and `.ci/run` runs all
-checks.
-"""
+"""Tests of Makefile targets: each benchmark has a smoke test, and `.ci/run` runs all checks."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ def test_exactly_the_benchmark_targets_have_a_smoke_test() -> None:
 
 
 def test_every_target_is_declared_phony() -> None:
-    """A folder of a target's name would otherwise count as its result."""
+    """Without .PHONY, make takes a folder with the name of a target for its result."""
     declared = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
     named = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 

@@ -1,4 +1,4 @@
-"""The list of texts that a reviewer reads (`make texts`) contains each kind of text."""
+"""Tests that the list of texts for a reviewer (`make texts`) contains each kind of text."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ JAVASCRIPT_STRING = re.compile(r"\"([^\"\n]*)\"|'([^'\n]*)'|`([^`]*)`")
 
 @dataclass(frozen=True, order=True)
 class Text:
-    """One text. `line` is where its expression starts."""
+    """One text. `line` is the line on which its expression starts."""
 
     path: str
     line: int
@@ -73,7 +73,7 @@ def _python_texts(name: str, tree: ast.Module) -> Iterator[Text]:
 
 
 def _rendered(node: ast.expr) -> str:
-    """The string, with the expressions of a formatted one in braces; empty for other constants."""
+    """Return the string, with an f-string's expressions in braces; empty for other constants."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     if isinstance(node, ast.FormattedValue):
@@ -89,7 +89,7 @@ def _ancestors(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> Iterator[ast.A
 
 
 def _kind(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> str:
-    """How the text is used, from the nearest statement or call that tells."""
+    """Return the kind of the text, from the nearest statement or call that determines it."""
     for ancestor in _ancestors(node, parents):
         if isinstance(ancestor, ast.Raise):
             return ERROR

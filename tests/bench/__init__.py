@@ -1,7 +1,5 @@
-"""Benchmarks: commands that compare two things in one run, print ratios, and end with one JSON
-object on a line.
-"""
+"""Benchmarks: each compares two things in one run, prints ratios, and ends with a JSON object."""
 
 from services.allocator import failures
 
-failures.RAISE_ALL = True  # a policy that fails fails the benchmark
+failures.RAISE_ALL = True  # a policy that raises makes the benchmark fail

@@ -1,9 +1,9 @@
-"""A node that is alone with its pods on a busy machine, as far as the machine allows it.
+"""Isolate a node and its pods from other load on the machine, as far as the machine allows it.
 
-Pods compete with each other for the node's cores, by their groups' weights; whatever else runs on
-the machine competes with the node as a whole. So that the one is measured without the other, pods
-run on one CPU, everything else of the stack beside it, and the group of all nodes outweighs what
-somebody else runs there.
+Pods compete with each other for the cores of the node by the weights of their control groups. Other
+processes of the machine compete with the node as a whole. To measure the first without the second,
+pods run on one CPU, all other parts of the stack on other CPUs, and the group of all nodes gets a
+weight far above that of other processes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from services.local.stack import Stack
 
 GROUPS = Path("/sys/fs/cgroup")
 WEIGHTS = (("cpu", "cpu", "cpu.shares", 64 * 1024), ("", "", "cpu.weight", 10_000))
-"""Mount and controller, the file of a group's weight, and a large one: version 1, version 2."""
+"""Mount, controller, weight file and a large weight: for control groups version 1, and version 2.
+"""
 
 
 def on_a_cpu(stack: Stack) -> None:
-    """The stand-in, and so every pod, on the last CPU; the other parts on others, where there are
-    any.
-    """
+    """Pin the stand-in, and so every pod, to the last CPU; pin the other parts to the others."""
     *others, last = sorted(os.sched_getaffinity(0))
     for name, part in stack.parts.items():
         if others and part.process is not None:
@@ -33,9 +32,7 @@ def on_a_cpu(stack: Stack) -> None:
 
 
 def outweigh(stack: Stack) -> None:
-    """Once a pod runs: the group above all nodes has a weight beside which others' hardly
-    counts.
-    """
+    """Give the control group above all nodes a large weight. Call it when a pod runs."""
     cluster = stack.parts["cluster"].process
     for pod in psutil.Process(cluster.pid).children() if cluster else ():
         with contextlib.suppress(OSError):
@@ -43,7 +40,7 @@ def outweigh(stack: Stack) -> None:
 
 
 def _outweigh(groups: str) -> None:
-    """`groups`: of a pod's process, as the kernel tells them."""
+    """Set the weight; `groups` is the text of /proc/PID/cgroup of a pod's process."""
     for mount, controller, file, weight in WEIGHTS:
         pod = GROUPS / mount / own_group(controller, groups).lstrip("/")
         if (pod / file).exists():

@@ -1,26 +1,26 @@
-"""The bus under pressure: `make bench-bus` (about 2 minutes).
+"""Benchmark of the bus under load: `make bench-bus` (about 2 minutes).
 
-A nats-server, and on it the services' own bus code in processes of their own (`bus_sides.py`):
-SPEAKERS that publish facts of many jobs, each fact when the job's last one is acknowledged, and one
-that follows them durably, folds and acknowledges. Credentials are left out. One run, in which the
-speakers never stop:
+A nats-server, and the bus code of the services in separate processes (`bus_sides.py`): SPEAKERS
+publishers of facts about many jobs, each fact after the acknowledgement of the job's last one, and
+one durable consumer that folds and acknowledges them. There are no credentials. One run, in which
+the publishers never stop:
 
-    steady     MEASURED_S long: facts_per_s (applied), p99_ms (from before `publish` to applied; one machine's clock)
-    frozen     the hearer is stopped (SIGSTOP) for 30 s
-    restart    the server is killed (SIGKILL) and begun again
-    absence    it is killed and comes back long after it has forgotten what it need not take twice. The clock is moved
-               by a shorter memory: the stream is configured to know repetitions for WINDOW_S
-               instead of 120 s, and the server stays away for ABSENT_S, as much longer than that as
-               10 minutes are than 120 s
+    steady     MEASURED_S long: facts_per_s (applied), p99_ms (from before `publish` to applied;
+               both by the clock of this machine)
+    frozen     the consumer is stopped (SIGSTOP) for 30 s
+    restart    the server is killed (SIGKILL) and started again
+    absence    it is killed and comes back long after the end of its window for duplicates. To save
+               time, the stream has a window of WINDOW_S instead of 120 s, and the server stays away
+               for ABSENT_S, as much longer than that as 10 minutes are than 120 s
 
-The server writes to its disk every BENCH_SYNC, as in `weir up`; `BENCH_SYNC=2m` is the server's own
-default.
+The server syncs to its disk every BENCH_SYNC, as in `weir up`; `BENCH_SYNC=2m` is the default of
+the server.
 
-`catch_up_s`: the longest of the three times from the hearer's (or the server's) return to a fact
-that is applied within CURRENT_S of its saying. `lost`: acknowledged and never applied.
-`applied_disordered`: applied behind a later one of its job, or against the stream's order.
-`repeated`: stored twice and applied once; after the absence every job says one fact again behind a
-newer one, as if its acknowledgement had been lost, and the server has forgotten that it has it.
+`catch_up_s`: the longest of the three times from the return of the consumer (or the server) to a
+fact that is applied within CURRENT_S of its publication. `lost`: acknowledged and never applied.
+`applied_disordered`: applied after a later fact of its job, or against the order of the stream.
+`repeated`: stored twice and applied once; after the absence, every job publishes one fact again
+after a newer one, as if its acknowledgement had been lost, and the server no longer recognises it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PATIENCE_S = 120.0
 
 @dataclass
 class Side:
-    """A process, and what it tells."""
+    """A process of one side, and the last figures that it printed."""
 
     process: asyncio.subprocess.Process
     told: dict[str, Any] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Side:
             self.told = json.loads(line)
 
     async def end(self) -> dict[str, Any]:
-        """Its last words."""
+        """Stop the process; return the last figures that it printed."""
         if self.process.returncode is None:
             self.process.terminate()
         await asyncio.wait_for(self.process.wait(), PATIENCE_S)
@@ -96,7 +96,7 @@ class Bench:
         self.server, self.file = server, folder / "times"
         self.hearer: Side
         self.speakers: list[Side] = []
-        self.marks: dict[str, float] = {}  # when whoever was away came back
+        self.marks: dict[str, float] = {}  # when the side that was away came back, in s since 1970
         self.steady = (0.0, 0.0)
 
     async def start(self) -> None:
@@ -118,7 +118,7 @@ class Bench:
         await bus.close()
 
     async def _current(self) -> None:
-        """Until what is applied was said just now."""
+        """Wait until the consumer applies facts that were published just before."""
         began_s = time.time()
         while not (
             self.hearer.told.get("at_s", 0.0) > began_s
@@ -184,7 +184,7 @@ class Bench:
                 await side.process.wait()
 
 
-Applied = list[tuple[float, float]]  # when (s since 1970), how long after it was said (s)
+Applied = list[tuple[float, float]]  # time (s since 1970), latency (s)
 
 
 def figures(
@@ -212,7 +212,7 @@ def figures(
 
 
 def current(applied: Applied, after_s: float) -> float:
-    """The first moment behind `after_s` at which something was applied that had just been said."""
+    """Return the first time after `after_s` at which a fact was applied within CURRENT_S."""
     return next(at_s for at_s, late_s in applied if at_s >= after_s and late_s <= CURRENT_S)
 
 

@@ -1,13 +1,13 @@
-"""The two sides of `make bench-bus`, each a process of its own: jobs that speak, and a fold that
-hears them.
+"""The two sides of `make bench-bus`, in separate processes: publishers of jobs, and a consumer.
 
     python -m tests.bench.bus_sides speaker URL NAME FIRST_UID JOBS FACTS_PER_S
     python -m tests.bench.bus_sides hearer URL NAME FILE
 
-Every job says how far it is, one fact behind the other, each when the last one is acknowledged;
-what it could not say in time it does not make up for. Both end on SIGTERM: a speaker when all it
-said is acknowledged. A side's last line tells what became of it; the hearer writes two numbers for
-each fact applied to FILE: when (s since 1970), and how long after it was said (s).
+Every job publishes its progress, one fact after the acknowledgement of the last. Facts that it
+could not publish in time are skipped. Both processes end on SIGTERM, a publisher after all its
+facts are acknowledged. The last line of a process is its result. The consumer also writes two
+numbers for each applied fact to FILE: the time (s since 1970), and the latency since publication
+(s).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def stop_signal() -> asyncio.Event:
     return stop
 
 
-# ---------------------------------------------------------------- speaking
+# ---------------------------------------------------------------- publisher
 
 
 async def speak(url: str, name: str, first: int, jobs: int, facts_per_s: float) -> None:
@@ -59,12 +59,12 @@ async def speak(url: str, name: str, first: int, jobs: int, facts_per_s: float) 
 async def one_job(
     bus: Bus, uid: int, each_s: float, said: dict[str, int], stop: asyncio.Event
 ) -> None:
-    """Publish one fact in each period of `each_s`, at this job's own offset in it; skip the periods
-    that are missed.
+    """Publish one fact in each period of `each_s`, at the job's own offset; skip missed periods.
 
     Without the offset, one slow acknowledgement makes all jobs publish at the same moments from
     then on: a burst of 200 facts, three times the latency, in every third run. A job that waited
-    for long publishes the fact before again, behind the newer one: as if it were unsure of it.
+    for longer than `LONG_S` publishes the previous fact again, after the newer one, as if it did
+    not know that it was stored.
     """
     job, due_s = f"job-{uid}", time.monotonic() + random.random() * each_s
     while not stop.is_set():
@@ -93,13 +93,11 @@ def progress(job: str, uid: int, step: int, now_s: float) -> ProgressReported:
     )
 
 
-# ---------------------------------------------------------------- hearing
+# ---------------------------------------------------------------- consumer
 
 
 class Fold:
-    """Of each job the last step. A step that comes again changes nothing, as in every fold of a
-    service.
-    """
+    """The last step of each job. A repeated step changes nothing, as in every fold of a service."""
 
     def __init__(self) -> None:
         self.steps: dict[str, int] = {}
@@ -125,12 +123,6 @@ class Fold:
         self.applied += 1
         now_s = time.time()
         self.times.extend((now_s, now_s - said.reported_s))
-
-    def lost(self, said: dict[str, int]) -> int:
-        """Of what was acknowledged, how much was never applied."""
-        return len(self.missing) + sum(
-            max(0, step - self.steps.get(job, 0)) for job, step in said.items()
-        )
 
 
 async def hear(url: str, name: str, file: str) -> None:

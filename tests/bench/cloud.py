@@ -1,15 +1,17 @@
-"""A shared cloud in which recommendation models train, in steps of 30 s; whoever decides, the world
-is the same.
+"""Simulate a shared cloud in steps of 30 s, in which recommendation models train.
 
-Cluster. 20 nodes of 32 cores and 192 GiB (recalled of the paper's test cluster). A request is a
-reservation. The jobs are told of in `dlrover_truth.py` and `dlrover_job.py`.
+The cloud is the same for all policies.
 
-What happens to everybody, by the same rules. Out of memory: all tasks of the role get 1.5 times as
-much from then on; the job resumes from its last checkpoint (every 10 minutes) after 60 s; its own
-fault. Crash: resumes likewise; its own fault. At the third own fault a job has failed. Eviction: a
-worker is replaced in 30 s, a ps in 60 s from the last checkpoint; nobody's fault. One in 30 workers
-is slow, and one in 50 ps. A change of numbers pauses training for 30 s; cores and memory change in
-place at once. Jobs start in the order of submission, whoever fits.
+Cluster. 20 nodes of 32 cores and 192 GiB (the paper's test cluster, from memory). A request is a
+reservation. The jobs are described in `dlrover_truth.py` and `dlrover_job.py`.
+
+Events, with the same rules for all policies. Out of memory: all tasks of the role get 1.5 times as
+much from then on; the job resumes from its last checkpoint (every 10 minutes) after 60 s; a failure
+of its own. Crash: it resumes in the same way; a failure of its own. At the third failure of its own
+a job has failed. Eviction: a worker is replaced in 30 s, a ps in 60 s from the last checkpoint; not
+a failure of the job. One in 30 workers is slow, and one in 50 ps. A change of the number of tasks
+pauses training for 30 s; cores and memory change in place at once. Jobs start in the order of
+submission; one that does not fit is skipped.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ SLOW_WORKERS, SLOW_PS = 1 / 30, 1 / 50
 
 
 class Cloud:
-    """The nodes, and who holds what of them."""
+    """The nodes and their free capacity."""
 
     def __init__(self) -> None:
         self.free = {f"n{i}": NODE for i in range(NODES)}
@@ -49,7 +51,7 @@ class Cloud:
             self.free[task.node] = subtract(self.free[task.node], task.resources)
 
     def started(self, job: Running, want: Target, now: float) -> None:
-        """As large as there is room for, down to the job's minimum; else it goes on waiting."""
+        """Start a job as large as capacity allows; if its minimum does not fit, it waits."""
         job.sizes = want.sizes or job.sizes
         least = Size(min(want.ps, job.request.ps.min), min(want.workers, job.request.workers.min))
         tasks = place_most(
@@ -61,7 +63,7 @@ class Cloud:
             job.interrupted(now, REPLACE_S, back=False, fault=False)
 
     def changed(self, job: Running, want: Target, now: float) -> None:
-        """The whole of what is wanted, if it fits; else memory alone, in place."""
+        """Resize a job to the target, if it fits; otherwise change only its memory, in place."""
         before = job.tasks
         self.release(before)
         sizes = want.sizes or RoleResources(
@@ -79,8 +81,9 @@ class Cloud:
     def _placed(
         self, job: Running, size: Size, sizes: RoleResources
     ) -> tuple[TaskPlan, ...] | None:
-        """Who stays, at the new size where it is; who cannot grow there, moves; None where not all
-        fit.
+        """Place the tasks of a job at a new size; return None if they do not all fit.
+
+        Tasks stay on their nodes if they can grow there; otherwise they move.
         """
         free, stay = dict(self.free), []
         for task in (t for role in ("chief", *COMPUTING) for t in job.of(role)[: size.of(role)]):
@@ -105,7 +108,7 @@ class Cloud:
         self.take(tasks)
 
     def troubled(self, job: Running, now: float, what: str, role: Role | None) -> None:
-        """One accident, by the rules that hold for everybody."""
+        """Apply one accident to a job."""
         if what == "evicted" and role:
             ps = role == "ps"
             job.slow[job.rng.choice(job.of(role)).serial] = job.rng.random() < (
@@ -126,9 +129,7 @@ class Cloud:
             self._enlarged(job, role)
 
     def _enlarged(self, job: Running, role: Role) -> None:
-        """So much more memory for a role; where it does not fit in place, the job waits for room
-        again.
-        """
+        """Enlarge the memory of a role. If the tasks do not fit, the job waits for capacity."""
         size = job.of(role)[0].resources
         larger = replace(size, memory_gib=size.memory_gib * OOM_FACTOR)
         had = {r: job.of(r)[0].resources for r in COMPUTING} | {role: larger}
@@ -167,7 +168,7 @@ DECIDE_TICKS = 4
 def play(
     jobs: Sequence[Running], decide: Decide, on_end: Callable[[Running], None] = lambda job: None
 ) -> None:
-    """Until every job has finished or failed. Every two minutes somebody decides."""
+    """Run until every job has finished or failed. `decide` is called every two minutes."""
     cloud, now, tick = Cloud(), 0.0, 0
     while any(job.end_s is None for job in jobs):
         live = [job for job in jobs if job.submitted_s <= now and job.end_s is None]
@@ -180,7 +181,7 @@ def play(
 
 
 def _decided(cloud: Cloud, live: Sequence[Running], decide: Decide, now: float) -> None:
-    """Those that give first, then those that wait, then those that take."""
+    """Apply the targets: shrink running jobs, then start waiting jobs, then grow running jobs."""
     by_name = {job.name: job for job in live}
     wants = decide(cloud.nodes(), [job.seen() for job in live], now)
     more = {want.job: _extra(by_name[want.job], want) for want in wants}

@@ -1,5 +1,6 @@
-"""Nodes without a kubelet, full of somebody else's pods, over the cluster's own API; and when their
-ends were heard.
+"""Simulated nodes without a kubelet, full of other users' pods, created through the cluster's API.
+
+Also: the times at which the ends of these pods were reported.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from services.cli.trial import Trial
 from shared.messages import CapacityChanged
 from tests.bench.report import median, percentile, say
 
-CLUSTER = (  # the simulated ones are made over the API
+CLUSTER = (  # the simulated nodes are created through the API
     "nodes:\n  - {name: master, cpu: 0.01, memory_gib: 0.01}\n"
 )
 PODS = "/api/v1/namespaces/default/pods"
@@ -31,7 +32,7 @@ def names(nodes: int) -> list[str]:
 
 
 async def fill(http: aiohttp.ClientSession, nodes: int, pods_a_node: int = PODS_A_NODE) -> None:
-    """Each node has the room of so many pods of 1 core and 1 GiB, and that many pods."""
+    """Create nodes, and on each as many pods of 1 core and 1 GiB as it has capacity for."""
     say(f"making {nodes} nodes and {nodes * pods_a_node} pods")
     await everyone(_node(http, name, pods_a_node) for name in names(nodes))
     for number in range(pods_a_node):
@@ -80,20 +81,20 @@ async def said(request: Any) -> None:
 
 
 def full(watched: Trial) -> set[str]:
-    """Nodes that are known to have no room left."""
+    """Return the simulated nodes that have no free core according to the monitor."""
     last = {c.node: c for c in watched.of(CapacityChanged)}
     return {name for name, seen in last.items() if name.startswith("sim-") and seen.free.cpu == 0}
 
 
 def freed(nodes: Sequence[str], count: int) -> list[str]:
-    """Where `delete` makes room."""
+    """Return the nodes on which `delete` deletes a pod."""
     return random.Random(SEED).sample(nodes, count)
 
 
 async def delete(
     http: aiohttp.ClientSession, nodes: Sequence[str], count: int, a_second: float
 ) -> dict[str, float]:
-    """Delete one pod on each of `count` nodes; when each was asked for."""
+    """Delete one pod on each of `count` nodes; return the time of each request by node."""
     deleted: dict[str, float] = {}
     began = time.monotonic()
     for number, node in enumerate(freed(nodes, count)):
@@ -108,7 +109,7 @@ async def delete(
 def first(
     watched: Trial, deleted: dict[str, float], kind: type[Any], nodes: Callable[[Any], list[str]]
 ) -> dict[str, float]:
-    """When the first message of a kind about each node was stored after the deletion there."""
+    """Return when the first message of a kind about each node was stored after its deletion."""
     found: dict[str, float] = {}
     for heard in watched.heard:
         if isinstance(heard.message, kind):

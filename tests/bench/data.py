@@ -1,21 +1,21 @@
-"""How fast a job reads its data: `make bench-data` (about half an hour).
+"""Measure how fast a job reads its data: `make bench-data` (about half an hour).
 
 The same small net, the same data and the same CPU limits twice: a job of Weir, and a loop with
-TensorFlow's own `ClusterCoordinator`, which reads by `tf.data` (`plain.py`). Both shuffle. Three
+TensorFlow's own `ClusterCoordinator`, which reads with `tf.data` (`plain.py`). Both shuffle. Three
 forms of data, each with 1, 2 and 4 workers:
 
     tfrecord   files() and read(file), from TFRecord files of different lengths
     range      dataset(start, stop), from a NumPy array
     array      dataset(numbers), from a NumPy array
 
-Both stand all the time; one is frozen while the other is measured, by turns (as in `overhead.py`).
-Reported: the median over the alternations of Weir's examples a second over the plain loop's
-(`tfrecord`, `tfrecord_2`, `tfrecord_4`, ...); each side's examples a second; and the CPU time of the
-chief, and of a worker, for a batch (all of it, with the step; with the form read by both sides in
-the same way). `single_process`: Weir with one worker against a plain loop in one process with that
-worker's cores; `chief_ms_per_batch` and `worker_ms_per_batch` are from there (a worker's has the
-step in it). `chief_batches_per_s`: batches of one example with a step of one weight, 2 workers,
-nearly without a limit.
+Both sides exist all the time. One is frozen while the other is measured, in alternation (as in
+`overhead.py`). Reported: the median over the alternations of Weir's examples per second divided by
+those of the plain loop (`tfrecord`, `tfrecord_2`, `tfrecord_4`, ...); the examples per second of
+each side; and the CPU time per batch of the chief and of a worker (all of it, with the training
+step). `single_process`: Weir with one worker compared with a plain loop in one process with the
+cores of that worker; `chief_ms_per_batch` and `worker_ms_per_batch` are from this case (that of a
+worker includes the step). `chief_batches_per_s`: batches of one example with a step of one weight,
+2 workers, nearly without a CPU limit.
 
 Environment: BENCH_FORMS, BENCH_WORKERS (lists with commas), BENCH_ALTERNATIONS (4), BENCH_STEADY_S
 (10).
@@ -50,18 +50,16 @@ FORMS = tuple(os.environ.get("BENCH_FORMS", "tfrecord,range,array").split(","))
 WORKERS = tuple(map(int, os.environ.get("BENCH_WORKERS", "1,2,4").split(",")))
 ALTERNATIONS = int(os.environ.get("BENCH_ALTERNATIONS", "4"))
 MEASURED_S, SETTLE_S = float(os.environ.get("BENCH_STEADY_S", "10")), 3.0
-REPORT_S = 1.5  # a report comes so long after the time that it is about
+REPORT_S = 1.5  # in s: a report is published up to this long after the time that it is about
 CLUSTER = f"nodes:\n  - {{name: {NODE}, cpu: 16, memory_gib: 80}}\n"
 PROGRAMS = Path(__file__).parent / "programs"
 CORES, MANY_CORES = 0.25, 2.0
-"""Of each task. Of the machine's two, chief, ps and four workers together use 1.5."""
+"""Cores of each task. The chief, the ps and four workers together use 1.5 of the machine's two."""
 OURS, THEIRS, ALONE = "services.trainer", "tests.bench.plain", "alone"
 
 
 class Speed(NamedTuple):
-    """The speed of one side: examples a second, and CPU time (ms) of its chief and of a worker for a
-    batch.
-    """
+    """Speed of one side: examples per second, and CPU time in ms per batch by role."""
 
     examples_per_s: float
     chief_ms: float = 0.0
@@ -90,7 +88,7 @@ def write_program(form: str, folder: Path) -> Path:
     """Write the program with this form of data, and its files; return its path."""
     data = folder / "data"
     text = (PROGRAMS / "reading.py").read_text()
-    path = folder / f"reads_{form}.py"  # `array` would hide a module of Python
+    path = folder / f"reads_{form}.py"  # `array` would hide a module of the standard library
     filled = text.replace("FORM = None", f"FORM = {form!r}")
     path.write_text(filled.replace("DATA = None", f"DATA = {str(data)!r}"))
     if not data.exists():
@@ -115,7 +113,7 @@ def named_figures(case: str, found: list[dict[str, Speed]]) -> dict[str, float]:
 
 
 async def compare(program: Path, workers: int, theirs: str) -> list[dict[str, Speed]]:
-    """Measure both sides by turns. `theirs`: a loop on a cluster, or one in a process alone."""
+    """Measure both sides in alternation. `theirs`: a loop on a cluster, or in a single process."""
     limits = sizes(chief=CORES, ps=CORES, worker=CORES)
     async with weir_job(program, workers, limits) as (stack, watched, folder):
         progress = await _start_plain(stack, folder / "plain", program, workers, theirs)
@@ -144,7 +142,7 @@ def _describe(speeds: Mapping[str, Speed]) -> str:
 async def weir_job(
     program: Path, workers: int, limits: Mapping[str, Resources], batch: int = plain.BATCH
 ) -> AsyncIterator[tuple[Stack, Trial, Path]]:
-    """A stack with a job that trains, and the folder of both."""
+    """Yield a stack with a job that trains, its messages, and the folder."""
     request = {
         "job": "reading",
         "epochs": 100_000,
@@ -172,7 +170,7 @@ async def weir_job(
 async def _start_plain(
     stack: Stack, folder: Path, program: Path, workers: int, theirs: str
 ) -> Path:
-    """Start the plain loop, and wait until it trains. Return the file with its progress."""
+    """Start the plain loop and wait until it trains. Return the file with its progress."""
     folder.mkdir()
     tasks = [("chief", 0), ("ps", 0), *[("worker", number) for number in range(workers)]]
     if theirs == ALONE:
@@ -187,7 +185,7 @@ async def _start_plain(
 
 
 async def _measure(side: Side, speed: Callable[[float, float], float]) -> Speed:
-    """Let one side run alone, and measure it."""
+    """Continue one side, measure it, and freeze it again."""
     side.send(signal.SIGCONT)
     await asyncio.sleep(SETTLE_S)
     before, began_s = side.cpu_by_role(), time.time()
@@ -206,7 +204,7 @@ def _weir_speed(watched: Trial, from_s: float, to_s: float) -> float:
 
 
 async def empty_steps(program: Path) -> float:
-    """Return the batches of one example that a chief gets done in a second."""
+    """Return the batches of one example that a chief completes per second."""
     limits = sizes(chief=MANY_CORES, ps=MANY_CORES, worker=MANY_CORES)
     async with weir_job(program, 2, limits, batch=1) as (_, watched, _):
         await asyncio.sleep(SETTLE_S)

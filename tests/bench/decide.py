@@ -1,23 +1,25 @@
-"""How long one decision of the policy `weir` takes: `make bench-decide` (some minutes).
+"""Measure the time of one decision of the policy `weir`: `make bench-decide` (some minutes).
 
-    full           the first decision on a state that was stored and read again: all jobs wait, or half of them run
-    incremental    the look after one node's `CapacityChanged`, all else being known
-    one report     the look after one job's `ProgressReported`, all else being known
-    programs       as full, but each job has a program of its own (in all others eight share one)
-    quotas         as full, but jobs belong to four namespaces, each with a quota that binds
+    full           the first decision on a state that was stored and read again: all jobs wait, or
+                   half of them run
+    incremental    the decision after one node's `CapacityChanged`, on a known state
+    one report     the decision after one job's `ProgressReported`, on a known state
+    programs       as full, but each job has its own program (in all others, eight share one)
+    quotas         as full, but jobs belong to four namespaces, each with a quota below its demand
 
-    tables         what comes before that decision once: the tables of such a state, from its stored models
+    tables         computed once before a full decision: the tables of the state, from its stored
+                   models
 
 States are folded from messages (`decide_world.py`). Before each full decision the state is a copy
-made of new objects, and every job that runs has reported another speed; nothing but this state is
-kept between decisions. Milliseconds of wall time, the garbage collector set as in the service: of
-full decisions `decide` alone, of the others with decoding and folding the fact, and with what that
-changes in the tables. The exponent is the slope of ln(median full time) over ln(nodes x jobs), by
+made of new objects, and every running job has reported another speed; nothing but this state is
+kept between decisions. Times are wall times in ms, with the garbage collector set as in the
+service: of full decisions `decide` alone; of the others also decoding and folding the fact, and
+updating the tables. The exponent is the slope of ln(median full time) over ln(nodes x jobs), by
 least squares.
 
-`OLD=COMMIT make bench-decide`: that commit's own benchmark runs by turns with this one,
-`OLD_ROUNDS` (2) times each; of each figure that both have, `ratio_FIGURE` is the median of ours
-over the median of theirs.
+`OLD=COMMIT make bench-decide`: the benchmark of that commit runs in alternation with this one,
+`OLD_ROUNDS` (2) times each. For each figure that both have, `ratio_FIGURE` is our median divided by
+theirs.
 """
 
 from __future__ import annotations
@@ -55,17 +57,16 @@ SHAPES = [
     (int(nodes), int(jobs))
     for nodes, jobs in re.findall(r"(\d+)x(\d+)", os.environ.get("BENCH_SHAPES", ""))
 ] or list(itertools.product(NODES, JOBS))
-"""Nodes and jobs; BENCH_SHAPES=64x40,1024x640: only these, of which one has to be the stated
-one.
-"""
+"""Nodes and jobs. BENCH_SHAPES=64x40,1024x640 selects these; it must include `STATED`."""
 SAMPLES, SAMPLES_STATED = 4, int(os.environ.get("BENCH_SAMPLES", "100"))
 OLD_ROUNDS = int(os.environ.get("OLD_ROUNDS", "2"))
 Times = dict[str, list[float]]
 
 
 def grown(nodes: int, jobs: int, alike: int = ALIKE, rules: Rules = RULES) -> Cluster:
-    """Half of the jobs have run for a while, at two sizes where they grew; the others have just
-    come.
+    """Return a cluster in which half of the jobs have run for a while, and the others are new.
+
+    A running job has reported at two sizes if it grew.
     """
     cluster = Cluster(nodes, jobs, 1, alike, rules)
     cluster.accept(0, jobs // 2)
@@ -83,7 +84,7 @@ def fresh(nodes: int, jobs: int, alike: int = ALIKE, rules: Rules = RULES) -> Cl
 
 
 def full(cluster: Cluster, samples: int) -> Iterator[tuple[float, float]]:
-    """Yield the time of each decision, and of making the tables before it."""
+    """Yield the times in ms of each decision, and of making the tables before it."""
     for state in variations(cluster, samples):
         gc.collect()
         began = time.perf_counter()
@@ -96,7 +97,10 @@ def full(cluster: Cluster, samples: int) -> Iterator[tuple[float, float]]:
 
 
 def incremental(cluster: Cluster, samples: int, stir: Callable[[], Message]) -> Iterator[float]:
-    """What each look decides comes true, and is known, before the next fact is heard."""
+    """Yield the time in ms of each decision after a fact from `stir`.
+
+    The actions of each decision are carried out and reported before the next fact.
+    """
     story = cluster.story
     cluster.settle()
     story.decide(after_s=1.0)
@@ -134,7 +138,7 @@ def cell(nodes: int, jobs: int) -> Times:
 
 
 def full_times(nodes: int, jobs: int, samples: int, alike: int, rules: Rules) -> list[float]:
-    """Full decisions, all jobs waiting, and half of them running."""
+    """Return times in ms of full decisions, with all jobs waiting, and with half running."""
     clusters = (fresh(nodes, jobs, alike, rules), grown(nodes, jobs, alike, rules))
     return [took_ms for cluster in clusters for took_ms, _ in full(cluster, -(-samples // 2))]
 
@@ -192,11 +196,11 @@ def figures(found: dict[tuple[int, int], Times]) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------- beside another commit
+# ---------------------------------------------------------------- comparison with another commit
 
 
 def compare_with(old: str) -> dict[str, Any]:
-    """Return our figures, those of another commit, measured by turns, and the ratios."""
+    """Measure this commit and another one in alternation; return both figures and their ratios."""
     ours, theirs = [], []
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", folder, old], check=True)
@@ -233,7 +237,7 @@ def run_in(folder: Path) -> dict[str, Any]:
 
 
 def profile(nodes: int, jobs: int) -> None:
-    """Where the time goes: `python -m tests.bench.decide NODES JOBS`."""
+    """Profile decisions: `python -m tests.bench.decide NODES JOBS`."""
     clusters = {"waiting": fresh(nodes, jobs), "half running": grown(nodes, jobs)}
     for kind, cluster in clusters.items():
         say(f"--- full, {kind}")

@@ -1,10 +1,10 @@
-"""A cluster of so many nodes with so many jobs, told to the allocator's fold message by message.
+"""A simulated cluster with jobs, whose messages go one by one to the allocator's fold.
 
-A node has 16 cores and 64 GiB, one in four of them 4 devices, too; strangers hold up to half of its
-cores. Eight jobs share a program; a job starts with 1 or 2 ps and 1 to 4 workers and may have 8
-times as many; one in eight wants a device a worker. Cores of a task: 0.5, 1 or 2. What a job's
-speed is, a stated formula says (`speed`), with 3 % noise. Pods are listed, generations resume and
-speeds are reported as soon as a decision was heard.
+A node has 16 cores and 64 GiB; one in four also has 4 devices. Pods of other users occupy up to
+half of its cores. Eight jobs share a program. A job starts with 1 or 2 ps and 1 to 4 workers and
+may have 8 times as many; one in eight needs a device for each worker. Cores of a task: 0.5, 1 or 2.
+The speed of a job follows a given formula (`speed`), with 3 % noise. After a decision, pods are
+listed, generations resume and speeds are reported at once.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ from tests.allocator.builders import Story
 
 CORES, GIB, DEVICES = 16.0, 64.0, 4
 ALIKE = 8
-"""Jobs of one program."""
+"""Number of jobs that share one program."""
 TEAMS = 4
 FOLLOWED = 16
-"""Rounds of decisions, at most, until what one fact has stirred is settled."""
+"""Maximum number of rounds of decisions until the reaction to one fact has settled."""
 RULES = Rules(policy="weir")
 
 
 def with_quotas(nodes: int) -> Rules:
-    """Jobs belong to four teams, each a namespace that may have a sixth of all cores: fewer than
-    its jobs could use.
+    """Return rules with four namespaces, each with a quota of a sixth of all cores.
+
+    This is less than its jobs could use.
     """
     cores = CORES * nodes / 6
     quotas = {
@@ -63,7 +64,7 @@ def team(number: int) -> str:
 
 
 class Machines:
-    """What strangers hold of each node, and the pods of ours that were seen there."""
+    """The cores of each node that other users' pods occupy, and Weir's pods on it."""
 
     def __init__(self, nodes: int, chance: random.Random) -> None:
         self.strangers = {
@@ -75,7 +76,7 @@ class Machines:
         self.looks = 0
 
     def moved(self, job: Job, decided: AllocationDecided) -> set[str]:
-        """The job's pods are those of a decision now; the nodes on which that changes something."""
+        """Replace the pods of a job by those of a decision; return the nodes that change."""
         name = job.request.job
         wanted, old = {job.pod(task): task for task in decided.tasks}, self.where.get(name, {})
         self.where[name] = {pod: task.node for pod, task in wanted.items()}
@@ -104,7 +105,7 @@ class Machines:
 
 
 class Cluster:
-    """`story` is what the allocator heard of it. `alike`: so many jobs share a program."""
+    """`story` has the messages and the state of the allocator. `alike` jobs share a program."""
 
     def __init__(
         self, nodes: int, jobs: int, seed: int, alike: int = ALIKE, rules: Rules = RULES
@@ -128,7 +129,7 @@ class Cluster:
             self.story.hear(accepted, after_s=0.0)
 
     def settle(self) -> None:
-        """Decide, and let all of it come true."""
+        """Decide, and carry out all actions."""
         self.story.decide(after_s=60.0)
         self.come_true(self.story.decisions)
 
@@ -142,12 +143,12 @@ class Cluster:
         self.story.hear(*map(self.machines.seen, sorted(touched)), after_s=0.0)
 
     def report(self) -> None:
-        """Every running job says how fast it is."""
+        """Report the speed of every running job."""
         reports = (progress(job, self.chance, self.alike) for job in self.story.state.jobs.values())
         self.story.hear(*(said for said in reports if said), after_s=0.0)
 
     def follow(self) -> None:
-        """Let what was decided come true, what is decided next, and so on, until nothing is."""
+        """Carry out the decisions and decide again, until nothing is left to do."""
         for _ in range(FOLLOWED):
             if not self.story.decisions.actions:
                 return
@@ -156,14 +157,14 @@ class Cluster:
         raise AssertionError(f"still not settled after {FOLLOWED} rounds")
 
     def report_one(self) -> ProgressReported:
-        """Return what one of the jobs that run says: how fast it is."""
+        """Return a report of the speed of one running job."""
         running = [job for job in self.story.state.jobs.values() if job.active_decision is not None]
         said = progress(self.chance.choice(running), self.chance, self.alike)
         assert said
         return said
 
     def stir(self) -> CapacityChanged:
-        """Return what is seen of one node, on which a stranger comes or goes."""
+        """Return the new capacity of one node, on which another user's pod starts or ends."""
         name = self.chance.choice(sorted(self.machines.strangers))
         held = self.machines.strangers[name]
         self.machines.strangers[name] = held - 1.0 if held >= 1.0 else held + 1.0
@@ -225,17 +226,16 @@ def progress(job: Job, chance: random.Random, alike: int) -> ProgressReported | 
 
 
 def speed(job: Job, ps: int, workers: int, alike: int) -> float:
-    """Examples/s: each worker's step takes its batch's time and its turn at the ps; own to each
-    program.
+    """Return examples/s. A worker's step takes the time of its batch and its share of the ps.
+
+    The time of a batch depends on the program.
     """
     own = 1.0 + (job.uid - 1) // alike % 5
     return 64.0 * workers / (0.1 * own + 0.02 * workers / ps + 0.002 * workers)
 
 
 def variations(cluster: Cluster, count: int) -> Iterator[State]:
-    """Yield the state with other last reports each time, stored and read again as a restart
-    does.
-    """
+    """Yield copies of the state with other last reports, stored and read as after a restart."""
     before, heard = cluster.story.state, len(cluster.story.log)
     for _ in range(count):
         cluster.report()

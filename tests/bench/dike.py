@@ -1,19 +1,20 @@
-"""How near to the best size a few probes come: `make bench-dike [SURFACES=FILE.csv]` (about two
-minutes).
+"""Measure how near a few probes come to the best size.
 
-FILE has measured speeds, `model,mode,ps,workers,global_batch,samples_per_second`; without one it is
-`surfaces.csv` beside this module. A surface is what was measured of one model in one mode with one
-batch. For every budget, ps + workers <= 6 to 24, and every seed, Dike's search measures at most 8
-(and at most 4) sizes, each measurement off by 3 % (normal, relative), and chooses one. Only sizes
-that were measured in FILE and lie within the budget may be probed or chosen, so nothing is
-interpolated. The figure is the true speed of the choice as a share of the best true speed within
-the budget.
+`make bench-dike [SURFACES=FILE.csv]` (about two minutes). FILE has measured speeds,
+`model,mode,ps,workers,global_batch,samples_per_second`; the default is `surfaces.csv` beside this
+module. A surface is what was measured of one model in one mode with one batch. For every budget, ps
++ workers <= 6 to 24, and every seed, Dike's search measures at most 8 (and at most 4) sizes, each
+with an error of 3 % (normal, relative), and selects one. Only sizes that were measured in FILE and
+are within the budget may be probed or selected, so nothing is interpolated. The figure is the true
+speed of the selected size divided by the best true speed within the budget.
 
 Static rules, on the same sizes:
-    one_ps      1 ps (or the fewest measured) and as many workers as the budget holds
-    even        as many ps as workers, as many as the budget holds
-    quarter     of the sizes with the number of ps nearest to a quarter of the workers the one with most workers
-    everything  the whole budget, however it is divided: every size with the largest number of tasks counts
+
+    one_ps      1 ps (or the fewest measured) and as many workers as the budget allows
+    even        as many ps as workers, as many as the budget allows
+    quarter     the size with the most workers, of those with the number of ps nearest to a quarter
+                of the workers
+    everything  the whole budget, in any division: every size with the largest number of tasks
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ BUDGETS = range(6, 25)
 SEEDS = int(os.environ.get("BENCH_SEEDS", "20"))
 NOISE = 0.03
 SURFACES = Path(__file__).with_name("surfaces.csv")
-"""Measured speeds of five models, for runs without a file of their own."""
+"""Measured speeds of five models, the default input."""
 PROBES = (8, 4)
 
 Speeds = Mapping[Size, float]
 
 
 class Surface:
-    """What was measured of one model: samples a second by size."""
+    """The measured speeds of one model, in samples per second, by size."""
 
     def __init__(self, name: str, batch: int, speeds: Speeds) -> None:
         self.name, self.batch, self.speeds = name, batch, speeds
@@ -60,7 +61,7 @@ class Surface:
 
 
 def read(path: Path) -> list[Surface]:
-    """What was measured twice counts with its mean."""
+    """Read the surfaces. A size that was measured more than once has the mean of its speeds."""
     found: dict[tuple[str, str, int], dict[Size, list[float]]] = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -81,7 +82,7 @@ def read(path: Path) -> list[Surface]:
 
 
 def probed(surface: Surface, number: int, probes: int) -> list[float]:
-    """Shares of the optimum, for every budget and seed."""
+    """Return the shares of the optimum, for every budget and seed."""
     shares = []
     for budget in BUDGETS:
         inside = surface.within(budget)
@@ -133,7 +134,7 @@ def static(surface: Surface, rule: str) -> list[float]:
 
 
 def figures(shares: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """`mean_8, p5_8, min_8, mean_4, ...` and the same of each static rule."""
+    """Return `mean_8, p5_8, min_8, mean_4, ...`, and the same for each static rule."""
     said: dict[str, float] = {}
     for name, values in ((name, list(values)) for name, values in shares.items()):
         for what, value in (

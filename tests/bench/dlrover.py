@@ -1,22 +1,24 @@
-"""DLRover-RM against requests made by hand, in a simulated cloud with failures: `make
-bench-dlrover` (some minutes).
+"""Compare DLRover-RM with manual requests, in a simulated cloud with failures.
 
-The world is told of in `cloud.py`, who asks for what in `dlrover_trace.py`, planted coefficients in
-`dlrover_fit.py`.
+`make bench-dlrover` (some minutes). `cloud.py` describes the cloud, `dlrover_trace.py` the
+requests, `dlrover_fit.py` the planted coefficients.
 
-    manual  what was asked for, whole or not yet, for ever; half as much memory again after running out, as everybody
-    warm    the policy, from the same request; jobs of the trace that have finished are its history
+    manual  the requested size, all or nothing, unchanged; 1.5 times the memory after running out,
+            as in all arms
+    warm    the policy, from the same request; finished jobs of the trace are its history
     cold    the policy without history
 
-jct_cut                1 - mean completion / manual's, submission to finish, of the jobs that finish in both arms
+jct_cut                1 - mean completion time / manual's, from submission to end, of the jobs that
+                       finish in both arms
 completion_rate_gain   share of jobs that finish - manual's (a third failure of its own ends a job)
-cpu_use_gain           core-seconds used / core-seconds reserved - manual's, over all jobs from start to end
-memory_use_gain        the same of GiB-seconds
+cpu_use_gain           core-seconds used / core-seconds reserved - manual's, over all jobs from
+                       start to end
+memory_use_gain        the same for GiB-seconds
 
-Headline: `warm` on the mix whose requests are 0.5 to 2 times the need, uniformly, at load 0.6;
-means over the seeds, and the least of them. Beside it the other mixes, the other loads, and warm
-against cold of those jobs for which there was history: changes of numbers, and seconds from the
-start until nine tenths of the final throughput. None of the seeds was used to tune.
+Headline: `warm` on the mix with requests of 0.5 to 2 times the need, uniformly, at load 0.6; means
+and minima over the seeds. Also the other mixes, the other loads, and warm against cold for those
+jobs that had history: changes of size, and seconds from the start until nine tenths of the final
+throughput. None of the seeds was used for tuning.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ KEYS = ("jct_cut", "completion_rate_gain", "cpu_use_gain", "memory_use_gain")
 
 
 class Played(msgspec.Struct, frozen=True):
-    """One arm on one trace, and what each job that had history was thought to need."""
+    """One arm on one trace, and the warm start of each job that had history."""
 
     jobs: list[Running]
     guesses: dict[str, WarmStart]
@@ -131,8 +133,9 @@ def compared(manual: Played, ours: Played) -> dict[str, float]:
 
 
 def start_up(warm: Played, cold: Played) -> dict[str, float]:
-    """Of the jobs for which there was history, in both arms: changes, and how soon they were nearly
-    at their best.
+    """Compare warm and cold for the jobs that had history in the warm arm.
+
+    Return the changes, the times in s until near the best speed and until the end, by arm.
     """
     said = {}
     for name, arm in (("warm", warm), ("cold", cold)):
@@ -149,7 +152,7 @@ def start_up(warm: Played, cold: Played) -> dict[str, float]:
 
 
 def nearly_best_s(job: Running) -> float:
-    """From the first start until it trains at nine tenths of the throughput that it ends with."""
+    """Return the time in s from the first start until nine tenths of the final throughput."""
     last = job.speeds[-1][1]
     return next(at for at, speed in job.speeds if speed >= NEARLY * last) - (job.first_s or 0.0)
 
@@ -163,7 +166,7 @@ def _cores(plan: Plan) -> float:
     return plan.ps * plan.ps_cpu + plan.workers * plan.worker_cpu
 
 
-# ---------------------------------------------------------------- all of it
+# ---------------------------------------------------------------- all cases
 
 
 def mean_of(many: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -171,7 +174,7 @@ def mean_of(many: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def runs(progress: Progress) -> tuple[dict[str, Any], dict[str, float]]:
-    """By case: the comparison and each arm's figures; and warm against cold."""
+    """Return by case the comparison and the figures of each arm; and warm against cold."""
     bar = progress.add_task("traces", total=len(CASES) * len(SEEDS))
     cases, starts = dict[str, Any](), list[dict[str, float]]()
     for asked, load in CASES:

@@ -1,12 +1,11 @@
-"""Are planted coefficients recovered? The throughput model of `bench-dlrover`, fitted to noisy
-iterations.
+"""Test if the throughput model of `bench-dlrover` recovers planted coefficients despite noise.
 
-Coefficients are those of the cloud's families; plans are log-uniform in the ranges over which the
-paper shows its fit (4 to 32 workers and ps, 2 to 16 cores a worker, 1 to 8 a ps); iterations are
-read with the cloud's noise.
+The coefficients are those of the cloud's families. Plans are log-uniform in the ranges of the
+paper's fit (4 to 32 workers and ps, 2 to 16 cores for a worker, 1 to 8 for a ps). Iterations are
+measured with the noise of the cloud.
 
     coefficient error   |fitted / planted - 1| of each term that is at least 5 % of the mean iteration
-    prediction error    |fitted / planted - 1| of iterations on plans that the fit has not seen
+    prediction error    |fitted / planted - 1| of iterations on plans that were not in the fit
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def plans(count: int, rng: random.Random) -> list[Plan]:
 
 
 def recovered(seen: int, seed: int, bounded: bool) -> tuple[list[float], Array]:
-    """Coefficient errors of the terms that tell, and prediction errors."""
+    """Return the errors of the significant coefficients, and the prediction errors."""
     rng = random.Random(f"{seed}")
     of = family(seed, rng)
     truth = model(of.coefficients, of.useful if bounded else (np.inf, np.inf))
@@ -73,8 +72,9 @@ def _read(plan: Plan, batch: int, step_s: float, rng: random.Random) -> TimedPla
 
 
 def recovery() -> dict[str, float]:
-    """`coefficient_error_<plans seen>` and so on: medians over all terms and plans of all families,
-    and 90 %.
+    """Return the errors by name: medians and 90th percentiles over all families.
+
+    The names are `coefficient_error_<plans in the fit>` and so on.
     """
     said: dict[str, float] = {}
     for seen in SEEN:

@@ -1,10 +1,9 @@
-"""One job in the cloud of `bench-dlrover`, from submission to end, in steps of 30 s: how it trains,
-and what it tells.
+"""One job in the cloud of `bench-dlrover`: its training and reports, in steps of 30 s.
 
-Speed is read with 3 % noise, memory with 2 %, and the fullest ps has 5 % more than the mean. A slow
-worker works at half speed; a slow ps slows everybody's updates and look-ups by two. Each accident
-has the same chance whoever decides: running out of memory (a task uses more than its limit), a
-crash (0.01 a job-hour), an eviction (0.005 a pod-hour).
+Speed is measured with 3 % noise, memory with 2 %, and the fullest ps has 5 % more than the mean. A
+slow worker has half the speed; a slow ps doubles the time of all updates and look-ups. Each
+accident has the same probability in all arms: out of memory (a task uses more than its limit), a
+crash (0.01 per job-hour), an eviction (0.005 per pod-hour).
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ COMPUTING: tuple[Role, Role] = ("ps", "worker")
 
 
 class Running:
-    """One job from submission to end, with what a live allocator would know of it."""
+    """One job from submission to end, with the information that a real allocator would have."""
 
     def __init__(
         self, name: str, truth: Truth, submitted_s: float, request: JobRequested, seed: int
@@ -69,7 +68,7 @@ class Running:
         self.used, self.had = np.zeros(2), np.zeros(2)  # core-seconds and GiB-seconds
         self.speeds: list[
             tuple[float, float]
-        ] = []  # when, and examples a second, of every tick that it trained
+        ] = []  # time in s and examples per second of every tick in which it trained
 
     def of(self, role: Role) -> list[TaskPlan]:
         return [task for task in self.tasks if task.role == role]
@@ -96,7 +95,7 @@ class Running:
         )
 
     def past(self) -> FinishedJob:
-        """What is remembered of it when it has finished."""
+        """Return the record of the job after it has finished."""
         return FinishedJob(
             request=self.request,
             plan=self.plan,
@@ -109,7 +108,7 @@ class Running:
     # ------------------------------------------------------------ a step
 
     def step(self, now: float) -> None:
-        """Train from now for a tick; then tell."""
+        """Train for one tick from `now`; then report."""
         training = min(TICK_S, max(0.0, now + TICK_S - self.resumes_s))
         plan = self.plan
         step_s = self.truth.step_s(plan, any(self.slow[t.serial] for t in self.of("ps")))
@@ -190,10 +189,10 @@ class Running:
         held = [task.resources for task in self.tasks]
         return Resources(cpu=sum(r.cpu for r in held), memory_gib=sum(r.memory_gib for r in held))
 
-    # ------------------------------------------------------------ what goes wrong
+    # ------------------------------------------------------------ accidents
 
     def accident(self, now: float) -> tuple[str, Role | None] | None:
-        """What happens in this tick, if anything: the same chances for everybody."""
+        """Return what happens in this tick, with the same probabilities in all arms; or None."""
         for role in COMPUTING:
             used = (
                 self.truth.gib(self.done) / len(self.of("ps")) * FULLEST
@@ -216,7 +215,10 @@ class Running:
 
 
 def _seen_again(known: tuple[Observed, ...], new: Observed) -> tuple[Observed, ...]:
-    """As the allocator's fold does it: a running mean of each plan's speed, the last ones."""
+    """Add a measured speed as the allocator's fold does: a running mean for each plan.
+
+    Only the last plans are kept.
+    """
     before = next(
         (o for o in known if replace(o, samples_per_second=new.samples_per_second) == new), None
     )

@@ -1,18 +1,18 @@
-"""What people ask for, and when: the trace of `bench-dlrover`, the same for every arm.
+"""The requests and their times: the trace of `bench-dlrover`, the same for every arm.
 
-    asked = need x f        f drawn for each of a request's six numbers
+    asked = need x f        f is drawn for each of the six numbers of a request
 
-which are, of ps and of workers, how many there are, and cores and memory of each. The memory that a
-ps needs is that of so many ps as were asked for, and nobody asks for more than a node has.
+The six numbers are, for ps and for workers, the count, and the cores and memory of each. The memory
+that a ps needs is that with the requested number of ps, and no request is for more than a node has.
 
     mixed   f uniform in [0.5, 2]: too much is twice as likely as too little
     even    log2 f uniform in [-1, 1]: half is as likely as double
     under   f uniform in [0.5, 1]
     over    f uniform in [1, 2]
-    right   f = 1: what somebody would ask for who knew everything
+    right   f = 1: the request of a user who knows the need
 
-By hand, a request is all or nothing: its least size is its start. Arrivals are Poisson at the rate
-at which the needs alone would keep `load` of the cluster's cores busy.
+A manual request is all or nothing: its minimum is its start. Arrivals are Poisson, at the rate at
+which the needs alone would keep `load` of the cluster's cores busy.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def trace(count: int, load: float, asked: str, seed: int, by_hand: bool = False)
 
 
 def core_seconds(truth: Truth) -> float:
-    """Cores of the need, for as long as the work takes there."""
+    """Return the cores of the need, times the duration of the work with them."""
     plan = truth.need
     cores = plan.ps * plan.ps_cpu + plan.workers * plan.worker_cpu
     return cores * truth.samples * truth.step_s(plan) / (plan.workers * truth.batch)

@@ -1,15 +1,15 @@
-"""What is true of a recommendation model's training in the cloud of `bench-dlrover`, and what its
-user would need.
+"""The true model of a job in the cloud of `bench-dlrover`, and the resources that it needs.
 
 Eight families (models) of jobs. An iteration takes T = a1 m/lw + a2 w/(p lp) + a3 w/p + a4 m/p + b,
-the coefficients drawn by family and 10 % by job; speed is w m / T. Work is lognormal, 40 minutes in
-the median at the need (sigma 0.8, 10 minutes to 4 hours). A worker uses a1 m / T cores, all ps
-together w (a2 + a4 m) / T, while training. A worker's memory is constant; that of all ps grows with
-the examples seen, from 10 to 60 GiB at first to 1.5 to 4 times as much.
+with coefficients drawn for each family and varied by 10 % for each job; speed is w m / T. The
+amount of work is lognormal, with a median of 40 minutes at the need (sigma 0.8, 10 minutes to 4
+hours). While training, a worker uses a1 m / T cores, all ps together w (a2 + a4 m) / T. The memory
+of a worker is constant; that of all ps grows with the examples seen, from 10 to 60 GiB to 1.5 to 4
+times as much.
 
-The need. The plan that somebody who knows all that would ask for: largest Psi^2 / cost (a core is
-worth eight GiB) of those of at most 16 to 128 cores, by family; and the most memory that a task
-will use.
+The need. The plan that a user who knows all that would request: the largest Psi^2 / cost (a core
+costs as much as eight GiB) of the plans with at most 16 to 128 cores, by family; and the most
+memory that a task will use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from services.allocator.policies.dlrover.iteration import (
 from shared.messages import Role
 
 HOUR = 3600.0
-PS_GIB_MOST = 48.0  # nobody plans a larger ps
+PS_GIB_MOST = 48.0  # nobody requests a larger ps
 
 
 def model(coefficients: Sequence[float] | np.ndarray, useful: tuple[float, float]) -> Model:
@@ -40,8 +40,9 @@ def model(coefficients: Sequence[float] | np.ndarray, useful: tuple[float, float
 
 
 class Truth(msgspec.Struct, frozen=True, kw_only=True):
-    """What no policy sees. `coefficients`: a1..a4, b; `useful`: cores that a ps, and a worker, can
-    use at once.
+    """The truth about a job, hidden from policies.
+
+    `coefficients`: a1..a4, b; `useful`: the cores that a ps, and a worker, can use at once.
     """
 
     family: str
@@ -50,7 +51,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     samples: float
     ps_gib: tuple[float, float]
-    """Of all ps together, at the start and at the end."""
+    """GiB of all ps together, at the start and at the end."""
     worker_gib: float
     need: Plan
 
@@ -63,7 +64,7 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
         return float(iteration_s(plan_grid([plan]), self.batch, model(a, self.useful))[0])
 
     def cores(self, plan: Plan, step_s: float) -> dict[Role, float]:
-        """Cores used by all ps, and by all workers."""
+        """Return the cores used by all ps, and by all workers."""
         a1, a2, _, a4, _ = self.coefficients
         on_ps = plan.workers * (a2 + a4 * self.batch) / step_s
         on_worker = min(plan.worker_cpu, a1 * self.batch / step_s)
@@ -71,8 +72,9 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
-    """A model: what its jobs have in common. `gib`: of all ps at first and at the end, of a
-    worker.
+    """A model: what its jobs have in common.
+
+    `gib`: of all ps at the start and the end, of a worker.
     """
 
     name: str
@@ -84,10 +86,11 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def needed(of: Family, coefficients: Sequence[float], gib: tuple[float, float]) -> Plan:
-    """Tasks of the cores that they can use; the knee, largest Psi^2 / cost, of the numbers within
-    the budget.
+    """Return the plan within the budget with the largest Psi^2 / cost.
 
-    Where no numbers within the budget hold the model, it is as much as they need.
+    Its tasks have the cores that they can use.
+
+    If no plan within the budget has enough memory for the model, the budget is exceeded.
     """
     counts = np.array([(p, w) for p in range(1, 16) for w in range(1, 61)], float)
     plans = np.hstack([counts, np.broadcast_to(of.useful, counts.shape)])
@@ -114,7 +117,7 @@ def family(number: int, rng: random.Random) -> Family:
 
 
 def between(rng: random.Random, low: float, high: float) -> float:
-    """Log-uniform."""
+    """Return a log-uniform random number."""
     return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 

@@ -1,10 +1,9 @@
-"""The same job static and elastic, beside the same tenants: `make bench-elastic` (about 18
-minutes).
+"""Compare the same job static and elastic, beside the same pods of other users.
 
-Four nodes of half a core, two cores in all and no more than the machine has. Tenants burn three of
-them until 20 % of the static time; the job starts on the fourth. Static keeps its size; elastic
-(config-manager) grows. Three repetitions, medians. Needs enforced CPU limits, because a static job
-that may take what is free is not static.
+`make bench-elastic` (about 18 minutes). Four nodes of half a core: two cores in all, no more than
+the machine has. Other users' pods use three of the nodes until 20 % of the static time; the job
+starts on the fourth. Static keeps its size; elastic (config-manager) grows. Three repetitions,
+medians. Enforced CPU limits are required, because a static job that can use free CPU is not static.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ PICTURE = Path(os.environ.get("BENCH_PICTURE", "bench-elastic.png"))
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One run."""
+    """The result of one run."""
 
     run: runs_module.Run
     utilisation: float
@@ -44,8 +43,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def once(policy: str, leave_s: float | None) -> Outcome:
-    """Run the job. Tenants leave `leave_s` after submission; None: when 20 % of the examples are
-    applied.
+    """Run the job, and delete the other users' pods `leave_s` after submission.
+
+    If it is None, delete them when 20 % of the examples are applied.
     """
     with (
         tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,

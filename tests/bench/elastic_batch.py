@@ -1,13 +1,14 @@
-"""IBM's elastic scaler: is its programme exact and fast, and when does a variable batch pay?
+"""IBM's elastic scaler: is its dynamic program exact and fast, and when does a variable batch pay?
 
     make bench-elastic-batch [SURFACES=FILE]      FILE: model,global_batch,gpus,samples_per_second
 
 Arrivals over eight hours on 40 devices, decided every 10 minutes: constant loads (low to high) and
-bursts, in drop and queue mode, for several limits of what a device's memory holds. The programme
-with a variable batch against itself with the batch fixed at the minimum, the maximum, or at random,
-and against FIFO without elasticity. Load: device-seconds of work arriving per second and device, at
-the speed of one device without a limit. Without SURFACES the speeds are those of a formula with
-stated coefficients; with it, the measured ones, and the analyser's error at hidden points is told.
+bursts, in drop and queue mode, for several limits of the examples that fit in a device's memory.
+The program with a variable batch is compared with itself with the batch fixed at the minimum, the
+maximum, or at random, and with FIFO without elasticity. Load: device-seconds of work arriving per
+second and device, at the speed of one device without a limit. Without SURFACES the speeds are those
+of a formula with given coefficients; with it, they are the measured ones, and the error of the
+analyser at hidden points is reported.
 """
 
 from __future__ import annotations
@@ -40,18 +41,19 @@ CASES = int(os.environ.get("BENCH_CASES", "3000"))
 DEVICES, DEVICES_MAX = 40, 16
 INTERVAL_S, RESTART_S, UPTO_S = 600.0, 30.0, 3600.0 * float(os.environ.get("BENCH_HOURS", "8"))
 LOADS = (0.25, 0.5, 0.75, 1.0, 2.0)
-"""From low to high."""
+"""Device-seconds of work arriving per second and device, from low to high."""
 CAPS = (32, 64, 128, 4096)
-"""Examples that a device holds; the last is as good as no limit."""
+"""Examples that fit in a device's memory; the last value is practically no limit."""
 COSTS_S = (0.0, 30.0, 120.0, 600.0, 2400.0, 9600.0, 38400.0)
 DEAR = ("load 0.5", 64)
-"""Where restarts are many enough to tell: arrivals, and what a device holds. Under more load few
-jobs change.
+"""A condition with enough restarts to compare their costs: arrivals, and examples on a device.
+
+Under higher load few jobs change.
 """
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm under one condition, over all seeds. `completion_s`: mean, arrival to finish."""
+    """One arm under one condition, over all seeds. `completion_s`: mean, from arrival to end."""
 
     arrivals: str
     cap: int
@@ -64,11 +66,11 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
 
 
-# ---------------------------------------------------------------- does it pay?
+# ---------------------------------------------------------------- comparison
 
 
 def bursts(now: float) -> float:
-    """An hour of much, an hour of little."""
+    """Return the load: high for an hour, low for an hour."""
     return 4.0 if now // 3600 % 2 == 0 else 0.1
 
 
@@ -78,7 +80,7 @@ def conditions() -> dict[str, Load]:
 
 
 def table(models: Sequence[Model]) -> list[Cell]:
-    """Every arm in every condition."""
+    """Return the results of every arm in every condition."""
     cells = []
     for name, mode in itertools.product(conditions(), ("drop", "queue")):
         for cap in CAPS:
@@ -121,8 +123,9 @@ def _cell(world: World, arrivals: str, mode: str, arm: str, traces: Sequence[Any
 
 
 def ratios(cells: Iterable[Cell], against: str) -> list[tuple[Cell, float]]:
-    """What a variable batch gains, condition by condition: jobs completed when dropping, speed when
-    queueing.
+    """Return the gain of a variable batch by condition.
+
+    It is the ratio of completed jobs in drop mode, and of speed of completion in queue mode.
     """
     by_arm: dict[tuple[Any, ...], dict[str, Cell]] = {}
     for cell in cells:
@@ -145,18 +148,18 @@ def _told(cells: Sequence[Cell]) -> str:
 
 
 def best(cells: Sequence[Cell], mode: str, arms: Sequence[str]) -> tuple[float, str]:
-    """The largest ratio, and where it appears."""
+    """Return the largest ratio, and its condition."""
     found = [(ratio, c, arm) for arm in arms for c, ratio in ratios(cells, arm) if c.mode == mode]
     ratio, cell, arm = max(found, key=lambda one: one[0])
     return ratio, f"{cell.arrivals}, {cell.cap} a device, against {arm}"
 
 
 def costs(models: Sequence[Model]) -> list[Cell]:
-    """The dearer a restart, the less is gained by whoever restarts."""
+    """Return the results for several costs of a restart. The gain falls when restarts cost more."""
     return [cell for cost in COSTS_S for cell in row(models, *DEAR, "queue", cost)]
 
 
-# ---------------------------------------------------------------- told
+# ---------------------------------------------------------------- output
 
 
 def draw(cells: Sequence[Cell], dear: Sequence[Cell]) -> None:
@@ -224,9 +227,7 @@ def print_table(cells: Sequence[Cell]) -> None:
 
 
 def analyser_errors(known: dict[str, Any]) -> dict[str, float]:
-    """Of the analyser at numbers of devices that it was not shown: medians of the relative
-    errors.
-    """
+    """Return the median relative errors of the analyser at hidden numbers of devices."""
     return {name: round(median(analysed(points)[1]), 3) for name, points in known.items()}
 
 

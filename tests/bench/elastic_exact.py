@@ -1,4 +1,4 @@
-"""Is the elastic-batch programme exact, and how long does a decision take?"""
+"""Test if the dynamic program of elastic-batch is exact, and measure the time of a decision."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GPU = RoleResources(chief=Resources(), ps=Resources(), worker=Resources(cpu=1.0,
 
 
 def equals_brute_force(cases: int) -> bool:
-    """On random small tables, infeasible entries among them."""
+    """Compare with brute force on random small tables, some with infeasible entries."""
     chance = random.Random(5)
     return all(_agrees(chance) for _ in range(cases))
 
@@ -66,11 +66,11 @@ def _brute(tables: Sequence[Sequence[float]], devices: int) -> float:
     return max(sums, default=-np.inf)
 
 
-# ---------------------------------------------------------------- fast
+# ---------------------------------------------------------------- time of a decision
 
 
 def decide_ms() -> list[float]:
-    """Tables, trim, programme and read-back of one decision; every time other jobs."""
+    """Return times in ms of decisions about different jobs: tables, trim, program, read-back."""
     chance = np.random.default_rng(2)
     return [_decision_ms([_random_job(chance, EACH) for _ in range(JOBS)]) for _ in range(TIMES)]
 
@@ -95,8 +95,10 @@ def _decision_ms(jobs: Sequence[tuple[Timing, Limits]]) -> float:
 
 
 def policy_ms() -> tuple[list[float], list[float]]:
-    """The same through the policy, half of the jobs running: with every observed speed new, and
-    again with none new: then jobs carry the models that the allocator keeps.
+    """Return the times in ms of decisions of the policy, half of the jobs running.
+
+    First with every observed speed new, then with none new: jobs then have the models that the
+    allocator keeps.
     """
     fresh, again = list[float](), list[float]()
     for seed in range(TIMES):

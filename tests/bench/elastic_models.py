@@ -1,6 +1,4 @@
-"""The models of `bench-elastic-batch`: by formula, or measured speeds from a file; and jobs that
-arrive with them.
-"""
+"""The models of `bench-elastic-batch`, by formula or from measured speeds; and arriving jobs."""
 
 from __future__ import annotations
 
@@ -29,18 +27,16 @@ BY_FORMULA = {
         (64, 128, 256, 512),
     ),
 }
-"""Our coefficients, not measured: seconds a step, an example, a ring, a hop; and the batches that
-keep the accuracy.
-"""
+"""Assumed times in s of a step, an example, a ring and a hop; batches that keep the accuracy."""
 MEAN_S = (1200.0, 3600.0)
-"""How long a job takes on one device at its best, drawn evenly between the two."""
+"""Limits of the time of a job on one device at its best speed; uniform between the two."""
 
 Load = Callable[[float], float]
-"""Device-seconds of work that come each second, for each device there is; by the time of day."""
+"""Device-seconds of work that arrive per second and device, by time of day."""
 PEAK = 4.0
-"""No load is higher."""
+"""Upper limit of all loads."""
 Points = dict[tuple[int, int], float]
-"""Examples a second, by total batch and devices."""
+"""Examples per second, by total batch and number of devices."""
 
 
 def by_formula() -> list[Model]:
@@ -53,7 +49,7 @@ def by_formula() -> list[Model]:
 
 
 def measured(path: Path) -> dict[str, Points]:
-    """`model,global_batch,gpus,samples_per_second`."""
+    """Read the measured speeds: `model,global_batch,gpus,samples_per_second`."""
     known: dict[str, Points] = defaultdict(dict)
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -64,7 +60,7 @@ def measured(path: Path) -> dict[str, Points]:
 
 
 def by_measurement(known: dict[str, Points]) -> list[Model]:
-    """True: between the points. Believed: the analyser's fit to every other number of devices."""
+    """Return models. True: interpolated. Believed: the fit to every other number of devices."""
     return [
         Model(
             name=name,
@@ -81,7 +77,7 @@ def _batches(points: Points) -> tuple[int, ...]:
 
 
 def between(points: Points) -> Rate:
-    """Linear in the logarithms of devices, batch and speed; flat outside."""
+    """Interpolate linearly in the logarithms of devices, batch and speed; constant outside."""
     batches = _batches(points)
     rows = [sorted((k, rate) for (b, k), rate in points.items() if b == batch) for batch in batches]
 
@@ -93,8 +89,9 @@ def between(points: Points) -> Rate:
 
 
 def analysed(points: Points) -> tuple[Timing, list[float]]:
-    """The fit to every other measured number of devices, one among them; and its relative errors at
-    the others.
+    """Return the fit to every other number of devices, and its relative errors at the rest.
+
+    The smallest number is in the fit.
     """
     shown = set(sorted({k for _, k in points})[::2])
     speeds = [(Speed(batch / k, k, rate), k in shown) for (batch, k), rate in points.items()]
@@ -111,7 +108,7 @@ def analysed(points: Points) -> tuple[Timing, list[float]]:
 def arriving(
     models: Sequence[Model], devices: int, load: Load, upto_s: float, seed: int
 ) -> list[Job]:
-    """Poisson arrivals, thinned from the peak's."""
+    """Return jobs with Poisson arrivals, thinned from the rate of the peak."""
     chance, now, jobs = random.Random(seed), 0.0, list[Job]()
     per_s = PEAK * devices / (sum(MEAN_S) / 2)
     while (now := now + chance.expovariate(per_s)) < upto_s:
@@ -122,13 +119,13 @@ def arriving(
 
 
 def best_rate(model: Model) -> float:
-    """Examples a second on one device, without a limit to its memory."""
+    """Return the examples per second on one device, without a limit to its memory."""
     most = model.batches[-1]
     return float(model.true(np.asarray(most), np.asarray(1)))
 
 
 def can_run(model: Model, device_batch_max: int, devices_max: int) -> bool:
-    """Whatever batch is fixed: is there a number of devices for it?"""
+    """Return whether every fixed batch can run on some number of devices."""
     tables = (
         table_of(model, batch, batch, device_batch_max, devices_max) for batch in model.batches
     )

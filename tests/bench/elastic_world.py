@@ -1,8 +1,8 @@
-"""A cluster of equal devices under IBM's autoscaler, in simulated time: who completes, and when.
+"""Simulate a cluster of equal devices under IBM's autoscaler; return completion times.
 
-Every `interval_s`, if something arrived or finished, `arm` divides the devices; between two such
-moments each job runs at its true speed. A running job whose devices or batch change stands still
-for `restart_s`. Jobs that get nothing are dropped, or wait in the order of their arrival.
+Every `interval_s`, if a job arrived or finished, `arm` divides the devices; in between, each job
+runs at its true speed. A running job whose devices or batch change pauses for `restart_s`. Jobs
+that get no device are dropped, or wait in the order of their arrival.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from services.allocator.policies.elastic_batch.policy import Pick, autoscale
 from services.allocator.policies.elastic_batch.scalability import Limits, Rate, Table, scale_table
 
 ASKED = 4
-"""Devices that a user would ask for where nothing scales."""
+"""Devices that a user would request without elasticity."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """`true`: its speed; `believed`: what the analyser makes of it. Batches are total ones."""
+    """`true`: its speed; `believed`: the speed according to the analyser. Batches are totals."""
 
     name: str
     true: Rate
@@ -58,9 +58,7 @@ class Running(msgspec.Struct):
 
 
 class Played(NamedTuple):
-    """Completion times of the jobs that completed, arrival to finish; how many were dropped, and
-    stopped to change.
-    """
+    """Times in s from arrival to end of completed jobs; numbers of dropped jobs and of restarts."""
 
     completion_s: list[float]
     dropped: int
@@ -68,7 +66,7 @@ class Played(NamedTuple):
 
 
 Arm = Callable[[World, Sequence[Job], Sequence[Running]], "list[Pick | None]"]
-"""What each running job, then each waiting one, gets."""
+"""Return the devices and batch of each running job, then of each waiting one."""
 
 
 def play(world: World, jobs: Sequence[Job], arm: Arm) -> Played:
@@ -77,16 +75,16 @@ def play(world: World, jobs: Sequence[Job], arm: Arm) -> Played:
     dropped = restarts = 0
     now = 0.0
     while coming or waiting or running:
-        # 1. A quiet interval passes.
+        # 1. Run all jobs until the end of the interval.
         before, until = len(running), now + world.interval_s
         running = [r for r in running if not _done(r, now, until, completion_s)]
         now = until
-        # 2. Who came, who went.
+        # 2. Add arrivals.
         arrived = [coming.pop() for _ in range(sum(job.at_s <= now for job in coming))]
         waiting += arrived
         if not arrived and len(running) == before:
             continue
-        # 3. Divide the devices anew.
+        # 3. Divide the devices again.
         asking = waiting[: world.devices]
         picks = arm(world, asking, running)
         restarts += sum(
@@ -101,7 +99,7 @@ def play(world: World, jobs: Sequence[Job], arm: Arm) -> Played:
 
 
 def _done(one: Running, begin_s: float, end_s: float, completion_s: list[float]) -> bool:
-    """Does it finish before the interval ends?"""
+    """Train a job until the end of the interval; return whether it finished."""
     begin_s = max(begin_s, one.ready_s)
     speed = true_rate(one.job.model, one.pick)
     if end_s <= begin_s:
@@ -134,11 +132,11 @@ def table_of(model: Model, least: int, most: int, device_batch_max: int, devices
     return scale_table(model.believed, limits)
 
 
-# ---------------------------------------------------------------- the arms
+# ---------------------------------------------------------------- arms
 
 
 def elastic(batches: Callable[[Job], tuple[int, int]]) -> Arm:
-    """The programme, with each job's batch between two bounds."""
+    """Return an arm with the dynamic program, and the batch of each job between two bounds."""
 
     def arm(world: World, waiting: Sequence[Job], running: Sequence[Running]) -> list[Pick | None]:
         jobs = [*(r.job for r in running), *waiting]
@@ -153,7 +151,7 @@ def elastic(batches: Callable[[Job], tuple[int, int]]) -> Arm:
 
 
 def fifo(world: World, waiting: Sequence[Job], running: Sequence[Running]) -> list[Pick | None]:
-    """No elasticity: what was asked for, in the order of arrival, while it fits."""
+    """Without elasticity: give each job its request in the order of arrival, while it fits."""
     left = world.devices - sum(r.pick.devices for r in running)
     picks: list[Pick | None] = [r.pick for r in running]
     for job in waiting:
@@ -164,8 +162,9 @@ def fifo(world: World, waiting: Sequence[Job], running: Sequence[Running]) -> li
 
 
 def asked_devices(world: World, job: Job) -> int:
-    """The fewest that hold the batch and divide it, `ASKED` at the least where the batch can be so
-    divided.
+    """Return the fewest devices that hold the batch and divide it.
+
+    At least `ASKED`, if the batch can be divided in this way.
     """
     able = [
         k

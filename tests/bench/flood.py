@@ -1,20 +1,24 @@
-"""A hostile tenant on the bus: `make bench-flood` (about 4 minutes).
+"""A hostile namespace on the bus: `make bench-flood` (about 4 minutes).
 
-A nats-server with accounts, and the real allocator as a process. Two namespaces: credentials of
-`team-a` publish as fast as they can, each kind for BENCH_FLOOD_S: first a submitter's, then those
-of one job (`flood_side.py`, a process of its own); then the job's credentials request consumers in
-place of publishing. Beside them `team-b` works: every BENCH_EACH_S its submitter asks for a job of
-a new name; once that is decided, the launcher gives an order for it, the job's trainer says a fact
-and writes its ledger, and the submitter cancels it.
+A nats-server with accounts, and the real allocator as a process. Two namespaces: clients with
+credentials of `team-a` publish as fast as they can, each kind for BENCH_FLOOD_S: first those of a
+submitter, then those of one job (`flood_side.py`, a separate process); then clients with the job's
+credentials request consumers instead of publishing. At the same time `team-b` works: every
+BENCH_EACH_S its submitter requests a job with a new name. When it is decided, the launcher
+publishes an order for it, the trainer of the job publishes a fact and writes to its ledger, and the
+submitter cancels the job.
 
-Of `team-b`, in each phase (`quiet`: nobody floods):
-    decided_*       from before the request is published to the decision, as a follower of the stream sees it
-    fact_*          from before a fact of its trainer is published to the same
-    order_*         the launcher's order and the trainer's entry in the ledger, each until acknowledged
-    refused         requests, orders, facts and entries that the server refused; each is said once
+Figures of `team-b`, in each phase (`quiet`: without a flood):
+
+    decided_*       from before the request is published to the decision, as a consumer receives it
+    facts_*         from before a fact of its trainer is published to the same
+    orders_*        the launcher's order, the trainer's entry in the ledger and the cancellation,
+                    each until acknowledged
+    refused         requests, orders, facts and entries that the server refused; none is repeated
     undecided       requests that were not decided within WITHIN_S
-Of the server: messages and bytes of each stream at the end, its own memory at most, and how many
-durable consumers each kind of credential could create of BENCH_CONSUMERS that it tried.
+
+Figures of the server: messages and bytes of each stream at the end, its largest memory, and how
+many durable consumers each kind of credentials could create, of BENCH_CONSUMERS attempts.
 """
 
 from __future__ import annotations
@@ -78,14 +82,14 @@ PROGRAM = b"def model(): ...\n"
 
 
 def large_node() -> Message:
-    """Room for all jobs: what is measured is the bus and not who gets the cluster."""
+    """Return a node with capacity for all jobs: the bus is measured, and not the placement."""
     room = Resources(cpu=100_000, memory_gib=100_000)
     return msgspec.structs.replace(node("n1"), allocatable=room, free=room)
 
 
 @dataclass
 class Phase:
-    """What was measured of the peaceful namespace, in seconds."""
+    """The measured times in s of the peaceful namespace."""
 
     decided: list[float] = field(default_factory=list)
     facts: list[float] = field(default_factory=list)
@@ -107,7 +111,7 @@ class Phase:
 
 
 class Tenant:
-    """The peaceful namespace: its submitter, the launcher on its behalf, and one job's trainer."""
+    """The peaceful namespace: its submitter, the launcher, and the trainer of one job."""
 
     def __init__(
         self, submitter: Bus, launcher: Bus, trainer: Bus, watcher: Bus, digest: str
@@ -129,7 +133,7 @@ class Tenant:
                 waiting.set_result(time.monotonic())
 
     async def work(self, phase: Phase, seconds: float) -> None:
-        """Ask for a job every so often, each beside the last."""
+        """Request a job every `EACH_S`, without waiting for the last one."""
         self.phase, end_s, tasks = phase, time.monotonic() + seconds, []
         while time.monotonic() < end_s:
             tasks.append(asyncio.ensure_future(self.one_job()))
@@ -169,9 +173,7 @@ class Tenant:
     async def _until(
         self, kind: type[Message], named: str, speaker: Bus, said: Message
     ) -> float | None:
-        """Publish once, and return how long it took until a message of a kind was heard; None: not
-        in time.
-        """
+        """Publish once; return the time in s until a message of a kind is received, or None."""
         waiting = self.heard[f"{kind.__name__}.{named}"] = (
             asyncio.get_running_loop().create_future()
         )
@@ -190,11 +192,13 @@ class Tenant:
         began_s = time.monotonic()
         try:
             answer = await saying
-            if b'"error"' in getattr(answer, "data", b""):
-                self.phase.refused.append(answer.data.decode())
         except NatsError as error:
             self.phase.refused.append(repr(error))
-        self.phase.orders.append(time.monotonic() - began_s)
+            return
+        if b'"error"' in getattr(answer, "data", b""):
+            self.phase.refused.append(answer.data.decode())
+        else:
+            self.phase.orders.append(time.monotonic() - began_s)
 
 
 class Bench:
@@ -239,7 +243,7 @@ class Bench:
         await process.wait()
 
     async def tenant(self) -> Tenant:
-        """The peaceful namespace, on a cluster with room for all its jobs."""
+        """Create the peaceful namespace, on a cluster with capacity for all its jobs."""
         operator = await self.bus(OPERATOR)
         for namespace in (HOSTILE, PEACEFUL):
             digest = await program_file.store_program(operator, PROGRAM, namespace)
@@ -249,7 +253,7 @@ class Bench:
 
     @asynccontextmanager
     async def flood(self, kind: str, digest: str) -> AsyncIterator[list[int]]:
-        """Somebody else publishes as fast as the server takes it; at the end: how many messages."""
+        """Let a process publish as fast as the server accepts; append the number of messages."""
         user = SUBMITTER if kind == SUBMITTER else JOB
         words = (
             self.server.url,
@@ -276,7 +280,7 @@ class Bench:
             await asyncio.sleep(0.2)
 
     async def consumers(self, user: str, pattern_of: str) -> int:
-        """How many durable consumers with this filter the credentials can create."""
+        """Return how many durable consumers with this filter the credentials can create."""
         client = await connect_client(self.server.url, credentials(user, f"{HOSTILE}.mine"))
         made = 0
         names = (
@@ -305,7 +309,7 @@ class Bench:
         for stream in STREAMS:
             state = (
                 await operator.retry_until_answered(partial(operator.js.stream_info, stream))
-            ).state  # requests may be waiting
+            ).state  # the server may still have waiting requests
             found |= {f"{stream}_messages": state.messages, f"{stream}_bytes": state.bytes}
         return found
 
@@ -320,7 +324,7 @@ async def main(folder: Path) -> dict[str, Any]:
             for kind in (AllocationDecided, TrainingResumed)
         ]
         tasks.append(asyncio.ensure_future(bench.measure_memory()))
-        async with asyncio.timeout(WITHIN_S):  # until the allocator has begun
+        async with asyncio.timeout(WITHIN_S):  # until the allocator has started
             await tenant.one_job()
         figures: dict[str, Any] = {}
         for name in ("quiet", SUBMITTER, JOB, CONSUMERS):

@@ -1,12 +1,11 @@
-"""The hostile side of `make bench-flood`: one credential that publishes as fast as it can, until
-SIGTERM.
+"""The hostile side of `make bench-flood`: a client that publishes as fast as it can, until SIGTERM.
 
     python -m tests.bench.flood_side URL submitter|job|consumers NAMESPACE.JOB CREDENTIALS DIGEST
 
-It writes one line when it begins, and at its end how many messages it has published. `submitter`
-and `job` publish whatever their credentials let them say, on as many subjects as they can, small
-and large, readable and not, in turn. `consumers` has a job's credentials and requests consumers, of
-each name that it may use, again and again.
+It writes one line when it begins, and at its end the number of messages that it published.
+`submitter` and `job` publish all that their credentials allow, on as many subjects as they can,
+small and large, readable and unreadable, in turn. `consumers` has the credentials of a job and
+requests a consumer with each name that it may use, again and again.
 """
 
 from __future__ import annotations
@@ -41,9 +40,7 @@ OF_NO_PROGRAM = "sha256-" + "0" * 64
 
 
 def of_submitter(namespace: str, digest: str) -> Iterator[tuple[str, bytes]]:
-    """Requests that cannot be read, that are wrong and that are right, each of another name; and
-    cancellations.
-    """
+    """Yield unreadable, invalid and valid requests, each with a new name, and cancellations."""
     for number in itertools.count():
         name = f"flood-{number}"
         asked, cancel = (
@@ -62,7 +59,7 @@ def of_submitter(namespace: str, digest: str) -> Iterator[tuple[str, bytes]]:
 
 
 def of_job(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
-    """Facts of every kind that a trainer may say, entries of the ledger, and letters about them."""
+    """Yield facts of every kind that a trainer may publish, ledger entries, and dead letters."""
     said = [
         subjects.pattern(kind, f"{namespace}.{job}")
         for kind, users in PUBLISHED_BY.items()
@@ -97,9 +94,7 @@ def of_job(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
 
 
 def of_consumers(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
-    """Requests for consumers, which the server keeps until nobody has read from them for a
-    while.
-    """
+    """Yield requests for consumers. The server keeps a consumer until it is idle for a while."""
     filtered = f"weir.cluster.*.{namespace}.{job}"
     for name in itertools.cycle(reader_names(namespace, job, 0)):
         config = {

@@ -1,25 +1,27 @@
-"""FlowCon on a simulated machine of 8 cores: `make bench-flowcon` (about a minute). Jobs:
-`flowcon_jobs.py`.
+"""FlowCon on a simulated machine of 8 cores: `make bench-flowcon` (about a minute).
 
-1. The algorithm on a machine on which containers compete (`machine.py`), every arm against the same jobs without limits
-   (`no algorithm`), which is what Docker does by itself. `no update` computes limits and applies
-   none; `no back-off` keeps the interval; `strict` lets cores idle rather than exceed a limit. The
-   grid's cells are compared on noise seeds 0 to 9; figures are of seeds 10 to 19.
-2. The policy under the shipping allocator, changes in place and all (`flowcon_cluster.py`), against equal shares, and
-   `static` (whoever does not fit waits) beside it.
+Jobs: `flowcon_jobs.py`.
 
-late_job_cut     1 - completion / yardstick's of mnist-tf in the seed's schedule, mean over noise seeds, in the best
-                 cell of the grid (the published 42 % are `up to`); beside it the best of the alphas
-                 that were published, the defaults' figure, and the best cell's for late jobs that
-                 flatten earlier
-makespan_change  makespan / yardstick's - 1 in that cell, mean over the three kinds of schedule and their seeds
-policy_...       the same two of the policy with its own alpha and interval
+1. The algorithm on a machine on which containers compete (`machine.py`), every arm against the same
+   jobs without limits (`no algorithm`), which is the default of Docker. `no update` computes limits
+   and applies none; `no back-off` keeps the interval; `strict` lets cores idle rather than exceed a
+   limit. The cells of the grid are compared on noise seeds 0 to 9; figures are of seeds 10 to 19.
+2. The policy in the real allocator, with changes in place (`flowcon_cluster.py`), against equal
+   shares; also `static` (jobs that do not fit wait).
 
-Why alphas below the published 1 % are in the grid: with beta = 1 + 1/n a completing container keeps
-1/(n + 1) of the machine, so a third job gains at most 1/3 (half of the cores instead of a third)
-once both others complete. Where containers can use the whole machine, alpha is compared with loss
-per machine-second, of which a job has 1 in all; 1 % a machine-second is soon left behind by
-everybody.
+late_job_cut     1 - completion / baseline's of mnist-tf in the seed's schedule, mean over noise
+                 seeds, in the best cell of the grid (the published 42 % are `up to`); also the best
+                 of the published alphas, the figure of the defaults, and that of the best cell for
+                 late jobs that flatten earlier
+makespan_change  makespan / baseline's - 1 in that cell, mean over the three kinds of schedule and
+                 their seeds
+policy_...       the same two for the policy with its own alpha and interval
+
+The grid has alphas below the published 1 % for this reason: with beta = 1 + 1/n a completing
+container keeps 1/(n + 1) of the machine, so a third job gains at most 1/3 (half of the cores
+instead of a third) when both others complete. Where containers can use the whole machine, alpha is
+compared with loss per machine-second, of which a job has 1 in all; all jobs soon fall below 1 % per
+machine-second.
 """
 
 from __future__ import annotations
@@ -52,17 +54,17 @@ POLICIES: dict[str, Rules | str] = {"flowcon": LIVE, "static": STATIC}
 SCALES = (10, 20, 30, 50)  # machine-seconds in which the late job's loss falls
 
 Times = tuple[dict[str, float], float]
-"""Completion time of each job, and the makespan, s."""
+"""Completion time in s of each job, and the makespan in s."""
 Pair = tuple[Times, Times]
-"""Ours, and the yardstick's."""
+"""Times with the algorithm, and times of the baseline."""
 Figures = dict[str, dict[str, float]]
 Cells = dict[tuple[float, float], dict[str, float]]
-"""By alpha and interval."""
+"""Figures by alpha and interval."""
 Done = Callable[[], None]
-"""One more step of the bar."""
+"""Advances the progress bar by one step."""
 
 
-# ---------------------------------------------------------------- what is compared
+# ---------------------------------------------------------------- comparisons
 
 
 def cut(pair: Pair, name: str) -> float:
@@ -74,7 +76,7 @@ def change(pair: Pair) -> float:
 
 
 def three(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Of the seed's schedule: means over the noise seeds."""
+    """Return the figures of the seed's schedule: means over the noise seeds."""
     cuts = {
         f"{name.partition('-')[2]}_cut": fmean(cut(pair, name) for pair in pairs)
         for name in pairs[0][0][0]
@@ -83,7 +85,10 @@ def three(pairs: Sequence[Pair]) -> dict[str, float]:
 
 
 def many(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Of drawn schedules: means over the seeds. `late`: the last mnist job to start."""
+    """Return the figures of drawn schedules: means over the seeds.
+
+    `late`: the last mnist job to start.
+    """
     cuts = [{name: cut(pair, name) for name in pair[0][0]} for pair in pairs]
     return {
         "late_cut": fmean(
@@ -104,7 +109,7 @@ def many(pairs: Sequence[Pair]) -> dict[str, float]:
 
 
 def on_machine(schedule: Schedule, arm: Arm, seed: int) -> tuple[Pair, int]:
-    """And the number of passes."""
+    """Return the times with an arm and without limits, and the number of passes of the arm."""
     ours, theirs = (run(schedule, each, seed, NOISE) for each in (arm, NOTHING))
     return (_times(ours), _times(theirs)), ours.passes
 
@@ -126,7 +131,7 @@ def random_schedules(jobs: int, arm: Arm) -> dict[str, float]:
 
 
 def grid(done: Done) -> Cells:
-    """On the seeds by which the best cell is chosen."""
+    """Return the figures of the grid, on the seeds that choose the best cell."""
     cells = {}
     for alpha in ALPHAS:
         for interval_s in INTERVALS_S:
@@ -152,7 +157,7 @@ def machine(rules: Rules, done: Done) -> Figures:
 
 
 def by_curve(arm: Arm) -> dict[str, float]:
-    """The late job's cut where its loss falls sooner, or as in the schedule."""
+    """Return the cut of the late job if its loss falls faster, or as in the schedule."""
     lates = {scale: replace(LATE, loss=falling((2.2, scale), floor=0.10)) for scale in SCALES}
     return {
         f"{s} machine-s": seed_schedule(arm, schedule=(*SEED_SCHEDULE[:2], (80, late)))[
@@ -199,7 +204,7 @@ def _under_allocator(schedule: Schedule, policy: Rules | str, seed: int) -> Pair
     return completions(schedule, policy, seed), completions(schedule, equal, seed)
 
 
-# ---------------------------------------------------------------- all of it
+# ---------------------------------------------------------------- all parts
 
 
 def told(name: str, figures: dict[str, float]) -> dict[str, float]:

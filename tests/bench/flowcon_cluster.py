@@ -1,14 +1,13 @@
-"""FlowCon's schedules under the shipping allocator: the policy, its decisions, and their changes in
-place, simulated.
+"""FlowCon's schedules in the real allocator: decisions and changes in place, simulated.
 
-One node of 8 cores. A container becomes a job of one task (no ps) that asks for as many cores as it
-can use, tells its loss and speed every second, and is slowed in proportion to the cores that it
-lacks. Here a share is a reservation: what a job leaves idle nobody else can use, and between two
-passes a new job is given room by what the others give up. Speeds vary by 2 % (normal, of the
-logarithm) from one report to the next; losses have no noise of their own. A job stands still for a
-second before its first step, and never again.
+One node of 8 cores. A container becomes a job of one task (no ps) that requests as many cores as it
+can use, reports its loss and speed every second, and is slowed in proportion to its missing cores.
+Here a share is a reservation: other jobs cannot use the cores that a job leaves idle, and between
+two passes a new job gets the capacity that the others give up. Speeds vary by 2 % (normal, of the
+logarithm) between reports; losses have no noise of their own. A job pauses for a second before its
+first step, and never again.
 
-Yardstick (`equal`): the same policy, to which every job is always new, so that all get equal
+Baseline (`equal`): the same policy, for which every job is always new, so that all get equal
 shares.
 """
 
@@ -42,7 +41,7 @@ from tests.bench.machine import CORES, Image
 
 BATCH, POINTS, NOISE = 100, 200, 0.02
 RATE = 100.0
-"""Samples a core-second."""
+"""Samples per core-second."""
 STATIC = "static"
 ONE, NONE = Span(start=1, min=1, max=1), Span(start=0, min=0, max=0)
 
@@ -52,11 +51,11 @@ def equal(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> l
 
 
 Chosen = Rules | str | Policy
-"""FlowCon by such rules, a registered policy, or one of the benchmark's own."""
+"""FlowCon with these rules, the name of a registered policy, or a function of the benchmark."""
 
 
 def completions(schedule: Schedule, policy: Chosen, seed: int) -> tuple[dict[str, float], float]:
-    """Completion time (end - submission) of each job, and the makespan, s."""
+    """Return the completion time (end - submission) of each job, and the makespan, in s."""
     with named(policy) as name:
         done = simulate(
             scenario(schedule), settings.Rules(policy=name, reserve_after_s=0.0), seed, lambda: 0.0
@@ -69,7 +68,7 @@ def completions(schedule: Schedule, policy: Chosen, seed: int) -> tuple[dict[str
 
 @contextmanager
 def named(policy: Chosen) -> Iterator[str]:
-    """What is not registered has a name of its own for a while."""
+    """Yield the name of a policy. One that is not registered is registered for the duration."""
     if isinstance(policy, str):
         yield policy
         return

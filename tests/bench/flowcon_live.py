@@ -1,23 +1,23 @@
-"""FlowCon on real training, against equal shares in the same run: `make bench-flowcon-live` (about
-10 minutes).
+"""FlowCon on real training, against equal shares in the same run.
 
-One node of one core, on a CPU of its own where the machine has two. Three TensorFlow jobs of a
-chief, a ps and a worker start as in the seed's schedule (0, 40 and 80 s), scaled by `SCALE`: a
-variational auto-encoder, a classifier that is flat after seconds, and a classifier that learns for
-as long as it trains, which comes last. Their losses are told each second. Every pod's CPU limit is
-soft, so no core idles that somebody wants, in both arms:
+`make bench-flowcon-live` (about 10 minutes). One node of one core, on a CPU of its own if the
+machine has two. Three TensorFlow jobs of a chief, a ps and a worker start as in the seed's schedule
+(0, 40 and 80 s), scaled by `SCALE`: a variational auto-encoder, a classifier that is flat after
+seconds, and a classifier that improves during its whole training, which starts last. They report
+their losses each second. Every pod's CPU limit is soft in both arms, so no core idles that a pod
+could use:
 
-    equal    policy `static`: every job requests the same third of the node for as long as it runs. The kernel weighs
-             pods by what they request (`cpu.shares`), which is how Docker's containers compete by
-             default.
-    flowcon  policy `flowcon`: what each requests is moved through the pods' `resize` subresource, and nothing restarts.
+    equal    policy `static`: every job requests the same third of the node all the time. The kernel
+             weighs pods by their requests (`cpu.shares`), as for Docker's containers by default.
+    flowcon  policy `flowcon`: requests change through the `resize` subresource, without restarts.
 
-completion       of a job: its end less its submission, s
+completion       of a job: from submission to end, in s
 late_job_cut     1 - completion of the last job under `flowcon` / under `equal`
 makespan_change  (last end - first submission) under `flowcon` / under `equal` - 1
-longest_gap_s    longest time without a report of a new update, of a job that trains; reports come each second
+longest_gap_s    longest time without a report of a new update, of a job that trains; there is one
+                 report per second
 gap_at_resize_s  the same, of gaps in which a pod of that job was resized
-resize_s         from a decision to the word that a pod has its new cores, median and longest
+resize_s         from a decision to the report that a pod has its new cores, median and maximum
 """
 
 from __future__ import annotations
@@ -58,19 +58,21 @@ JOBS = {
     name: max(1, round(WORK * epochs))
     for name, epochs in (("vae", 350), ("cancer", 710), ("late", 144))
 }
-"""And how many epochs, in the order in which they start: long enough that a start, of half a minute
-here and of seconds in the seed, is no more than a quarter of the last one (with BENCH_WORK=1).
+"""Number of epochs of each job, in the order of their start.
+
+With BENCH_WORK=1 they are long enough that a start, which takes half a minute here and seconds in
+the seed, is at most a quarter of the last job.
 """
 BATCH = {"start": 256, "min": 256, "max": 256}
 ONE = {"start": 1, "min": 1, "max": 1}
 CORES = {"chief": 0.18, "ps": 0.18, "worker": 0.6}
-"""Of a job that has the node to itself."""
+"""Cores of the tasks of a job that has the node to itself."""
 ARMS = {"equal": ("static", 1 / 3), "flowcon": ("flowcon", 1.0)}
-"""Policy, and which part of those cores a job asks for."""
+"""Policy, and the share of those cores that a job requests."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One job in one arm; s."""
+    """One job in one arm; times in s."""
 
     completion_s: float
     until_first_step_s: float
@@ -121,7 +123,7 @@ async def once(arm: str) -> Outcome:
 
 
 async def _play(watched: Trial, arm: str) -> dict[str, float]:
-    """When each job was submitted."""
+    """Run the jobs of one arm; return when each was submitted."""
     await watched.until(lambda: watched.of(CapacityChanged), PATIENCE_S, "the node")
     began, submitted = time.time(), {}
     for job, start_s in zip(JOBS, STARTS_S, strict=True):
@@ -151,7 +153,7 @@ async def _all_over(watched: Trial) -> None:
             await watched.changed.wait()
 
 
-# ---------------------------------------------------------------- what it came to
+# ---------------------------------------------------------------- results
 
 
 def _outcome(watched: Trial, submitted: dict[str, float]) -> Outcome:
@@ -192,7 +194,7 @@ def _run(
 
 
 def gaps(reports: Iterable[ProgressReported]) -> list[tuple[float, float]]:
-    """From one report of a new update to the next one."""
+    """Return the spans between reports of new updates."""
     new = [late.reported_s for early, late in pairwise(reports) if late.samples > early.samples]
     return list(pairwise(new))
 

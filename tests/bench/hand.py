@@ -1,4 +1,4 @@
-"""Pods of somebody who uses TensorFlow without Weir: the same cluster, the same limits."""
+"""Pods that run TensorFlow without Weir: the same cluster, the same limits."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from shared.runtime.process import free_port
 
 
 def cluster(counts: Mapping[str, int]) -> str:
-    """A cluster on free ports, as JSON.
+    """Return a cluster on free ports, as JSON.
 
-    Fixed ports would not do: gRPC shares a port silently (SO_REUSEPORT), so two benchmarks that run
-    at the same time would take each other's connections.
+    Fixed ports do not work: gRPC shares a port silently (SO_REUSEPORT), so two benchmarks that run
+    at the same time would accept each other's connections.
     """
     addresses = {
         role: [f"127.0.0.1:{free_port()}" for _ in range(count)] for role, count in counts.items()
@@ -31,7 +31,7 @@ async def pods(
     tasks: Sequence[tuple[str, int]],
     sizes: Mapping[str, Resources],
 ) -> None:
-    """One pod a task; each runs `command ROLE INDEX`."""
+    """Create one pod for each task; it runs `command ROLE INDEX`."""
     async with aiohttp.ClientSession(headers=stack.kube_headers) as http:
         for role, index in tasks:
             body = _pod(role, index, [*command, role, str(index)], sizes[role])

@@ -1,11 +1,10 @@
-"""Stop, start again, restore: a parameter-server job written without Weir, the yardstick for our
-own restart.
+"""Stop, restart, restore: a parameter-server job without Weir, the baseline for Weir's own restart.
 
     python -m tests.bench.handwritten FOLDER PROGRAM ROLE INDEX
 
-Each task is a parent that runs a child and, when `FOLDER/saved-<n>` appears, starts it again for
-round n + 1. Round n's cluster is in `FOLDER/cluster-<n>.json`; the chief stops when it sees
-`FOLDER/stop-<n>`. It writes when its last update was applied and when its first was into
+Each task is a parent process that runs a child and, when `FOLDER/saved-<n>` appears, starts it
+again for round n + 1. The cluster of round n is in `FOLDER/cluster-<n>.json`; the chief stops when
+`FOLDER/stop-<n>` exists. It writes the times of its last and its first applied update to
 `FOLDER/last-<n>` and `FOLDER/first-<n>`.
 """
 
@@ -53,7 +52,7 @@ def _wait(path: Path) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """So that who sees the file sees all of it."""
+    """Write a file atomically, so that readers never find a part of it."""
     half = path.with_suffix(".half")
     half.write_text(text)
     os.replace(half, path)
@@ -71,7 +70,7 @@ _served: list[Any] = []
 
 
 def serve_batches(program: Any) -> None:
-    """Let steps read batches by a function of Python in this process."""
+    """Let training steps read batches with a Python function in this process."""
     from tensorflow.python.ops import script_ops
 
     from services.trainer.worker import program_data
@@ -96,7 +95,7 @@ def traced_batch(spec: Any, start: Any, stop: Any) -> Any:
 
 
 def lead(folder: Path, number: int, cluster: dict[str, list[str]], program: Any) -> None:
-    """Build, restore, train until told to stop, save."""
+    """Build the model, restore it, train until the stop file exists, and save."""
     import tensorflow as tf
 
     from services.trainer.worker import program_data

@@ -1,17 +1,17 @@
-"""A parameter server with a quarter of its CPU: nothing, stop-and-restart, Weir: `make
-bench-hot-ps` (10 minutes).
+"""A ps that loses three quarters of its CPU: no reaction, restart, Weir.
 
-A job of ten million parameters, one ps, two workers. Once it trains, the ps' node gives it a
-quarter of what it has promised (the bench shrinks the pod's CPU quota behind everybody's back), and
-there is another node with room. Three arms, one after the other, each on a stack of its own, all
-with the policy `static`:
+`make bench-hot-ps` (10 minutes). A job of ten million parameters, one ps, two workers. When it
+trains, the benchmark reduces the CPU quota of the ps pod to a quarter, without changing the pod
+object; another node has free capacity. Three arms, one after the other, each on a stack of its own,
+all with the policy `static`:
 
-    nothing   nobody minds (`starved_s` beyond the end)
-    restart   Weir sees it and moves the ps, but by stopping everything and starting again (`handover: restart`)
-    weir      the same, make before break
+    nothing   no reaction (`starved_s` longer than the job)
+    restart   Weir notices it and moves the ps, with a restart of all tasks (`handover: restart`)
+    weir      the same, make-before-break
 
 `..._s`: from that moment to the end of the job. `pause_s`: Weir's, from the last update before to
-the first after, on the workers' clocks. DLRover reports 33, 29 and 21 minutes for the like.
+the first after, by the clocks of the workers. DLRover reports 33, 29 and 21 minutes for a similar
+case.
 """
 
 from __future__ import annotations
@@ -65,9 +65,7 @@ ARMS = {
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm. `moved_s`: from the fault to the decision; `back_s`: to the first update after
-    it.
-    """
+    """One arm. `moved_s`: from the fault to the decision; `back_s`: to the first update after."""
 
     total_s: float
     moved_s: float | None
@@ -103,9 +101,7 @@ def _pod_of_ps(watched: Trial) -> str:
 
 
 def throttle(pod_uid: str) -> None:
-    """Leave a pod's processes a quarter of their CPU quota. Raises `NoLimits` where they have
-    none.
-    """
+    """Reduce the CPU quota of a pod's processes to a quarter; raise `NoLimits` if there is none."""
     supervisor = family(pod_uid).supervisor
     group = group_of(supervisor) if supervisor else None
     if group is None:
@@ -121,7 +117,7 @@ def throttle(pod_uid: str) -> None:
 
 
 def group_of(pid: int) -> Path | None:
-    """The control group, version 1 or 2, that limits a process's CPU."""
+    """Return the control group, version 1 or 2, that limits the CPU of a process, or None."""
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         found = Path("/sys/fs/cgroup") / controllers / path.lstrip("/")

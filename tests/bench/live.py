@@ -1,18 +1,18 @@
-"""Policies on real training, batch and learning rate included: `make bench-live` (about 12
-minutes).
+"""Policies on real training, with changes of batch and learning rate.
 
-Two nodes of a core; a stranger has one of them until `LEAVE_S` after the start. One job for each
-policy, each on a stack of its own whose own policy is `static`: the first job names none, the
-others name theirs. All may grow in ps, in workers and in batch, and the learning rate follows the
-batch by its root. What a generation trains with is what its trainer told
-(`TrainingResumed.learning_rate`); the rule beside it is worked out from the program's own rate:
+`make bench-live` (about 12 minutes). Two nodes of a core; another user's pod occupies one of them
+until `LEAVE_S` after the start. One job for each policy, each on a stack of its own with the
+default policy `static`: the first job names no policy, the others name theirs. All may grow in ps,
+workers and batch, and the learning rate follows the square root of the batch. The rate of a
+generation is the one that its trainer reported (`TrainingResumed.learning_rate`); the rule beside
+it is computed from the rate of the program:
 
-    rate = 0.1 sqrt(batch / 32) bound(workers) / bound(1)                            (`services/trainer/worker/scaling.py`)
+    rate = 0.1 sqrt(batch / 32) bound(workers) / bound(1)    (`services/trainer/worker/scaling.py`)
 
-`dike` and `dlrover` choose no batch. `dlrover` watches a generation for a minute and takes its
-first pause for half of one, so that it leaves much shorter jobs than this as they are. The trainer
-measures no gradient noise: to `weir`, as to `elastic-batch`, an example teaches the same in every
-batch of the range that the person gave.
+`dike` and `dlrover` do not change the batch. `dlrover` observes a generation for a minute and
+assumes half a minute for its first pause, so it does not change jobs that are much shorter than
+this one. The trainer does not measure gradient noise: `weir` and `elastic-batch` assume that an
+example has the same value in every batch of the requested range.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ EPOCHS = int(os.environ.get("BENCH_EPOCHS", "90"))
 LEAVE_S = float(os.environ.get("BENCH_LEAVE_S", "40"))
 PATIENCE_S = 600.0
 RATE, START = 0.1, 32
-"""Of `deploy/jobs/digits.py`, for this batch and one worker."""
+"""Rate and batch of `deploy/jobs/digits.py`, for one worker."""
 CLOSE = 1e-6
-"""Of a rate, relative: the optimizer keeps 32 bits."""
+"""Relative tolerance of a rate: the optimizer stores 32 bits."""
 WITHIN = 0.02
 REQUEST = {
     **demo.REQUEST,
@@ -71,9 +71,7 @@ REQUEST = {
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """One generation: since when (from the request on), its size, its rate as told and by the
-    rule.
-    """
+    """One generation: its time since the request in s, its size, its rate and the rule's."""
 
     at_s: float
     ps: int
@@ -94,7 +92,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. `policy`: by which it was decided, as the allocator answered."""
+    """One run. `policy` is that of the accepted request."""
 
     policy: str
     total_s: float
@@ -114,7 +112,7 @@ def by_rule(batch: int, workers: int) -> float:
 
 
 async def once(policy: str | None) -> Outcome:
-    """`policy` None: the cluster's."""
+    """Run one job. If `policy` is None, the default of the cluster is used."""
     with (
         tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
         cluster_file(None, CLUSTER) as cluster,
@@ -229,7 +227,7 @@ def _told(run: Outcome, static: float) -> dict[str, Any]:
 
 
 def batch_changes(run: Outcome) -> list[dict[str, Any]]:
-    """Every hand-over that changed the batch: batch and rate before and after."""
+    """Return every hand-over that changed the batch: batch and rate before and after."""
     return [
         {
             "batch": [before.batch, after.batch],

@@ -1,12 +1,12 @@
-"""A machine on which containers compete for cores, in steps of a second.
+"""Simulate a machine on which containers compete for cores, in steps of a second.
 
-The model. A container can use up to `most` cores and then works at one core-second a core and
-second. Every step the cores are shared equally among the running containers, none above its limit
-nor above what it can use, and what one leaves goes to the others. Where all stand at their limits
-and cores are left, either the limits give way (`soft`: the machine is work-conserving, no core
-idles that somebody could use) or the cores idle (a quota in the strict sense). A container ends
-when its work is done. It tells its loss every second, with noise, and its CPU share is read every
-ten. Changing a limit costs nothing; there are neither caches to cool nor memory to fill.
+The model. A container can use up to `most` cores and does one core-second of work per core and
+second. In every step the cores are shared equally among the running containers, with no share above
+its limit or above what the container can use; the rest goes to the others. If all containers are at
+their limits and cores are left, either the limits are exceeded (`soft`: no core idles that a
+container could use) or the cores idle (strict quota). A container ends when its work is done. It
+reports its loss every second, with noise; its CPU share is measured every ten. Changing a limit
+costs nothing; caches and memory are not simulated.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ READ_CPU_S = 10
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of job: core-seconds of work, cores it can use at once, and its loss after so many
-    core-seconds.
-    """
+    """A kind of job: its core-seconds of work, the cores it can use, loss by core-seconds."""
 
     name: str
     work: float
@@ -44,9 +42,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
-    """What is run. `algorithm`: limits are computed at all; `update`: and applied; `backoff`: the
-    interval doubles.
-    """
+    """`algorithm`: limits are computed; `update`: and applied; `backoff`: the interval doubles."""
 
     rules: Rules = Rules()
     algorithm: bool = True
@@ -56,8 +52,9 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Completion times (end - start) by container, s; last end, s; passes of the algorithm; cores
-    by second.
+    """Completion times by container, s; last end, s; number of passes; cores by second.
+
+    A completion time is end - start.
     """
 
     completion_s: dict[str, float]
@@ -76,7 +73,7 @@ class Running:
         self.state = Container(name=name, limit=CORES)
 
     def step(self, now: int, cores: float, noise: float, rng: random.Random) -> None:
-        """A second of work with so many cores."""
+        """Simulate a second of work with these cores."""
         left = self.image.work - self.done
         if cores >= left:
             self.end_s = now + left / cores
@@ -87,7 +84,7 @@ class Running:
 
 
 def divided(limits: Mapping[str, float], cores: float) -> dict[str, float]:
-    """Equal shares below each one's limit; what one leaves goes to the others."""
+    """Divide the cores into equal shares up to each limit; the rest goes to the others."""
     shares: dict[str, float] = {}
     for left, (name, limit) in zip(
         range(len(limits), 0, -1),
@@ -99,7 +96,7 @@ def divided(limits: Mapping[str, float], cores: float) -> dict[str, float]:
 
 
 def shared(running: Sequence[Running], soft: bool) -> dict[str, float]:
-    """Cores for each container in this second."""
+    """Return the cores of each container in this second."""
     limits = {c.name: min(c.state.limit, c.image.most) for c in running}
     shares = divided(limits, CORES)
     spare = CORES - math.fsum(shares.values())
@@ -110,7 +107,7 @@ def shared(running: Sequence[Running], soft: bool) -> dict[str, float]:
 
 
 def run(jobs: Sequence[tuple[int, Image]], arm: Arm, seed: int, noise: float) -> Outcome:
-    """Everything that starts, to its end."""
+    """Simulate until all jobs have ended."""
     rng = random.Random(seed)
     coming = [Running(f"{i}-{image.name}", image, start) for i, (start, image) in enumerate(jobs)]
     timing, now, passes, history = Timing(interval_s=arm.rules.interval_s, due_s=0.0), 0, 0, []
@@ -131,7 +128,7 @@ def run(jobs: Sequence[tuple[int, Image]], arm: Arm, seed: int, noise: float) ->
 
 
 def _judged(running: Sequence[Running], timing: Timing, now: int, arm: Arm) -> tuple[Timing, bool]:
-    """Listen, and pass where a pass is due."""
+    """Detect new and ended containers, and run a pass if one is due."""
     if now % int(arm.rules.listen_s) == 0:
         timing = timing_after_change(timing, frozenset(c.name for c in running), now, arm.rules)
     if now < timing.due_s or not running:

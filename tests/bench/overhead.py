@@ -1,9 +1,9 @@
-"""What Weir costs while nothing changes: `make bench-overhead` (about 7 minutes).
+"""Measure the overhead of Weir while nothing changes: `make bench-overhead` (about 7 minutes).
 
-One job twice on one node, under the same limits: under Weir, and as a plain loop after TensorFlow's
-guide. Both stand all the time; one is frozen while the other is measured, in turns (A B, B A, ...),
-so that a slow moment of the machine meets both. `ratio`: the median over the alternations of Weir's
-examples a second over the plain loop's.
+One job twice on one node, with the same limits: with Weir, and as a plain loop after TensorFlow's
+guide. Both exist all the time; one is frozen while the other is measured, in alternation (A B, B A,
+...), so that changes in the machine's speed affect both. `ratio`: the median over the alternations
+of Weir's examples per second divided by those of the plain loop.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ from tests.bench.report import NoLimits, finish_or_refuse, median, say
 
 PROGRAM = demo.JOBS / "clicks.py"
 ALTERNATIONS = int(os.environ.get("BENCH_ALTERNATIONS", "8"))
-CLUSTER = (
-    f"nodes:\n  - {{name: {NODE}, cpu: 4, memory_gib: 40}}\n"  # holds both; only one runs at a time
-)
+CLUSTER = f"nodes:\n  - {{name: {NODE}, cpu: 4, memory_gib: 40}}\n"  # for both; one runs at a time
 MEASURED_S, SETTLE_S = float(os.environ.get("BENCH_STEADY_S", "20")), 3.0
 PS, WORKERS = 1, 2
 SIZES = sizes(chief=0.3, ps=0.5, worker=0.5)
@@ -48,7 +46,7 @@ REQUEST = {
 
 
 class Side:
-    """One of the two: the processes below the cluster that belong to it, frozen or running."""
+    """The processes in the cluster that belong to one of the two jobs."""
 
     def __init__(self, stack: Stack, mark: str) -> None:
         cluster = psutil.Process(stack.parts["cluster"].process.pid)  # type: ignore[union-attr]
@@ -104,7 +102,7 @@ async def main() -> dict[str, Any]:
 
 
 async def _plain(stack: Stack, folder: Path) -> Path:
-    """Start the plain loop, and wait until it trains."""
+    """Start the plain loop, and wait until it trains; return the file with its progress."""
     folder.mkdir()
     counts = {"chief": 1, "ps": PS, "worker": WORKERS}
     handwritten.write(folder / "cluster.json", hand.cluster(counts))
@@ -129,7 +127,7 @@ async def _weir(watched: Trial) -> None:
 
 
 async def _alternation(sides: dict[str, Any], number: int) -> dict[str, float]:
-    """Measure each side once, alone; who goes first changes."""
+    """Measure each side once while the other is frozen; the order alternates."""
     order = list(sides) if number % 2 == 0 else list(sides)[::-1]
     speeds = {name: await _alone(*sides[name]) for name in order}
     say(
@@ -145,7 +143,7 @@ async def _alone(side: Side, speed: Any) -> float:
     began = time.time()
     await asyncio.sleep(MEASURED_S)
     ended = time.time()
-    await asyncio.sleep(1.5)  # so that a report lies behind the end
+    await asyncio.sleep(1.5)  # so that there is a report after the end
     side.send(signal.SIGSTOP)
     return float(speed(began, ended))
 
@@ -161,7 +159,7 @@ def _points(progress: Path) -> list[tuple[float, float]]:
 
 
 def speed_between(progress: Path, from_s: float, to_s: float) -> float:
-    """Examples a second between the first and the last point inside."""
+    """Return the examples per second between the first and the last point in this time."""
     inside = [p for p in _points(progress) if from_s <= p[0] <= to_s]
     return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
 

@@ -1,15 +1,18 @@
-"""Whether the page keeps up: `make bench-page` (about 1 minute).
+"""Measure if the page keeps up with the facts: `make bench-page` (about 1 minute).
 
-A nats-server with 1,000 nodes and 200 jobs in its log; the page's service, a process of its own,
-with the credentials left out; and Chromium, which shows it. Then RATE facts a second for
-MEASURED_S: two of three are reports of the jobs in turn, the third is what a node holds. Measured
-in Chromium, at every frame that it draws, with the top of the page in sight (`top_`) and then the
-nodes (`nodes_`):
+A nats-server with 1,000 nodes and 200 jobs in its log; the service of the page in a separate
+process, without credentials; and Chromium, which shows it. Then RATE facts per second for
+MEASURED_S: two of three are reports of the jobs in turn, the third is the capacity of a node.
+Measured in Chromium, at every frame that it draws, first with the top of the page in view (`top_`)
+and then the nodes (`nodes_`):
 
-    frames_per_s    frames drawn;  frame_p99_ms: between two of them behind_*_ms     from when the newest fact on the
-    screen was stored (the server's clock, on the same machine) to now, at each frame that shows something new: reading,
-    pushing, drawing backlog_facts   facts stored and not on the screen when the last one had been said, by the screen's
-    own newest fact drained_s       from the last fact's storing until it is on the screen
+    frames_per_s    frames drawn
+    frame_p99_ms    time between two frames
+    behind_*_ms     age of the newest fact on the screen (by the server's clock, on this machine) at
+                    each frame that shows something new: reading, pushing, drawing
+    backlog_facts   facts stored and not on the screen when the last one was published, by the
+                    newest fact on the screen
+    drained_s       from storing the last fact until it is on the screen
 """
 
 from __future__ import annotations
@@ -44,9 +47,7 @@ RATE = float(os.environ.get("BENCH_RATE", "60"))
 MEASURED_S = float(os.environ.get("BENCH_STEADY_S", "20"))
 SETTLE_S, PATIENCE_S = float(os.environ.get("BENCH_SETTLE_S", "5")), 120.0
 PLACES = {"top": "tiles", "nodes": "node-map"}
-"""What is in sight: numbers, the cluster over time, decisions and the first jobs; or the nodes,
-each a tile.
-"""
+"""The part in view: numbers, the cluster over time, decisions and the first jobs; or the nodes."""
 SEEN = "({ ...window.measured, at_s: window.weir.at_s })"
 AT_ONCE = 100
 WIDE = {"width": 1360, "height": 900}
@@ -57,7 +58,7 @@ requestAnimationFrame(frame); }"""
 
 
 def world() -> list[list[Message]]:
-    """What is in the log already, in the order in which it may be said: each list at once."""
+    """Return the first messages of the log; those of a list can be published in any order."""
     names = [f"job-{number}" for number in range(JOBS)]
     accepts = [accepted(request(name), uid=uid) for uid, name in enumerate(names, start=1)]
     begins: list[Message] = [
@@ -87,7 +88,7 @@ async def publish(bus: Bus, messages: list[Message]) -> None:
 
 
 async def speak(bus: Bus, seconds: float, first: int = 0) -> int:
-    """RATE facts a second, beginning with this number; returns the number behind the last."""
+    """Publish RATE facts per second, with numbers from `first`; return the next number."""
     begun_s, said = time.monotonic(), first
     while (elapsed := time.monotonic() - begun_s) < seconds:
         while said - first < elapsed * RATE:
@@ -156,7 +157,7 @@ async def main() -> dict[str, Any]:
 
 
 async def measured(bus: Bus, page: psutil.Process, tab: Page) -> dict[str, Any]:
-    said = await speak(bus, SETTLE_S)  # what is drawn for the first time is not measured
+    said = await speak(bus, SETTLE_S)  # the first drawing is not measured
     await tab.evaluate(COUNT)
     begun_s, cpu = time.time(), sum(page.cpu_times()[:2])
     found: dict[str, Any] = {}

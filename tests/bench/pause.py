@@ -1,12 +1,11 @@
-"""The pause of a hand-over, make before break against restart: `make bench-pause` (about 16
-minutes).
+"""Measure the pause of a hand-over, make-before-break and restart.
 
-A job of ten million parameters alternates between 1 ps + 1 worker and 2 + 2, five times each way,
-once with each kind of hand-over. The bench takes the allocator's place, so sizes and moments are
-the same. Pause: from the last update applied before to the first after, on the workers' clocks.
-`lost_work_s`: examples missed between the decision and 30 s after the resume, against what the
-generation in charge does when left alone, over the speed before. The yardstick: the same restart
-written by hand, without Weir, in the same pods.
+`make bench-pause` (about 16 minutes). A job of ten million parameters alternates between 1 ps + 1
+worker and 2 + 2, five times each way, once with each kind of hand-over. The benchmark takes the
+place of the allocator, so sizes and times are the same. Pause: from the last update applied before
+to the first after, by the clocks of the workers. `lost_work_s`: examples not applied between the
+decision and 30 s after the resumption, compared with the undisturbed speed of each generation,
+divided by the speed before. The baseline: the same restart without Weir, in the same pods.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ SPAN = {"start": 1, "min": 1, "max": 2}
 
 
 class HandOver(msgspec.Struct, frozen=True, kw_only=True):
-    """One hand-over."""
+    """The measured values of one hand-over."""
 
     grows: bool
     pause_s: float
@@ -59,7 +58,7 @@ class HandOver(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def with_weir(mode: str) -> tuple[list[HandOver], int]:
-    """Alternate between the sizes; the hand-overs, and how many parameters the model has."""
+    """Alternate between the sizes; return the hand-overs, and the model's number of parameters."""
     with (
         tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
         cluster_file(None, CLUSTER) as cluster,
@@ -118,13 +117,11 @@ async def _hand_over(player: Player, mode: str, number: int) -> HandOver:
     return done
 
 
-# ---------------------------------------------------------------- the same by hand
+# ---------------------------------------------------------------- without Weir
 
 
 async def by_hand() -> list[float]:
-    """The pauses of stop, start again, restore, without Weir: the same sizes, program and
-    limits.
-    """
+    """Return the pauses in s of a restart without Weir, with the same program and limits."""
     with (
         tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
         cluster_file(None, CLUSTER) as cluster,
@@ -156,9 +153,7 @@ async def by_hand() -> list[float]:
 
 
 def _cluster(ps: int, workers: int) -> str:
-    """A cluster for one round; its ports are new, so that no child of the round before is in the
-    way.
-    """
+    """Return a cluster for one round, with new ports, so that old children cannot interfere."""
     return hand.cluster({"chief": 1, "ps": ps, "worker": workers})
 
 
@@ -173,7 +168,7 @@ async def _until(path: Path) -> None:
         ) from None
 
 
-# ---------------------------------------------------------------- what it came to
+# ---------------------------------------------------------------- results
 
 
 async def main() -> dict[str, Any]:

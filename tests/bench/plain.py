@@ -1,11 +1,10 @@
-"""Parameter-server training as TensorFlow's own guide writes it: an iterator a worker, steps
-scheduled by the hundred.
+"""Parameter-server training as in TensorFlow's own guide: one iterator per worker, scheduled steps.
 
     python -m tests.bench.plain FOLDER PROGRAM ROLE INDEX
 
 The cluster is in `FOLDER/cluster.json`. The chief appends a line `<time> <examples applied>` to
-`FOLDER/progress` twice a second, from the optimizer's count on the ps. Nothing is accounted for,
-nothing can be handed over. The role `alone` is a loop in one process, without a cluster.
+`FOLDER/progress` twice a second, from the optimizer's count on the ps. It does not account for
+examples, and cannot hand over. The role `alone` is a loop in one process, without a cluster.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def train_alone(folder: Path, program: Any) -> None:
 
 
 def _make_update(program: Any) -> tuple[Any, Any]:
-    """Return the update of a batch, and its optimizer."""
+    """Return the function that applies a batch, and its optimizer."""
     import tensorflow as tf
 
     model, optimizer = program.model(), program.optimizer()
@@ -80,7 +79,7 @@ def _make_update(program: Any) -> tuple[Any, Any]:
 
 
 def _batches(program: Any) -> Any:
-    """Return batches without an end, of `whole()` if the program has it."""
+    """Return an endless dataset of batches, from `whole()` if the program has it."""
     import tensorflow as tf
 
     make = getattr(program, "whole", None)

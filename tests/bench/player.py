@@ -1,6 +1,4 @@
-"""A job sized by a benchmark: decisions as the allocator would say them, at moments that the
-benchmark chooses.
-"""
+"""A job whose size and times of decisions are set by a benchmark instead of the allocator."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def sizes(**cpu: float) -> dict[str, Resources]:
 
 @asynccontextmanager
 async def as_allocator(stack: Stack) -> AsyncIterator[bus.Bus]:
-    """A voice on the stack's bus with the allocator's credentials."""
+    """Yield a connection to the stack's bus with the credentials of the allocator."""
     voice = await bus.connect(stack.nats_url, ALLOCATOR, stack.credentials_of(ALLOCATOR))
     try:
         yield voice
@@ -43,7 +41,7 @@ async def as_allocator(stack: Stack) -> AsyncIterator[bus.Bus]:
 
 
 class Player:
-    """A bench in the allocator's place: one job, sized by hand, every task on the one node."""
+    """Decide about one job in place of the allocator, with every task on the only node."""
 
     def __init__(
         self, watched: Trial, uid: int, request: JobRequested, sizes: Mapping[str, Resources]
@@ -59,7 +57,7 @@ class Player:
         )
 
     def _sized(self, ps: int, workers: int) -> list[TaskPlan]:
-        """Survivors stay, what is too much goes, what is missing comes with new serials."""
+        """Return the tasks of a new size: tasks stay if possible, new tasks have new serials."""
         tasks = [t for t in self.tasks if t.role == "chief"]
         for role, count in (("ps", ps), ("worker", workers)):
             kept = [t for t in self.tasks if t.role == role][:count]
@@ -67,7 +65,7 @@ class Player:
         return tasks
 
     async def decide(self, ps: int, workers: int) -> float:
-        """Say the decision and wait until training resumed; returns when it was decided."""
+        """Publish a decision and wait until training has resumed; return when it was decided."""
         self.generation += 1
         self.tasks = self._sized(ps, workers)
         decided_s = await self._say()
@@ -75,7 +73,7 @@ class Player:
         return decided_s
 
     async def _say(self) -> float:
-        """Returns when it was decided."""
+        """Publish a decision about the present tasks; return its time."""
         decided_s = time.time()
         decision = AllocationDecided(
             job=self.request.job,

@@ -1,18 +1,19 @@
-"""Every policy on the same work: is Weir's own better than each?
+"""Compare all policies on the same work.
 
-    make bench-policies [SURFACES=FILE[,FILE]]      FILE: as for `weir simulate`; without one, speeds by formula
+    make bench-policies [SURFACES=FILE[,FILE]]      FILE: as for `weir simulate`; default: a formula
 
-Traces as `policy_worlds.py` says; the same seed gives the same world to every policy. Ratios are of
-means over seeds: of mean completion time, its 95th percentile and the makespan; `worst_...` is over
-the loaded traces. Environment: BENCH_SEEDS (10), BENCH_POLICIES (names, separated by `,`; all),
-BENCH_TRACES (by `;`), BENCH_WORK (1: share of jobs). With BENCH_CELLS=FILE each finished simulation
-is a line of that file, and none that is there is run again: what was interrupted goes on (of the
-same code and surfaces; else remove the file).
+The traces are described in `policy_worlds.py`; the same seed gives the same world to every policy.
+Ratios are of means over seeds: of mean completion time, its 95th percentile and the makespan;
+`worst_...` is over the traces with high load. Environment: BENCH_SEEDS (10), BENCH_POLICIES (names,
+separated by `,`; all), BENCH_TRACES (by `;`), BENCH_WORK (1: share of jobs). With BENCH_CELLS=FILE
+each finished simulation is appended to that file, and simulations in the file do not run again, so
+an interrupted benchmark can be continued (with the same code and surfaces; otherwise remove the
+file).
 
-The comparison reserves nothing for jobs that wait for long (`reserve_after_s` = 0). With
-BENCH_RESERVE_AFTER=900 (any number of seconds) every simulation is also run with that setting, and
-`reservation_cost` says what it changes, by trace and policy: the ratios of completion times, with
-over without, and the longest waits.
+The comparison reserves nothing for jobs that wait for a long time (`reserve_after_s` = 0). With
+BENCH_RESERVE_AFTER=900 (any number of seconds) every simulation also runs with that setting, and
+`reservation_cost` has the difference by trace and policy: the ratios of completion times, with over
+without, and the longest waits.
 """
 
 from __future__ import annotations
@@ -73,8 +74,9 @@ class Cell(NamedTuple):
 
 
 def by_formula() -> dict[str, Surface]:
-    """Seconds of a step of one sample: a/w + b + c w/p + d (w + p); our coefficients, not
-    measured.
+    """Return surfaces with assumed coefficients.
+
+    A step of one sample takes a/w + b + c w/p + d (w + p) s.
     """
     forms = {
         "compute-bound": (1.0, 0.02, 0.02, 0.001),
@@ -127,7 +129,7 @@ def _name(cell: Cell) -> tuple[str, str, int, float]:
 
 
 def _kept() -> dict[tuple[str, str, int, float], Mapping[str, Any]]:
-    """By trace, policy, seed and setting."""
+    """Return the stored results, by trace, policy, seed and setting."""
     if not (KEPT and Path(KEPT).exists()):
         return {}
     rows = [json.loads(line) for line in Path(KEPT).read_text().splitlines()]
@@ -145,8 +147,9 @@ def _keep(cell: Cell, said: Mapping[str, Any]) -> None:
 def together(
     found: Iterable[tuple[Cell, Mapping[str, Any]]],
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """By trace and policy: the means over seeds; a seed in which not every job was completed counts
-    as endless.
+    """Return the means over seeds, by trace and policy.
+
+    Times are infinite if not every job was completed with every seed.
     """
     rows: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for cell, said in found:
@@ -168,7 +171,7 @@ def together(
 
 
 def ratios(of: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """One trace: ours over the others'."""
+    """Return the ratios of one trace: Weir's policy over the others."""
     ours, seeds = of[OURS], [said for name, said in of.items() if name not in (*YARDSTICKS, OURS)]
     others = [said for name, said in of.items() if name != OURS]
     found = {"ratio_to_optimus": ours["mean"] / of["optimus"]["mean"]} if "optimus" in of else {}
@@ -183,7 +186,7 @@ def reservation_costs(
     without: Mapping[str, Mapping[str, Mapping[str, float]]],
     reserved: Mapping[str, Mapping[str, Mapping[str, float]]],
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """By trace and policy: what reservations change."""
+    """Return the effect of reservations, by trace and policy."""
     return {
         trace: {
             policy: {

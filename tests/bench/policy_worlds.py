@@ -1,13 +1,14 @@
-"""The work and the machines of `bench-policies`: jobs that arrive at a stated load, drawn from
-measured speeds.
+"""The jobs and clusters of `bench-policies`: arrivals at a given load, from measured speeds.
 
-    work of a job   T seconds at its start size, ln T ~ N(ln MIDDLE_S, SPREAD^2), cut to [T_LEAST_S, T_MOST_S]
-    demand          the fewest core-seconds (device-seconds) that its samples can be trained with, over all sizes
-    offered load    demand that arrives a second / cores (devices) there are
-    light, heavy    Poisson arrivals at the rate that offers so much;  bursty: bursts of `BURST` jobs are Poisson
+    work of a job   T seconds at its start size, ln T ~ N(ln MIDDLE_S, SPREAD^2), cut to
+                    [T_LEAST_S, T_MOST_S]
+    demand          the fewest core-seconds (device-seconds) that training its samples can take,
+                    over all sizes
+    offered load    demand that arrives per second / cores (devices) in the cluster
+    light, heavy    Poisson arrivals with this load;  bursty: of bursts of `BURST` jobs
 
-Mixed clusters have nodes with devices beside nodes without; the load is that of devices for jobs
-that want them, and of cores for the others, each at the stated one.
+Mixed clusters have nodes with devices and nodes without. The load is that of devices for jobs that
+request them, and of cores for the other jobs, each as given.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ MIDDLE_S, SPREAD = 1800.0, 0.8
 T_LEAST_S, T_MOST_S = 300.0, 3 * 3600.0
 BURST = 20
 EPOCH_S = 60.0
-"""An epoch of each model lasts so long on one worker."""
+"""Time in s of an epoch of each model on one worker."""
 NODE = Machine(name="node", cpu=16.0, memory_gib=64.0)
 DEVICE_NODE = Machine(name="device-node", cpu=16.0, memory_gib=128.0, gpu=4)
 STARTS = ((1, 1), (1, 2), (2, 2), (2, 4))
 DEVICE_STARTS = (1, 2, 4)
 MOST = 16
 TASK_CPU = 4.0
-"""Of a ps or worker without devices, so that a node holds four."""
+"""Cores of a ps or worker without devices; a node has room for four."""
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """What is compared on: how many jobs on how many nodes, and how they come."""
+    """The conditions of a comparison: numbers of jobs and nodes, and the arrivals."""
 
     name: str
     jobs: int
@@ -89,7 +90,7 @@ def _split(count: int, parts: int) -> list[int]:
 
 
 def _capacity(cluster: Cluster, devices: bool) -> float:
-    """Cores that jobs without devices may count on (those of nodes without), or devices."""
+    """Return the number of devices, or the cores of nodes without devices."""
     if devices:
         return float(sum(machine.gpu * machine.count for machine in cluster.nodes))
     return sum(machine.cpu * machine.count for machine in cluster.nodes if not machine.gpu)
@@ -152,7 +153,7 @@ def _batches(at: Sequence[float]) -> list[int]:
 
 
 def demand(work: Work, surface: Surface) -> float:
-    """Core-seconds, or device-seconds, at the size that needs fewest."""
+    """Return core-seconds, or device-seconds, at the size that needs the fewest."""
     sizes = [
         (ps, workers)
         for ps in range(work.ps.min, work.ps.max + 1)
@@ -175,7 +176,7 @@ def _arriving(
     capacity: float,
     chance: np.random.Generator,
 ) -> list[Work]:
-    """In the order drawn, so spaced that the load is offered."""
+    """Return the jobs in the order drawn, with arrival times that give the load."""
     total = sum(demand(work, surfaces[work.model]) for work in works)
     span_s = total / (trace.load * capacity)
     size = BURST if trace.bursty else 1

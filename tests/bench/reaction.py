@@ -1,10 +1,10 @@
-"""How soon freed room is known, and used: `make bench-reaction` (about 4 minutes).
+"""Measure how soon freed capacity is reported and used: `make bench-reaction` (about 4 minutes).
 
-A cluster of 500 simulated nodes, full of 5,000 pods of somebody else's, and 500 jobs that wait,
-each for the room of one pod. 500 pods on as many nodes are deleted, five a second. Measured from
-the moment at which a deletion is asked for to the moments at which the bus has stored the node's
-`CapacityChanged`, and the `AllocationDecided` that starts a job there (its server's clock, on the
-same machine). The allocator's window is 0.
+A cluster of 500 simulated nodes, full of 5,000 pods of other users, and 500 waiting jobs, each of
+the size of one pod. 500 pods on as many nodes are deleted, five per second. Measured from the
+request of a deletion to the times at which the bus has stored the `CapacityChanged` of the node,
+and the `AllocationDecided` that starts a job there (the clock of its server, on the same machine).
+The allocator's window is 0.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NODES = int(os.environ.get("BENCH_NODES", "500"))
 DELETIONS = int(os.environ.get("BENCH_DELETIONS", "500"))
 A_SECOND = 5.0
 PATIENCE_S = 180.0
-TASK = {"chief": 0.2, "ps": 0.3, "worker": 0.5}  # one pod's room: 1 core, 1 GiB
+TASK = {"chief": 0.2, "ps": 0.3, "worker": 0.5}  # in all the capacity of one pod: 1 core, 1 GiB
 SETTINGS = {
     "WEIR_ALLOCATOR_WINDOW_S": "0",
     "WEIR_ALLOCATOR_POLICY": "static",
@@ -72,7 +72,7 @@ async def main() -> dict[str, Any]:
 
 
 async def _ask(watched: Trial) -> None:
-    """As many jobs as there will be deletions, each of one pod's size."""
+    """Submit as many jobs as there will be deletions, each of the size of one pod."""
     say(f"asking for {DELETIONS} jobs")
     program = read_program(demo.JOBS / "digits.py")
     digest = await program_file.store_program(watched.bus, program.body)
@@ -99,13 +99,14 @@ async def _ask(watched: Trial) -> None:
 
 
 def _decided_jobs(watched: Trial) -> set[str]:
-    """Return the jobs that have a decision. No launcher acts on it, so after 45 s the allocator
-    repeats it.
+    """Return the jobs that have a decision.
+
+    Without a launcher, the allocator repeats a decision after 45 s, so jobs are counted.
     """
     return {decided.job for decided in watched.of(AllocationDecided)}
 
 
-# ---------------------------------------------------------------- what it came to
+# ---------------------------------------------------------------- results
 
 
 def result(watched: Trial, deleted: dict[str, float], monitor: psutil.Process) -> dict[str, Any]:

@@ -1,27 +1,25 @@
-"""Two jobs of which one ends: is the other decided once, to its final size? `make bench-release`
-(20 minutes).
+"""Two jobs, of which one ends: is the other decided once, to its final size?
 
-Real nats-server, monitor, allocator and launcher and the Kubernetes stand-in; trainers and kubelets
-are simulated (`release_trainers.py`). The allocator has the settings of `weir up`, with shorter
-timers (`TIMERS`) so that a round takes seconds: the pods of a job go within 1.5 s, longer than the
-stabilisation window is here.
+`make bench-release` (20 minutes). Real nats-server, monitor, allocator and launcher and the
+Kubernetes stand-in; trainers and kubelets are simulated (`release_trainers.py`). The allocator has
+the settings of `weir up`, with shorter timers (`TIMERS`) so that a round takes seconds. The pods of
+a job end within 1.5 s, which is longer than the stabilisation window here.
 
 Two jobs of the default policy fill four nodes. When both have reported their speed, one ends at a
-random moment: half of the jobs succeed, the others are cancelled. Its pods go node by node. From
-that end on decisions about the other job are counted until nothing about it was decided for
-BENCH_QUIET_S.
+random time: half of these jobs succeed, the others are cancelled. Its pods end node by node. From
+its end on, decisions about the other job are counted until there was none for BENCH_QUIET_S.
 
     decided_once     rounds with exactly one decision that changed its size or nodes
-    final_at_once    rounds in which no later decision made it larger than the first one did
-    as_fast_as_alone rounds in which it ended with at least 95 % of the speed at which such a job ends up that has the
-                     cluster for itself
-    wait_s_...       from the moment at which the last pod of the ended job was gone, to the decision; below 0: it came
-                     before, because there was room for the final size
+    final_at_once    rounds in which no later decision made it larger than the first one
+    as_fast_as_alone rounds in which its final speed is at least 95 % of the final speed of such a
+                     job that has the cluster for itself
+    wait_s_...       from the end of the last pod of the ended job to the decision; negative: the
+                     decision came earlier, because there was capacity for the final size
 
-Environment: BENCH_ROUNDS (100), BENCH_STACKS (2: so many stacks share the rounds), BENCH_SEED (1),
-BENCH_QUIET_S (4), BENCH_RELEASE_S (the setting `release_s`; 0: nothing is waited for),
-BENCH_TENSORFLOW (0: so many rounds in which real trainers run under `weir up`'s own timers, after
-the simulated ones).
+Environment: BENCH_ROUNDS (100), BENCH_STACKS (2: number of stacks that share the rounds),
+BENCH_SEED (1), BENCH_QUIET_S (4), BENCH_RELEASE_S (the setting `release_s`; 0: no waiting),
+BENCH_TENSORFLOW (0: number of rounds with real trainers and the timers of `weir up`, after the
+simulated ones).
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ import msgspec
 from services.cli.trial import Trial, trial
 from services.cli.up import cluster_file
 from services.local.stack import Stack
-from shared.kube.labels import SELECTOR
+from shared.kube.objects import SELECTOR
 from shared.messages import (
     AllocationDecided,
     CancelRequested,
@@ -61,7 +59,7 @@ ROUNDS, STACKS = (
     int(os.environ.get("BENCH_STACKS", "2")),
 )
 SEED, QUIET_S = int(os.environ.get("BENCH_SEED", "1")), float(os.environ.get("BENCH_QUIET_S", "4"))
-REAL_QUIET_S = 45.0  # longer than every timer of the allocator's
+REAL_QUIET_S = 45.0  # longer than every timer of the allocator
 REAL_PATIENCE_S = 600.0
 TENSORFLOW = int(os.environ.get("BENCH_TENSORFLOW", "0"))
 PATIENCE_S, LOOK_S = float(os.environ.get("BENCH_PATIENCE_S", "90")), 0.1
@@ -91,16 +89,14 @@ REQUEST: dict[str, Any] = {
 MOMENT_S = 0.0, 4.0
 Ending = tuple[tuple[int, int], tuple[int, int], int]
 ENDING: Ending = (1, 3), (2, 6), 1
-"""Between these (least and most ps, least and most workers) lies the size of the job that ends; it
-may have so many workers more. So it holds a quarter to two thirds of all cores, and the other job
-has the rest.
+"""Range of ps (minimum), range of workers (minimum), and extra workers, of the job that ends.
+
+It occupies a quarter to two thirds of all cores, and the other job has the rest.
 """
 
 
 class Round(msgspec.Struct, frozen=True):
-    """The sizes (ps, workers) of the job that stays: before, and of each decision after the other
-    one's end.
-    """
+    """Sizes (ps, workers) of the job that stays: before the other's end, and of later decisions."""
 
     before: tuple[int, int]
     after: tuple[tuple[int, int], ...]
@@ -120,24 +116,25 @@ class Fact(NamedTuple):
 
 
 class Trainers(Protocol):
-    """What trains the jobs of a cluster."""
+    """The trainers of the jobs of a cluster."""
 
     def program(self, job: str) -> Path: ...
 
     def begin(self, job: str, uid: int) -> None:
-        """The job was submitted."""
+        """Start training after the job was submitted."""
 
     def length(self, chance: random.Random, succeeds: bool) -> dict[str, Any]:
-        """Return what the request of a job says of its length, that is to succeed by itself or to
-        be cancelled.
+        """Return the fields of a request that set the length of its job.
+
+        It depends on whether the job succeeds by itself or is cancelled.
         """
 
     async def finish(self, job: str) -> None:
-        """Let the job succeed soon; where it does by itself, nothing."""
+        """Let the job succeed soon. Does nothing if the job ends by itself."""
 
 
 class Cluster:
-    """A stack and what is heard of it."""
+    """A stack and the messages received from it."""
 
     patience_s = PATIENCE_S
 
@@ -147,7 +144,7 @@ class Cluster:
         self.watched, self.trainers, self.request, self.ending = watched, trainers, request, ending
 
     def heard(self, kind: type[Any], job: str, since_s: float = 0.0) -> list[Fact]:
-        """The messages of a kind about a job that were stored after some moment."""
+        """Return the messages of a kind about a job that were stored after `since_s`."""
         facts = [
             Fact(each.stored_s, each.message)
             for each in self.watched.heard
@@ -171,7 +168,7 @@ class Cluster:
         self.trainers.begin(job, uid)
 
     async def end(self, job: str, *, succeeds: bool) -> float:
-        """Let a job end, and return when it has."""
+        """Let a job end, and return when it ended."""
         if succeeds:
             await self.trainers.finish(job)
         else:
@@ -180,8 +177,9 @@ class Cluster:
         return self.heard(JobFinished, job)[0].stored_s
 
     def is_quiet(self, job: str, quiet_s: float) -> bool:
-        """Nothing is in flight, what runs has reported, and nothing was decided about the job for
-        so long.
+        """Return whether the job has not changed for `quiet_s`.
+
+        That is, its last generation has resumed and reported, and there was no later decision.
         """
         decided, resumed = self.heard(AllocationDecided, job), self.heard(TrainingResumed, job)
         if not decided or not resumed:
@@ -196,7 +194,7 @@ class Cluster:
         return bool(reports) and time.time() - max(last_s, reports[0].stored_s) > quiet_s
 
     def pods_of(self, job: str) -> dict[str, int]:
-        """How many pods of a job each node lists."""
+        """Return the number of pods of a job on each node."""
         last = {
             each.message.node: each.message
             for each in self.watched.heard
@@ -205,7 +203,7 @@ class Cluster:
         return {name: sum(own.job == job for own in seen.own) for name, seen in last.items()}
 
     def gone_s(self, job: str, since_s: float) -> float:
-        """When the last node stopped listing pods of a job."""
+        """Return when the last node stopped listing pods of a job."""
         listed, gone_s = dict[str, bool](), 0.0
         for each in self.watched.heard:
             if isinstance(each.message, CapacityChanged):
@@ -217,7 +215,7 @@ class Cluster:
 
 
 async def run_alone(cluster: Cluster, job: str, quiet_s: float) -> tuple[int, int]:
-    """The final size of a job that has the cluster for itself."""
+    """Return the final size of a job that has the cluster for itself."""
     await cluster.submit(job)
     await cluster.until(lambda: cluster.is_quiet(job, quiet_s), f"the final size of {job}")
     alone = size(cluster.heard(AllocationDecided, job)[-1].message)
@@ -233,7 +231,7 @@ async def clear(cluster: Cluster, job: str) -> None:
 async def completed_round(
     cluster: Cluster, number: int, chance: random.Random, quiet_s: float
 ) -> Round:
-    """A round; one without decisions where something did not happen in time."""
+    """Run a round. After a timeout, return one without decisions."""
     try:
         return await run_round(cluster, number, chance, quiet_s)
     except TimeoutError as error:
@@ -286,7 +284,7 @@ async def run_round(cluster: Cluster, number: int, chance: random.Random, quiet_
 
 
 def size_of_ending(ending: Ending, chance: random.Random) -> dict[str, Any]:
-    """The ranges of ps and workers of the job that ends."""
+    """Return the ranges of ps and workers of the job that ends."""
     ps_min, workers_min = (chance.randint(*between) for between in ending[:2])
     return {
         "ps": {"start": ps_min, "min": ps_min, "max": ps_min},
@@ -299,7 +297,7 @@ def has_reported(cluster: Cluster, job: str) -> bool:
 
 
 def in_flight(cluster: Cluster, job: str) -> bool:
-    """Whether a decision is yet to be followed by training."""
+    """Return whether training has not yet resumed after the last decision."""
     decided, resumed = cluster.heard(AllocationDecided, job), cluster.heard(TrainingResumed, job)
     return not resumed or resumed[-1].message.generation < decided[-1].message.generation
 
@@ -308,7 +306,7 @@ def in_flight(cluster: Cluster, job: str) -> bool:
 
 
 async def simulated(numbers: Sequence[int], seed: int) -> tuple[tuple[int, int], list[Round]]:
-    """The rounds of one stack."""
+    """Run the rounds of one stack; return the size of a job alone, and the rounds."""
     chance = random.Random(seed)
     with (
         tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
@@ -363,11 +361,10 @@ async def main() -> dict[str, Any]:
 
 
 async def real_rounds(count: int, seed: int) -> list[Round]:
-    """Rounds with real trainers, under the settings of `weir up`, of a program whose speeds are
-    known.
+    """Run rounds with real trainers and the settings of `weir up`, with a program of known speeds.
 
-    While they are not, a job may grow in two steps, because the first one shows that a second one
-    pays.
+    With unknown speeds a job may grow in two steps, because only the first step shows that the
+    second one pays.
     """
     chance = random.Random(seed)
     with (
@@ -405,7 +402,7 @@ def is_final_at_once(found: Round) -> bool:
     if not found.after:
         return False
     first = found.after[0]
-    return first > found.before and all(
+    return sum(first) > sum(found.before) and all(
         ps <= first[0] and workers <= first[1] for ps, workers in found.after
     )
 

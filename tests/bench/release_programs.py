@@ -1,5 +1,6 @@
-"""Training programs that wait before each batch, for `release.py`: more workers are faster, though
-cores are few.
+"""Training programs that wait before each batch, for `release.py`.
+
+More workers are then faster, although the machine has few cores.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tests.trainer.fleet import PROGRAMS
 PLACES = "nodes:\n  - {name: node, count: 3, cpu: 2, memory_gib: 8}\n"
 REAL_ENDING = (1, 1), (1, 1), 0
 FULL = (1, 4)
-"""The size for which there is room when one job has the cluster for itself."""
+"""The size that fits when one job has the cluster for itself."""
 REAL_REQUEST: dict[str, Any] = {
     "epochs": 60,
     "batch": {"start": BATCH, "min": BATCH, "max": BATCH},
@@ -24,15 +25,16 @@ REAL_REQUEST: dict[str, Any] = {
     "grace_s": 5.0,
 }
 BATCH_S = 0.5
-"""A worker waits so long before each batch."""
+"""Time in s for which a worker waits before each batch."""
 EPOCHS = 10, 15
-"""Least and most epochs of a job that ends by itself: one worker trains for 80 to 120 s, the other
-job starts beside it within half a minute.
+"""Minimum and maximum number of epochs of a job that ends by itself.
+
+One worker trains for 80 to 120 s. The other job starts within half a minute.
 """
 
 
 class PacedPrograms:
-    """One program for all jobs, so that the policy knows its speeds after the first of them."""
+    """One program for all jobs, so that the policy knows its speeds after the first one."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "counting.py"

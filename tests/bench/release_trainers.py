@@ -1,8 +1,8 @@
-"""Trainers and kubelets that only speak: what the services hear of a job that trains, without
-processes for its pods.
+"""Simulated trainers and kubelets: they publish the messages of a job without processes.
 
-Pods run as soon as they are bound to a node, prepare, hand over and report over the bus as real
-trainers do, and go a random time after they are deleted, the pods of one job on one node together.
+Pods run as soon as they are bound to a node. They prepare, hand over and report over the bus as
+real trainers do. They end a random time after they are deleted, those of one job on one node
+together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 
 from services.cli.trial import Trial
-from shared.kube.labels import JOB, ROLE, SERIAL, UID
+from shared.kube.objects import JOB_LABEL, ROLE_LABEL, SERIAL_LABEL, UID_LABEL
 from shared.messages import (
     CheckpointSaved,
     ClusterSpecPublished,
@@ -36,7 +36,7 @@ from tests.trainer.fleet import PROGRAMS
 
 BATCH = 64
 TOTAL = 100_000_000
-"""Examples of each job: no job here ends because it has applied them all."""
+"""Examples of each job: more than a job can apply here, so that no job ends by itself."""
 REPORT_S = 0.2
 PREPARE_S, PAUSE_S, GOES_S = (0.05, 0.3), (0.1, 0.5), (0.05, 1.5)
 PROFILE = ModelProfile(parameters=1_000_000, bytes=4_000_000, variables=20)
@@ -44,8 +44,9 @@ GONE = 404
 
 
 def speed(ps: int, workers: int) -> float:
-    """Examples per second: a concave surface. Seconds of a step: a / w + b + c w / p + d (w + p),
-    of 64 examples.
+    """Return examples per second: a concave surface.
+
+    A step of 64 examples takes a / w + b + c w / p + d (w + p) s.
     """
     return BATCH / (1.0 / workers + 0.02 + 0.01 * workers / ps + 0.001 * (workers + ps))
 
@@ -70,7 +71,7 @@ class SimulatedJob:
     def draw(self, between: tuple[float, float]) -> float:
         return self.chance.uniform(*between)
 
-    # ------------------------------------------------------------ what it hears
+    # ------------------------------------------------------------ received messages
 
     async def on_message(self, message: Message) -> None:
         if isinstance(message, ClusterSpecPublished):
@@ -84,14 +85,15 @@ class SimulatedJob:
             self.ended = True
 
     async def on_pod(self, pod: dict[str, Any]) -> None:
-        """One of its pods is bound and runs."""
+        """Publish that a pod of the job is ready."""
         meta = pod["metadata"]
-        serial, port = int(meta["labels"][SERIAL]), 20_000 + 2 * int(meta["labels"][SERIAL])
+        serial = int(meta["labels"][SERIAL_LABEL])
+        port = 20_000 + 2 * serial
         self.ready[meta["name"]] = TaskReady(
             **self.fields(0),
             pod=meta["name"],
             pod_uid=meta["uid"],
-            role=meta["labels"][ROLE],
+            role=meta["labels"][ROLE_LABEL],
             serial=serial,
             node=pod["spec"]["nodeName"],
             host="127.0.0.1",
@@ -150,7 +152,7 @@ class SimulatedJob:
     # ------------------------------------------------------------ training
 
     async def train(self) -> None:
-        """Report how far it is, until it ends."""
+        """Report progress until the job ends."""
         while not self.ended:
             await asyncio.sleep(REPORT_S)
             if self.running is not None:
@@ -185,9 +187,7 @@ class SimulatedJob:
 
 
 class Kubelets:
-    """The nodes' kubelets: pods run once they are bound, and go some time after they are
-    deleted.
-    """
+    """The kubelets of the nodes: pods run when they are bound, and end some time after deletion."""
 
     def __init__(self, http: aiohttp.ClientSession, watched: Trial, chance: random.Random) -> None:
         self.http, self.watched, self.chance = http, watched, chance
@@ -211,7 +211,7 @@ class Kubelets:
         await next(trainers for trainers in self.jobs.values() if trainers.name == job).finish()
 
     async def listen(self) -> None:
-        """Give each message to the trainers of its job, each of which hears its own in order."""
+        """Pass each message to the trainers of its job, in order."""
         queues: dict[int, asyncio.Queue[Message]] = {}
         number = 0
         while True:
@@ -233,7 +233,7 @@ class Kubelets:
             await job.on_message(await queue.get())
 
     async def on_event(self, event: dict[str, Any]) -> None:
-        """A change of one of our pods."""
+        """Start or end a pod of Weir after its change."""
         pod = event["object"]
         meta, node = pod["metadata"], pod["spec"].get("nodeName")
         if event["type"] == "DELETED" or not node:
@@ -242,7 +242,7 @@ class Kubelets:
             if meta["uid"] not in self.going:
                 self.going.add(meta["uid"])
                 self.watched.bus.spawn(self._go(meta, node))
-        elif meta["uid"] not in self.started and int(meta["labels"][UID]) in self.jobs:
+        elif meta["uid"] not in self.started and int(meta["labels"][UID_LABEL]) in self.jobs:
             self.started.add(meta["uid"])
             self.watched.bus.spawn(self._run(pod))
 
@@ -253,10 +253,10 @@ class Kubelets:
             if answer.status == GONE:
                 return
             answer.raise_for_status()
-        await self.jobs[int(meta["labels"][UID])].on_pod(pod)
+        await self.jobs[int(meta["labels"][UID_LABEL])].on_pod(pod)
 
     async def _go(self, meta: dict[str, Any], node: str) -> None:
-        place = meta["labels"][JOB], node
+        place = meta["labels"][JOB_LABEL], node
         if place not in self.delays:
             self.delays[place] = self.chance.uniform(*GOES_S)
         await asyncio.sleep(self.delays[place])

@@ -1,4 +1,4 @@
-"""What every benchmark does at its end: say what was measured, on one line of JSON."""
+"""The end of every benchmark: print the figures as one line of JSON."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import structlog
 
 
 class NoLimits(Exception):
-    """This benchmark means nothing where CPU limits are not enforced."""
+    """CPU limits are not enforced, so the figures of this benchmark would mean nothing."""
 
 
 def say(text: str) -> None:
-    """Progress, for a person."""
+    """Print progress to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -30,7 +30,7 @@ def median(values: Iterable[float]) -> float:
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """The smallest value that at least `share` of all do not exceed."""
+    """Return the smallest value that at least `share` of all values do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1))]
 
@@ -41,7 +41,7 @@ def finish(figures: Mapping[str, Any]) -> None:
 
 
 def finish_or_refuse(main: Coroutine[Any, Any, Mapping[str, Any]]) -> None:
-    """Run it and say what was measured; where that would mean nothing, say why and end with 1."""
+    """Run a benchmark and print its figures; if CPU limits are not enforced, exit with code 1."""
     try:
         finish(asyncio.run(main))
     except NoLimits as error:
@@ -52,8 +52,9 @@ def finish_or_refuse(main: Coroutine[Any, Any, Mapping[str, Any]]) -> None:
 def finish_in_a_folder(
     prefix: str, main: Callable[[Path], Coroutine[Any, Any, Mapping[str, Any]]]
 ) -> None:
-    """Run it in a folder of its own, which goes at the end unless CHAOS_KEEP is set; what is logged
-    is on stderr.
+    """Run a benchmark in a temporary folder, and log to stderr.
+
+    The folder is deleted at the end, unless CHAOS_KEEP is set.
     """
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     place = Path(tempfile.mkdtemp(prefix=prefix))

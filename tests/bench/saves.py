@@ -1,11 +1,10 @@
-"""What a periodic checkpoint costs training, written beside it against standing still: `make
-bench-saves` (4 minutes).
+"""Measure the cost of a periodic checkpoint, written during training or in a pause.
 
-The same job of ten million parameters and their slots (80 MB) on one ps, under the same CPU limits,
-saves every few seconds; once with memory enough for a copy, once without, which is how all saves
-were made before. `pause`: from the beginning of the drain until batches go out again. `cost`:
-seconds of training lost, the pause and what writing takes from the training beside it, by the
-examples applied meanwhile.
+`make bench-saves` (4 minutes). The same job of ten million parameters and their slots (80 MB) on
+one ps, with the same CPU limits, saves every few seconds; once with enough memory for a copy, once
+without, so that training stops while it saves. `pause`: from the start of the drain until batches
+are scheduled again. `cost`: seconds of training lost, by the pause and by writing during training,
+computed from the examples applied meanwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +30,10 @@ WITHIN_S = SAVES * (EVERY_S + 10) + 30
 
 
 async def saves(memory_gib: float) -> tuple[list[CheckpointSaved], int]:
-    """So many, each beside training or each standing still, and how many parameters there are."""
+    """Return checkpoints that were all written during training or all in a pause.
+
+    Also return the number of parameters.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
         cluster_file(None, CLUSTER) as cluster,
@@ -72,7 +74,10 @@ async def saves(memory_gib: float) -> tuple[list[CheckpointSaved], int]:
 
 
 def _made(watched: Trial, beside: bool) -> list[CheckpointSaved]:
-    """Those that were made as the memory allows it: not before the ps had told what it has left."""
+    """Return the checkpoints that were written in the way that the memory allows.
+
+    Checkpoints before the ps reported its free memory are left out.
+    """
     found = [m for m in watched.of(CheckpointSaved) if not m.final]
     return [m for m in found if (not m.stood) == beside and "not known" not in m.stood]
 

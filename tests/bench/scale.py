@@ -1,18 +1,19 @@
 """Monitor and launcher on a large cluster: `make bench-scale` (about 15 minutes).
 
-The stand-in with 5,000 simulated nodes, full of 150,000 pods of somebody else's: the most that
+The stand-in with 5,000 simulated nodes, full of 150,000 pods of other users: the most that
 Kubernetes supports (`BENCH_NODES=2000 BENCH_PODS_A_NODE=10`: a smaller one, in about 5 minutes).
 
-1. The stand-in alone: how long it takes to list all of it, page by page (what nobody can be quicker than).
-2. The monitor starts: from its process's start to the moment at which the bus has stored the last node's true
-   `CapacityChanged` (its server's clock, on the same machine).
-3. 300 pods on as many nodes are deleted, five a second: from asking to the stored `CapacityChanged`; and beside it to
-   the moment at which a bare watch shows the deletion (what of it is the stand-in's).
-4. The launcher starts, behind a door that notes each request's arrival. A job of 200 tasks is decided; in the kubelets'
-   place the bench says that each pod runs once it is bound; the job ends, and all goes.
+1. The stand-in alone: the time to list all objects, page by page (a lower limit for every client).
+2. The monitor starts: from the start of its process to the time at which the bus has stored the
+   true `CapacityChanged` of the last node (the clock of its server, on the same machine).
+3. 300 pods on as many nodes are deleted, five per second: from the request to the stored
+   `CapacityChanged`; and to the time at which a bare watch shows it (the stand-in's part).
+4. The launcher starts, behind a proxy that records the arrival of each request. A job of 200 tasks
+   is decided; in place of the kubelets, the benchmark reports that each pod runs when it is bound;
+   the job ends, and its objects are deleted.
 
-`monitor_memory_mb` is the most it ever had resident (VmHWM). `launcher_request_limit` is the most
-requests that its settings allow to arrive in any one second.
+`monitor_memory_mb` is its largest resident memory (VmHWM). `launcher_request_limit` is the largest
+number of requests in a second that its settings allow.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from services.cli.up import cluster_file
 from services.launcher.settings import Settings
 from services.local.stack import Stack
 from shared.kube.client import most_in_a_second
-from shared.kube.labels import SELECTOR
+from shared.kube.objects import SELECTOR
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -89,7 +90,7 @@ async def main() -> dict[str, Any]:
 
 
 async def listed_s(http: aiohttp.ClientSession) -> float:
-    """Seconds for all nodes and pods, page by page."""
+    """Return the time in s to list all nodes and pods, page by page."""
     began = time.monotonic()
     for kind in ("nodes", "pods"):
         token = ""
@@ -106,7 +107,7 @@ async def listed_s(http: aiohttp.ClientSession) -> float:
 async def watching(
     http: aiohttp.ClientSession, query: dict[str, str], on_line: Any
 ) -> AsyncIterator[None]:
-    """Give each event of pods to `on_line`, from now on."""
+    """Pass each new event of pods to `on_line`."""
 
     async def follow() -> None:
         async with http.get(
@@ -151,7 +152,7 @@ async def monitored(stack: Stack, watched: Trial, http: aiohttp.ClientSession) -
         await watched.until(
             lambda: len(heard_of(watched, deleted)) == DELETIONS, PATIENCE_S, "every change"
         )
-        # Our own watch may be slower than the monitor's.
+        # This watch may be slower than the monitor's.
         await asyncio.wait_for(all_shown.wait(), PATIENCE_S)
     return {
         "monitor_full_picture_s": full_s,
@@ -210,8 +211,9 @@ async def launched(
 
 
 def decided(nodes: list[str]) -> AllocationDecided:
-    """One task a node: the chief, a tenth of them ps, and workers; half a core each, where one has
-    become free.
+    """Return a decision with one task on each node that has free capacity.
+
+    The tasks are the chief, a tenth of them ps, and workers, with half a core each.
     """
     roles: list[Role] = ["chief", *["ps"] * PS, *["worker"] * (TASKS - PS - 1)]  # type: ignore[list-item]
     homes = crowd.freed(nodes, DELETIONS)[:TASKS]
@@ -240,7 +242,7 @@ def decided(nodes: list[str]) -> AllocationDecided:
 
 
 async def run_pod(http: aiohttp.ClientSession, pod: dict[str, Any]) -> None:
-    """What its kubelet would say of a pod that has been bound to it."""
+    """Report that a pod runs, like its kubelet, if it is bound and pending."""
     meta = pod["metadata"]
     if (
         pod["spec"].get("nodeName")
@@ -254,7 +256,7 @@ async def run_pod(http: aiohttp.ClientSession, pod: dict[str, Any]) -> None:
 
 
 async def until_asked(gate: Tollgate) -> None:
-    """Every list and watch of the launcher's start."""
+    """Wait until the launcher has sent no request for 2 s: its start is complete."""
     async with asyncio.timeout(PATIENCE_S):
         while not gate.arrivals or time.monotonic() - gate.arrivals[-1] < 2.0:
             await asyncio.sleep(0.1)

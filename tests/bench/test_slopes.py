@@ -1,4 +1,4 @@
-"""What is flat, and what leaks."""
+"""Tests of the slope: which series are flat, and which show a leak."""
 
 from __future__ import annotations
 

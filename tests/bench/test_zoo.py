@@ -1,4 +1,4 @@
-"""When a job under Weir has the result of one process, and what the table says about it."""
+"""Tests when the result of a job equals that of one process, and of the table of results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESIZED = replace(INSIDE, sizes=(1, 2, 1, 2, 1))
 
 
 def test_the_band_holds_a_further_run_with_99_percent() -> None:
-    """t(0.995, 4) = 4.604; the standard deviation is 0.0042."""
+    """t(0.995, 4) = 4.604; the standard deviation is 0.00418."""
     assert REFERENCE.half_band == pytest.approx(4.604 * 0.00418 * (1 + 1 / 5) ** 0.5, rel=0.01)
     assert REFERENCE.contains(0.94) and not REFERENCE.contains(0.93)
 

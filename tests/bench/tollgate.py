@@ -1,4 +1,4 @@
-"""A door before an API server that notes when each request arrives, and lets it through."""
+"""A proxy in front of an API server that records when each request arrives."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ HOPS = {"host", "connection", "transfer-encoding", "content-length", "keep-alive
 
 
 class Tollgate:
-    """`arrivals`: of every request, watches included, in seconds of a clock that only goes
-    forward.
-    """
+    """`arrivals` has the time of every request, also of watches, in s of the monotonic clock."""
 
     def __init__(self, http: aiohttp.ClientSession) -> None:
         self.http, self.arrivals = http, list[float]()
@@ -40,7 +38,7 @@ class Tollgate:
 
 @asynccontextmanager
 async def tollgate(kube_url: str, port: int) -> AsyncIterator[Tollgate]:
-    """On a port of this machine, in front of an API server."""
+    """Run the proxy on a port of this machine, in front of an API server."""
     forever = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(
         kube_url, timeout=forever, connector=aiohttp.TCPConnector(limit=0)
@@ -57,7 +55,7 @@ async def tollgate(kube_url: str, port: int) -> AsyncIterator[Tollgate]:
 
 
 def peak(arrivals: Sequence[float], seconds: float = 1.0) -> int:
-    """The most that arrived in any stretch of so many seconds."""
+    """Return the largest number of arrivals in any period of this length in s."""
     ordered = sorted(arrivals)
     return max(
         (bisect_left(ordered, at + seconds) - number for number, at in enumerate(ordered)),

@@ -1,17 +1,19 @@
 """Years of operation in minutes: `make bench-year` (at most 25 minutes on two cores).
 
-Allocator, monitor, page and nats-server are real, each a process; launcher, trainers and the
-Kubernetes API are simulated (`year_world.py`). `BENCH_JOBS` jobs run and end, `BENCH_CONCURRENT` at
-a time, each with `BENCH_HANDOVERS` hand-overs after the eviction of a worker. The two streams are
-so small that what is said fills each `BENCH_FILLED` times, and a finished job is kept for seconds.
-Some nodes never change. Then
+Allocator, monitor, page and nats-server are real processes; launcher, trainers and the Kubernetes
+API are simulated (`year_world.py`). `BENCH_JOBS` jobs run and end, `BENCH_CONCURRENT` at a time,
+each with `BENCH_HANDOVERS` hand-overs after the eviction of a worker. The two streams are so small
+that the messages fill each `BENCH_FILLED` times, and a finished job is kept for seconds. Some nodes
+never change. Then
 
-1. every process is killed and started: `restart_s` until the page is ready and the eviction of a job's worker is
-   decided; every job must be decided again, and the stored state must have every node;
-2. allocator and page are stopped, all facts and the allocator's snapshot are removed, and both are started: the same.
+1. every process is killed and started: `restart_s` until the page is ready and the eviction of a
+   job's worker is decided; every job must get another decision, and every node must
+   be in the snapshot;
+2. allocator and page are stopped, all facts and the allocator's snapshot are removed, and both are
+   started: the same.
 
-`progress_factor`: how much rarer reports are than a trainer's. `orders_growth`: of `weir-orders`
-from the middle of the jobs to their end. `filled_*`: how often a stream's limit was written.
+`progress_factor`: the time between two reports, divided by a trainer's default. `orders_growth`:
+relative growth of `weir-orders` in the second half of the jobs.
 """
 
 from __future__ import annotations
@@ -52,11 +54,10 @@ FILLED = int(os.environ.get("BENCH_FILLED", "20"))
 REPORT_S = float(os.environ.get("BENCH_REPORT_S", "20"))
 NODES_A_JOB, IDLE_NODES = 0.2, 20
 ORDERS_A_JOB, FACTS_A_JOB = 12_000, 20_000
-"""Bytes that a job writes with four hand-overs, or a little less: the limits are made of these."""
-LIVE, LEAST_LIMIT = 2, 1 << 19
-"""A limit has room for so many times what the jobs write that are alive, and so many bytes at
-least.
+"""Bytes that a job writes with four hand-overs, approximately. The limits are computed from these.
 """
+LIVE, LEAST_LIMIT = 2, 1 << 19
+"""A limit has room for `LIVE` times what the concurrent jobs write, and for `LEAST_LIMIT` bytes."""
 PATIENCE_S = 300.0
 SETTINGS = {
     "WEIR_ALLOCATOR_POLICY": "static",
@@ -102,7 +103,7 @@ class Weir:
         return Part(name, [sys.executable, "-m", module], settings, self.folder)
 
     def kill(self) -> None:
-        """End all of them at once; each is started again."""
+        """Kill all processes at once; each is started again."""
         for part in self.parts.values():
             if part.process:
                 part.process.kill()
@@ -125,7 +126,7 @@ class Weir:
                 await asyncio.sleep(0.05)
 
     def memory_mb(self) -> dict[str, float]:
-        """Return the most that each process that runs now ever had resident."""
+        """Return the largest resident memory of each running process, in MB."""
         return {name: _peak_mb(part) for name, part in self.parts.items() if part.process}
 
 
@@ -172,14 +173,14 @@ async def measured(weir: Weir, api: ApiServer) -> dict[str, Any]:
 
 
 def usual_report_s() -> float:
-    """Return the time between two reports of a trainer, as it is by default."""
+    """Return the default time in s between two reports of a trainer."""
     return float(
         next(field.default for field in fields(TrainerSettings) if field.name == "progress_s")
     )
 
 
 async def _provisioned(url: str) -> Bus:
-    """Return a connection to a bus whose streams have their limits scaled down."""
+    """Return a connection to a bus whose streams have reduced limits."""
     async with asyncio.timeout(PATIENCE_S):
         bus = await wire.connect(url, "launcher")
         while True:
@@ -195,11 +196,11 @@ async def _provisioned(url: str) -> Bus:
     return bus
 
 
-# ---------------------------------------------------------------- the jobs
+# ---------------------------------------------------------------- jobs
 
 
 async def all_jobs(world: World) -> dict[str, Any]:
-    """Let all jobs run and end; then start those that stay."""
+    """Run all jobs to their end; then start those that stay."""
     began_s, middle = time.monotonic(), asyncio.ensure_future(_orders_at(world, JOBS // 2))
     await asyncio.gather(*(_lane(world, lane) for lane in lanes(JOBS, CONCURRENT)))
     orders, half = await _bytes(world.bus, ORDERS), await middle
@@ -233,7 +234,7 @@ async def _bytes(bus: Bus, stream: str) -> int:
 
 
 async def _filled(bus: Bus, stream: str) -> float:
-    """Return how often a stream's limit was written, by the mean size of what it holds now."""
+    """Return how many times the limit of a stream was written, by the mean size of its messages."""
     info = await bus.js.stream_info(stream)
     mean = info.state.bytes / max(1, info.state.messages)
     return float(info.state.last_seq * mean / int(info.config.max_bytes or 1))
@@ -266,8 +267,9 @@ async def without_facts(weir: Weir, world: World, nodes: list[str]) -> dict[str,
 
 
 async def _lost(world: World, jobs: list[Job], nodes: list[str]) -> dict[str, float]:
-    """Return how many jobs get no decision when they need one, and how many nodes the stored state
-    lacks.
+    """Return how many jobs get no decision after an eviction, and how many nodes are lost.
+
+    A node is lost if the snapshot does not have it.
     """
     found = await asyncio.gather(*(world.hand_over(job) for job in jobs), return_exceptions=True)
     for each in found:
@@ -281,7 +283,7 @@ async def _lost(world: World, jobs: list[Job], nodes: list[str]) -> dict[str, fl
 
 
 async def _stored_behind(bus: Bus, sequence: int) -> State:
-    """Wait for a stored state that knows of an order."""
+    """Wait for a snapshot that includes this sequence of the orders stream."""
     async with asyncio.timeout(PATIENCE_S):
         while (state := await snapshot.load_snapshot(bus)).sequences.get(ORDERS, 0) < sequence:
             await asyncio.sleep(0.2)

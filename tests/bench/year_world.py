@@ -1,6 +1,4 @@
-"""Launcher and trainers of `year.py`, simulated: what they would say on the bus, and the pods that
-they would make.
-"""
+"""Simulated launcher and trainers of `year.py`: they publish messages and create pods."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ PAUSE_S = 0.5
 
 
 class Lost(Exception):
-    """No decision came for a job that needed one."""
+    """There was no decision for a job that needed one."""
 
 
 class Job:
@@ -62,7 +60,7 @@ class Job:
 
 
 class World:
-    """Jobs on a simulated cluster, of which the real monitor tells."""
+    """Jobs on a simulated cluster, which the real monitor observes."""
 
     def __init__(self, bus: Bus, api: ApiServer) -> None:
         self.bus, self.api = bus, api
@@ -71,9 +69,7 @@ class World:
         self.progress: set[asyncio.Task[None]] = set()
 
     def add_nodes(self, busy: int, idle: int) -> list[str]:
-        """Add nodes that jobs use, and some that are too small for any task and never change;
-        return all names.
-        """
+        """Add nodes for jobs, and nodes that are too small for tasks; return all names."""
         names = [*(f"busy-{n}" for n in range(busy)), *(f"idle-{n}" for n in range(idle))]
         for name in names:
             self.api.put(
@@ -90,7 +86,7 @@ class World:
         if isinstance(message, AllocationDecided) and message.job in self.jobs:
             self.jobs[message.job].decisions.put_nowait(message)
 
-    # ------------------------------------------------------------ a job's life
+    # ------------------------------------------------------------ the life of a job
 
     async def whole_life(self, name: str, hand_overs: int) -> None:
         job = await self.start(name)
@@ -107,14 +103,14 @@ class World:
         self.finished += 1
 
     async def start(self, name: str) -> Job:
-        """Ask for a job and let it train."""
+        """Request a job and let it train."""
         job = self.jobs[name] = Job(name)
         job.uid = await self.bus.publish(_request(name))
         await self._enact(job, await self._decision(job))
         return job
 
     async def hand_over(self, job: Job) -> None:
-        """Evict a worker; the allocator decides a generation without it, which then trains."""
+        """Evict a worker, wait for a decision without it, and let the new generation train."""
         await self.evict(job)
         await self._enact(job, await self._decision(job))
         self.hand_overs += 1
@@ -159,7 +155,7 @@ class World:
         await self.bus.publish(resumed)
 
     def _set_pods(self, job: Job, tasks: list[TaskPlan]) -> None:
-        """Make exactly these pods of a job exist."""
+        """Create and delete pods of a job, so that exactly these exist."""
         wanted = {task.pod(job.name): task for task in tasks}
         there = {name for name in self.api.names("pods") if name.startswith(f"{job.name}-")}
         for name in there - wanted.keys():
@@ -172,7 +168,7 @@ class World:
     # ------------------------------------------------------------ reports
 
     async def report_for_ever(self, every_s: float) -> None:
-        """Let every job that trains report, spread over the time between two reports."""
+        """Let every training job report, in turn, within `every_s`."""
         while True:
             for job in list(self.jobs.values()):
                 await self.report(job)
@@ -193,9 +189,7 @@ class World:
 
 
 def lanes(jobs: int, concurrent: int) -> Iterator[range]:
-    """Return the numbers of the jobs that run one after the other, for each of the concurrent
-    ones.
-    """
+    """Return one range of job numbers for each lane; its jobs run one after the other."""
     return (range(first, jobs, concurrent) for first in range(concurrent))
 
 

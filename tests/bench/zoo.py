@@ -1,19 +1,19 @@
-"""The same result as one process: every program of the zoo under Weir, against `Model.fit` or a
-plain loop in one process: `make zoo` (at most two hours; PROGRAM=convnet,gan for some).
+"""Compare every program of the zoo in a Weir job with one process.
 
-For each program of `tests/zoo`:
+`make zoo` (at most two hours; PROGRAM=convnet,gan for some). For each program of `tests/zoo`:
 
-1. the reference trains in one process with five seeds, and once with the program's feature off;
+1. the reference (`Model.fit` or a plain loop) trains in one process with five seeds, and once with
+   the program's feature off;
 2. a job trains on 1 ps and 1 worker;
 3. a job grows and shrinks twice between 1 and 2 workers while it trains.
 
-The band is where a further run of the reference falls with 99 % (Student's t, n runs):
+The band contains a further run of the reference with a probability of 99 % (Student's t, n runs):
 
     mean +- t(0.995, n - 1) s sqrt(1 + 1/n), at least 1 % of the distance from the untrained metric
 
-Both jobs have to end inside, and the program with its feature off outside. A band is to be at most
-a third of that distance, or it shows nothing. A program that the trainer refuses has the reason in
-the table. The references are measured in each run.
+Both jobs must end inside, and the program with its feature off outside. A band must be at most a
+third of that distance, otherwise it shows nothing. For a program that the trainer refuses, the
+table has the reason. The references are measured in each run.
 
 Environment: PROGRAM (names with commas), ZOO_SEEDS (5).
 """
@@ -60,17 +60,19 @@ PROGRAMS = tuple(filter(None, os.environ.get("PROGRAM", "").split(","))) or tupl
 SEEDS = int(os.environ.get("ZOO_SEEDS", "5"))
 CLUSTER = "nodes:\n  - {name: node, count: 1, cpu: 8, memory_gib: 24}\n"
 SIZES = (2, 1, 2, 1)
-"""Workers after each change of the job that is resized; it starts with 1."""
+"""Workers after each change of the resized job; it starts with 1."""
 SETTINGS = {"WEIR_ALLOCATOR_WINDOW_S": "0.3", "WEIR_ALLOCATOR_COOLDOWN_S": "0.5"}
 KINDS = ("static", "resized")
 STOPPED_S, GOING_S = 0.5, 0.02
-"""While a change is prepared, workers stand still for the one and compute for the other, by turns:
-programs this small would otherwise end before their job has changed four times.
+"""Times in s for which workers are stopped and run, in turn, while a change is prepared.
+
+Without these stops, programs this small would end before four changes of their job.
 """
 PATIENCE_S, REFERENCE_S = 900.0, 600.0
 SURE, LEAST, MOST = 0.995, 0.01, 1 / 3
-"""Quantile of a band's half; the least half of a band and the most of a whole one, as shares of
-the distance from the untrained to the trained metric.
+"""Quantile of the upper end of a band; minimum of half a band and maximum of a whole one.
+
+The last two are shares of the distance from the untrained to the trained metric.
 """
 
 
@@ -108,7 +110,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A job of Weir. `sizes`: its workers, one generation after the other."""
+    """A job of Weir. `sizes` has the number of workers of each generation."""
 
     metric: float
     sizes: tuple[int, ...]
@@ -126,9 +128,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def equal(self) -> bool:
-        """Return whether both jobs reached the result of one process, by a test that means
-        something.
-        """
+        """Return whether both jobs reached the result of one process, by a meaningful test."""
         return not self.refused and not _complaints(self)
 
 
@@ -169,9 +169,7 @@ async def _run_reference(name: str, folder: Path, *arguments: str) -> list[dict[
 
 
 async def train(name: str, folder: Path, kind: str) -> Run:
-    """Train a program under Weir, on a stack of its own. Raise `Failed` with the cause if the job
-    does not succeed.
-    """
+    """Train a program in a job on its own stack; raise `Failed` if the job does not succeed."""
     with tempfile.TemporaryDirectory(prefix="weir-zoo-") as place:
         cluster = Path(place) / "cluster.yaml"
         cluster.write_text(CLUSTER)
@@ -212,7 +210,7 @@ def job_request(name: str, folder: Path) -> dict[str, Any]:
 
 
 async def _resize_or_end(watched: Trial, job: str) -> None:
-    """Resize the job as far as it comes. Its sizes say if it ended before the last change."""
+    """Resize the job. If it ends before the last change, its sizes show it."""
     try:
         await _resize(watched, job)
     except Failed:
@@ -221,8 +219,9 @@ async def _resize_or_end(watched: Trial, job: str) -> None:
 
 
 async def _resize(watched: Trial, job: str) -> None:
-    """Change the number of workers by hand, again and again: each time at its share of the
-    training, or when the last change is done, if that is later.
+    """Change the number of workers several times with `ChangeRequested`.
+
+    Each change comes at its share of the training, or after the last change, whichever is later.
     """
     for number, workers in enumerate(SIZES):
         share = (number + 0.5) / (len(SIZES) + 1)
@@ -249,7 +248,7 @@ def _has_resumed(watched: Trial, before: int) -> bool:
 
 @asynccontextmanager
 async def _slow_workers(watched: Trial) -> AsyncIterator[None]:
-    """Inside, the workers of the running generation stand still most of the time."""
+    """Stop the workers of the running generation most of the time, inside the context."""
     pids = _running_workers(watched)
     braking = asyncio.create_task(_brake(pids))
     try:

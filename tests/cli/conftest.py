@@ -1,4 +1,4 @@
-"""A person at a prompt: types a command, reads what comes, sees how it ended."""
+"""Fixtures for commands of `weir`: their output and exit code, and a fake Kubernetes API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shared.runtime.process import cancel_tasks
 
 
 async def closed(bus: Bus) -> None:
-    """End what a connection follows, then the connection."""
+    """Cancel the tasks of a connection to the bus, then close it."""
     await cancel_tasks(*bus._tasks)
     await bus.close()
 
@@ -30,15 +30,13 @@ class Said(NamedTuple):
     err: str
 
 
-connection.CONNECT_S = log_reader.WAIT_S = (
-    60.0  # a machine that stands still for seconds is not at fault
-)
+connection.CONNECT_S = log_reader.WAIT_S = 60.0  # a busy machine may stall for seconds
 Prompt = Callable[..., Awaitable[Said]]
 
 
 @pytest.fixture
 def prompt(capsys: pytest.CaptureFixture[str]) -> Prompt:
-    """Each command runs in a thread with an event loop of its own, as it would in a process."""
+    """Return a function that runs a command in a thread with an event loop of its own."""
 
     async def typed(*words: object) -> Said:
         code = await asyncio.to_thread(weir, [str(word) for word in words])
@@ -54,18 +52,18 @@ def command(name: str) -> Command:
 
 
 def parse_words(name: str, *words: str) -> click.Context:
-    """The context of a command after it has read these words; raises for a wrong use."""
+    """Return the context of a command after it has parsed the words. Raise for wrong use."""
     weir_context = click.Context(WEIR, info_name="weir")
     return command(name).make_context(name, [*words], parent=weir_context)
 
 
-# ---------------------------------------------------------------- a Kubernetes to look at
+# ---------------------------------------------------------------- a fake Kubernetes API
 
 PRINTED = "step 1\nstep 2\n"
 
 
 class Api:
-    """Two pods of one job, and what was asked of it."""
+    """A fake Kubernetes API with two pods of one job. `asked` is the query of the last request."""
 
     def __init__(self) -> None:
         self.url, self.asked = "", dict[str, str]()

@@ -1,4 +1,4 @@
-"""Every error says what to do next: a command to type, a setting to make, or what to give."""
+"""Tests that errors of commands say what to do: a command, a setting, or what to pass."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WITHOUT_A_BUS = [
     ("submit {files}/slip.yaml --print", 2, "slip.py:1"),
     ("submit {files}/short.yaml --print", 2, "dataset"),
     ("submit --print", 2, "give its FILE"),
-    ("submit {files}/job.yaml --epochs 3 --print", 2, "goes with --tfjob"),
+    ("submit {files}/job.yaml --epochs 3 --print", 2, "needs --tfjob"),
     ("simulate", 2, "--jobs and --surfaces and --cluster must be given, or --from-log"),
     ("simulate --timeline", 2, "--json OUT"),
     ("up --cluster {files}/none.yaml", 2, "without --cluster it is four nodes of half a core"),
@@ -57,8 +57,8 @@ WITHOUT_A_BUS = [
 WITH_A_BUS = [
     ("cancel nothing", "`weir jobs` lists them"),
     ("explain nothing", "`weir submit FILE` submits one"),
-    ("explain digits --at 2999-01-01", "give one that has passed"),
-    ("why f77", "`weir events` shows each"),
+    ("explain digits --at 2999-01-01", "give a time in the past"),
+    ("why f77", "`weir events` shows the name of each event"),
     ("dead-letters show 9", "`weir dead-letters` lists them"),
     ("submit {files}/job.yaml --timeout 0.2s", "`weir events` shows it"),
     ("logs nothing --kube {kube}", "`weir submit FILE` submits one"),

@@ -1,4 +1,4 @@
-"""`weir asyncapi`: the document, the page for people, and the copy of the page in deploy/."""
+"""Tests of `weir asyncapi`: the document, the page for people, and the page's copy in deploy/."""
 
 from __future__ import annotations
 
@@ -59,8 +59,9 @@ FIELDS = {
     "components/parameters": {"description"},
     "components/messageTraits": {"headers"},
 }
-"""Of AsyncAPI 3.0's fields for each kind of object those that are used; others it would refuse, but
-for `x-`.
+"""The fields of AsyncAPI 3.0 that the document uses, by kind of object.
+
+AsyncAPI refuses fields that it does not define, except those that start with `x-`.
 """
 
 
@@ -72,7 +73,7 @@ def at(path: str) -> Any:
 
 
 def body_of(said: Message) -> Any:
-    """As it is read from the bus."""
+    """Return the message as the JSON value that a reader of the bus gets."""
     return msgspec.json.decode(encode_message(said))
 
 

@@ -1,4 +1,4 @@
-"""What a person sees of a bus on which others talk nonsense."""
+"""Tests of commands on a bus with unreadable messages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`weir submit PROGRAM --tfjob FILE`, typed at a prompt: what is asked for, and what a person is
-told.
-"""
+"""Tests of `weir submit PROGRAM --tfjob FILE`: the request that it sends, and what it prints."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ async def test_a_tfjob_with_a_program_is_accepted(
     assert heard.message.program.name == "train.py" and heard.message.workers == Span(
         start=4, min=1, max=4
     )
-    assert f"of {file}, Weir does in its own way:\n  - no Chief: " in said.err
+    assert f"Weir handles these parts of {file} differently:\n  - no Chief: " in said.err
 
 
 async def printed(prompt: Prompt, *words: object) -> Said:
@@ -113,7 +111,7 @@ async def test_tfjob_options_without_a_tfjob_are_wrong_use(prompt: Prompt, folde
 
     said = await printed(prompt, job, "--epochs", "3", "--leave-out")
 
-    assert said.code == 2 and "--epochs, --leave-out goes with --tfjob" in said.err
+    assert said.code == 2 and "--epochs, --leave-out needs --tfjob" in said.err
     assert (await printed(prompt, job)).code == 0
 
 

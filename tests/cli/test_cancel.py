@@ -1,4 +1,4 @@
-"""Stopping a job, and knowing that it has stopped."""
+"""Tests of `weir cancel`, and of a job's state: unknown, open or over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def running(bus: Bus) -> JobAccepted:
 
 
 async def ending(bus: Bus, uid: int, outcome: str) -> None:
-    """Ends the job when it is asked to."""
+    """Publish the end of the job when its cancellation is requested."""
 
     async def on_cancel(heard: StoredMessage) -> None:
         await bus.publish(JobFinished(job="digits", uid=uid, outcome=outcome))  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""`weir completion`: each shell completes with its script, where it is installed.
+"""Tests of `weir completion`: each shell completes with its script, if the shell is installed.
 
-The offers themselves come from click's own classes, in this process.
+Most tests use click's own completion classes in this process, without a shell.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOWHERE = {"WEIR_NATS_URL": "nats://127.0.0.1:1"}
 
 
 def complete_words(*typed: str) -> list[str]:
-    """The words that are offered in place of the last one, which is unfinished; no paths."""
+    """Return the words that complete the last one, without paths."""
     *before, incomplete = typed
     items = ShellComplete(WEIR, {}, "weir", "_WEIR_COMPLETE").get_completions(before, incomplete)
     return [item.value for item in items if item.type == "plain"]
@@ -67,7 +67,7 @@ def test_every_command_and_option_is_completed() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_completed_word_needs_quoting(name: str) -> None:
-    """So that a script needs no quoting of words."""
+    """The completion scripts do not quote words."""
     words = [name]
     for each in command(name).params:
         if isinstance(each.type, click.Choice):
@@ -134,11 +134,11 @@ async def test_cancel_completes_only_unfinished_jobs(
     assert await asyncio.to_thread(complete_words, "logs", "") == ["digits", "ended"]
 
 
-# ---------------------------------------------------------------- the shells themselves
+# ---------------------------------------------------------------- real shells
 
 
 def script_file(shell: str, folder: Path) -> Path:
-    """Skips where there is no such shell."""
+    """Write the completion script; return its file. Skip the test if the shell is not installed."""
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
     file = folder / f"weir.{shell}"
@@ -147,7 +147,7 @@ def script_file(shell: str, folder: Path) -> Path:
 
 
 def run(folder: Path, *words: str, environment: Mapping[str, str] = NOWHERE) -> str:
-    """The output of a shell that finds `weir` in a folder of its own."""
+    """Run a shell that finds `weir` in `folder`; return its output."""
     program = folder / "weir"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m services "$@"\n')
     program.chmod(0o755)
@@ -164,11 +164,11 @@ def run(folder: Path, *words: str, environment: Mapping[str, str] = NOWHERE) -> 
 
 
 def bash(folder: Path, *typed: str) -> list[str]:
-    """The words that bash offers for the last one, which is unfinished."""
+    """Return the words with which bash completes the last one."""
     quoted = " ".join(f"'{word}'" for word in ("weir", *typed))
     ask = f"COMP_WORDS=({quoted}); COMP_CWORD={len(typed)}; _weir_completion weir"
     lines = [
-        "compopt() { :; }",  # works inside a completion only
+        "compopt() { :; }",  # works only inside a completion
         f"source {script_file('bash', folder)}",
         ask,
         "printf '%s\\n' \"${COMPREPLY[@]}\"",

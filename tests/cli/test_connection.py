@@ -1,4 +1,4 @@
-"""Which NATS, and what is said when it is not there."""
+"""Tests of how a command finds its NATS server, and of the error if there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials for a server of one's own: written, believed by it, and found by the commands."""
+"""Tests of `weir credentials`: a server accepts the files, and the commands find them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def test_a_server_with_the_written_files_accepts_their_credentials(
     monkeypatch.setenv("WEIR_NATS_URL", server.url)
     monkeypatch.setenv("WEIR_NATS_CREDENTIALS", str(tmp_path / "all" / "operator.creds"))
 
-    made = await prompt("streams", "create")  # by who may: his file lies beside
+    made = await prompt("streams", "create")  # with setup.creds, found beside operator.creds
     there = await prompt("streams", "verify")
     listed = await prompt("jobs")
 
@@ -47,8 +47,8 @@ async def test_missing_credentials_are_distinguished_from_an_unreachable_server(
     await server.kill()
 
     for said, told in (
-        (without, "wants credentials."),
-        (stranger, "refuses the credentials that it was given."),
+        (without, "requires credentials."),
+        (stranger, "refuses these credentials."),
     ):
         first, advice = said.err.splitlines()
         assert (

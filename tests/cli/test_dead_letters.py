@@ -1,4 +1,4 @@
-"""What nobody could read: listed, shown, and put back once it can be read."""
+"""Tests of `weir dead-letters`: list, show, and republish a message that is readable again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHY = "Object contains unknown field `colour`"
 
 
 async def buried(bus: Bus, said: Message, why: str = WHY) -> None:
-    """Said, and found by a service that was older than who said it."""
+    """Publish a message and a dead letter about it, as a service does that cannot read it."""
     sequence, subject = await bus.publish(said), subjects.subject_of(said)
     letter = dead_letters.create_dead_letter(
         subjects.ORDERS, sequence, subject, subjects.encode_message(said), bus.name, why

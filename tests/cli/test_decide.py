@@ -1,4 +1,4 @@
-"""`weir decide` as a program: a line in, a line out, whatever the line is."""
+"""Tests of `weir decide` as a program that answers each line of its input with one line."""
 
 from __future__ import annotations
 
@@ -111,8 +111,9 @@ def test_a_job_without_a_current_size_keeps_its_last_answer() -> None:
 
 @pytest.mark.parametrize(("after_s", "starts"), [("0", True), ("60", False)])
 def test_reservations_can_be_disabled(after_s: str, starts: bool) -> None:
-    """A large job has waited for long beside one that runs; would a later small one fit beside
-    that?
+    """A large job has waited for long beside a running one.
+
+    A later small job that fits beside the running one starts only if reservations are disabled.
     """
     nodes = [{"name": "n1", "cpu": 4, "memory_gib": 8}]
     runs = {"chief": "n1", "ps": ["n1"], "workers": ["n1"], "batch": 64, "since_s": 0}

@@ -1,4 +1,4 @@
-"""The demo: what it tells while it runs, and what it draws in the end."""
+"""Tests of `weir demo`: its progress lines, its table and its picture."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from msgspec.structs import replace
 
 from services.__main__ import COMMANDS
 from services.cli import demo
+from services.cli.demo import ProgressLines
 from services.cli.trial import Trial
 from services.console.report import runs
 from services.console.report.runs import CpuSample, Run
-from services.console.top import demo_screen
-from services.console.top.demo_screen import ProgressLines
 from shared.bus.consumer import StoredMessage
 from shared.messages import (
     JobFinished,
@@ -32,7 +31,7 @@ from tests.console.board.builders import decided
 
 
 class Watched:
-    """A trial of which only what is heard and said is given."""
+    """A fake `Trial` that has only messages, CPU samples and the text of the current step."""
 
     def __init__(self) -> None:
         self.saying, self.heard, self.cpu = "", list[Message](), list[CpuSample]()
@@ -63,8 +62,9 @@ class Strangers:
 
 
 class Played(Watched):
-    """One to whom the next message comes whenever something is waited for. `waits`: what was said
-    meanwhile.
+    """A fake `Trial` that gets its next messages whenever the demo waits.
+
+    `waits` has the text of the current step at each wait.
     """
 
     def __init__(self, *messages: Message) -> None:
@@ -106,7 +106,7 @@ def resumed(generation: int) -> TrainingResumed:
 
 async def test_the_demo_shows_what_it_waits_for() -> None:
     first = [TaskStarted(**pod(0)), *map(ready, range(demo.FIRST_TASKS)), resumed(1)]
-    far = replace(report(50), reported_s=time.time() + 600)  # whenever the first was
+    far = replace(report(50), reported_s=time.time() + 600)  # past LEAVE_AFTER_S
     watched = Played(*first, report(0), far, ready(3), resumed(2))
 
     await demo._play_story(cast(Trial, watched))
@@ -149,8 +149,9 @@ def test_the_dotted_line_of_a_hand_over_is_named_once_in_the_legend() -> None:
 
 
 def test_the_static_prediction_uses_speeds_before_the_growth() -> None:
-    """100 examples/s for 5 s; from the decision on 20 a second, while what comes is prepared. 200
-    examples an epoch.
+    """100 examples/s for 5 s, then 20 examples/s while the larger generation is prepared.
+
+    An epoch has 200 examples.
     """
     watched = grown()
     static = demo._predict_static_run(watched)
@@ -158,10 +159,7 @@ def test_the_static_prediction_uses_speeds_before_the_growth() -> None:
     assert static.epoch_s == [pytest.approx(2.0)] * demo.EPOCHS and static.total_s == pytest.approx(
         10 + 2 * demo.EPOCHS
     )
-    assert (
-        "the mean of the 2.5 in the 5.0 s that it trained before the decision to grow"
-        in static.basis
-    )
+    assert "the mean of the 2.5 epochs in the 5.0 s before the decision to grow" in static.basis
     table = demo._comparison_table(watched, static, static)
     figure = runs.plot_runs(
         [static, watched.as_run("elastic", demo.EPOCHS)], "one against the other"
@@ -172,7 +170,7 @@ def test_the_static_prediction_uses_speeds_before_the_growth() -> None:
 
 
 def grown() -> Trial:
-    """Asked for at 0, trains from 10 on, is to grow at 15.2, has grown at 35 and is over at 60."""
+    """Return a trial: trains from 10 s, decision to grow at 15.2 s, grown at 35 s, ends at 60 s."""
     told = [(at, 100 * (at - 10)) for at in range(11, 16)] + [
         (at, 500 + 20 * (at - 15)) for at in range(16, 35)
     ]
@@ -198,9 +196,7 @@ def named(axes: Any) -> list[str]:
 def test_a_utilisation_has_its_period() -> None:
     watched = Watched()
     watched.heard.append(report(50))
-    drawn = demo_screen._figures(
-        cast(Trial, watched), watched.of(ProgressReported), [], time.time()
-    )
+    drawn = demo._figures(cast(Trial, watched), watched.of(ProgressReported), [], time.time())
 
     assert "utilisation, last 3 s" in [column.header for column in drawn.columns]
 
@@ -221,17 +217,17 @@ async def test_each_step_of_the_demo_and_its_progress_is_a_line() -> None:
     watched.heard.append(report(50))
     await until(2)
     await asyncio.sleep(3 * demo.REDRAW_S)
-    watched.saying = "the strangers left"
+    watched.saying = "the pods of others ended"
     await until(3)
     await cancel_tasks(telling)
 
     assert lines == [
         "the job was submitted",
         "25.0 % done, 0 epochs complete, 50 examples/s",
-        "the strangers left",
+        "the pods of others ended",
     ], "what is not new is not said again"
 
 
 def test_the_demo_promises_only_growth() -> None:
-    """No other job comes for which its own would make room."""
+    """No other job comes in the demo, so the job never shrinks for one."""
     assert "grow" in COMMANDS["demo"] and "shrink" not in COMMANDS["demo"]

@@ -1,6 +1,4 @@
-"""`weir doctor`: programs that are well, and programs as people bring them, tried in real trainer
-processes.
-"""
+"""Tests of `weir doctor` in real trainer processes: correct programs and common mistakes."""
 
 from __future__ import annotations
 
@@ -100,8 +98,9 @@ Said = tuple[int, str]
 
 @pytest.fixture
 def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """Asks about a program of this text, with a job beside it; returns the exit code and what is
-    said.
+    """Return a function that runs `weir doctor` on a program's text, optionally with a job file.
+
+    That function returns the exit code and the output.
     """
 
     def asked(text: str, *words: str, job: str = "") -> Said:
@@ -278,7 +277,7 @@ def test_a_folder_is_tried_with_its_own_files_and_parameters(
     assert "__file__" not in said and "rows.txt" not in said
 
 
-# ---------------------------------------------------------------- without a process
+# ---------------------------------------------------------------- without a trainer process
 
 
 def test_a_parameter_that_no_function_takes_is_found_without_running_the_program(doctor) -> None:

@@ -1,4 +1,4 @@
-"""`weir submit --dry-run`: told what would happen, and nothing happens."""
+"""Tests of `weir submit --dry-run`: it prints what would happen, and changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENROL = "WEIR_ALLOCATOR_POLICIES=mine:fair"
 
 @pytest.fixture(autouse=True)
 def by_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cluster's policy is the plainest one that grows jobs."""
+    """Set the allocator's policy to config-manager, the simplest policy that grows jobs."""
     monkeypatch.setenv("WEIR_ALLOCATOR_POLICY", "config-manager")
 
 
@@ -138,8 +138,8 @@ async def test_a_dry_run_names_the_substitute_for_an_unknown_policy(
         "  policy: static",
         (
             "  not sure: policy mine:fair (of default/other) is not known here, so config-manager"
-            f" is asked in its place and may answer otherwise; set {ENROL}, and start in the folder"
-            " of its module"
+            f" was used in its place and may decide differently; set {ENROL}, and start in the"
+            " folder of its module"
         ),
     ]
 
@@ -157,4 +157,4 @@ async def test_a_dry_run_reports_a_name_in_use(
         nats_url,
     )
 
-    assert "'mnist' is open already in namespace 'default'" in said.err
+    assert "'mnist' has not ended yet in namespace 'default'" in said.err

@@ -1,4 +1,4 @@
-"""What happened, across the streams, as it was stored."""
+"""Tests of `weir events`: the messages of all streams, in the order in which they were stored."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 
 from services.allocator.job_views import JobView
 from services.cli.events import print_by_day
-from services.cli.terminal import Terminal
 from services.console.bus_reader import read_entries
 from services.console.log_entry import Entry, entry_filters
+from services.console.text.cells import Terminal
 from shared.auth.permissions import bucket_subject
 from shared.bus import bus as wire
 from shared.bus.bus import Bus
@@ -70,7 +70,7 @@ async def test_events_of_one_job_are_only_its_own(bus: Bus, nats_url: str, promp
 
 
 async def told_with_a_pause(bus: Bus, first: Message, second: Message) -> str:
-    """Says two things; returns a moment between them."""
+    """Publish two messages; return a time between them, in UTC."""
     await told(bus, first)
     await asyncio.sleep(0.05)
     between = datetime.now(UTC).isoformat()
@@ -165,7 +165,7 @@ async def test_dead_letters_are_shown_on_request(bus: Bus, nats_url: str, prompt
 
     assert "could not be read" not in without.out
     assert (
-        "weir.job.cancel.default.digits (sequence 1, said by unknown) could not be read"
+        "weir.job.cancel.default.digits (sequence 1, published by unknown) could not be read"
         in with_dead.out
     )
 
@@ -202,7 +202,7 @@ async def test_following_continues_after_a_server_restart(
 async def test_messages_stored_during_an_outage_are_shown_in_order(
     bus: Bus, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "RETRY_S", 2.0)  # so who reads is back when all has been said
+    monkeypatch.setattr(wire, "RETRY_S", 2.0)  # s; reconnects after the messages
     late = await connected(nats_server.url, "late")
     await told(bus, saved(1))
     async with asyncio.timeout(60), aclosing(read_entries(late, BOTH, follow=True)) as entries:

@@ -1,4 +1,4 @@
-"""`weir explain`: asked of a real server's log, now and at a moment that has passed."""
+"""Tests of `weir explain` on a real server's log: now, and for a time in the past."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.conftest import NatsServer
 from tests.shared.sample_messages import one_of_each
 
 APART_S = 0.05
-"""Between two messages of which the order of storing in two streams matters."""
+"""Seconds between messages of two streams, if the order in which they are stored matters."""
 
 
 @pytest.fixture(autouse=True)
 def by_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cluster's policy is the plainest one that grows jobs."""
+    """Set the allocator's policy to config-manager, the simplest policy that grows jobs."""
     monkeypatch.setenv("WEIR_ALLOCATOR_POLICY", "config-manager")
 
 
@@ -41,7 +41,7 @@ async def told(bus: Bus, *messages: Message) -> None:
 
 
 async def started(bus: Bus) -> None:
-    """A job of one ps and one worker that fills its node, and trains."""
+    """Publish the messages of a running job with one ps and one worker that fills its node."""
     first = Story().hear(node(cpu=3), accepted()).decided()
     listed = node(cpu=3, free=0, own=own("mnist", *first.tasks), observed_s=1.0)
     await told(
@@ -163,7 +163,7 @@ async def test_only_the_recent_part_of_a_long_log_is_read_and_the_cause_is_found
 
 
 async def grows(bus: Bus) -> AllocationDecided:
-    """A second node comes, and the job gets it."""
+    """Publish a second node and the decision that gives it to the job; return the decision."""
     more = node("n2", cpu=2)
     first = (await bus.last_message(AllocationDecided, "default.mnist")).message
     story = Story().hear(node(cpu=3), accepted(), first, resumed(1), more)
@@ -194,7 +194,7 @@ async def test_a_snapshot_newer_than_the_requested_time_is_not_used(
 
 
 async def remembered(bus: Bus) -> None:
-    """As the allocator stores its state."""
+    """Store a snapshot of the allocator's state, folded from both streams."""
     state = State()
     for stream in (ORDERS, FACTS):
         for sequence in range(1, (await bus.js.stream_info(stream)).state.last_seq + 1):

@@ -1,7 +1,6 @@
-"""Every failure that is provoked on purpose, and those beside them, can be read in `weir events`:
-here is by what.
+"""Tests that `weir events` shows every fault that `make chaos` injects, and other failures.
 
-A new kind of fault in `tests/bench/chaos` has to say here what tells of it.
+`TOLD` has the messages that show each fault. A new fault in `tests/bench/chaos` needs an entry.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tests.bench.chaos.schedule import BY_NAME
 from tests.shared.sample_messages import one_of_each
 
 LOST: tuple[type[Message], ...] = (TaskExited, AllocationDecided)
-"""How a task ended, and what is decided about it: `lost ...; replaced (...)`."""
+"""The end of a task, and the decision about it: `lost ...; replaced (...)`."""
 TOLD: dict[str, tuple[type[Message] | Trouble, ...]] = {
     "worker killed": LOST,
     "ps killed": LOST,
@@ -50,12 +49,12 @@ TOLD: dict[str, tuple[type[Message] | Trouble, ...]] = {
     "disk full": (CheckpointFailed,),
     "nats killed in commit": ("bus away",),
     "nats frozen in commit": ("bus away",),
-    "intake full": (),  # whoever submits is told at once
+    "intake full": (),  # the publisher gets an error at once
     "node drained": (TaskLeaving,),
     "facts purged": ("began again",),
     "orders full": ("no room", *LOST),
     "bus set back": ("bus away", "began again"),
-    "messages doubled": (),  # nothing fails: each is taken once
+    "messages doubled": (),  # no failure: repeated messages are ignored
 }
 BESIDE: dict[str, tuple[type[Message] | Trouble, ...]] = {
     "out of memory": LOST,

@@ -1,6 +1,4 @@
-"""What help says of files is so: each example is read by those who read such files, and a world is
-made of them.
-"""
+"""Tests of the help on file formats: its examples work, and it names every column and field."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 
 from services.__main__ import weir
-from services.cli import file_formats
+from services.cli import decide, simulate
 from services.whatif.decide_json.document import (
     InvalidDocument,
     Said,
@@ -24,10 +22,10 @@ from services.whatif.decide_json.document import (
 from services.whatif.simulator.csv_files import JOBS, SPEEDS
 
 EXAMPLES = {
-    "jobs": file_formats.JOBS,
-    "surfaces": file_formats.SPEEDS,
-    "loss": file_formats.LOSSES,
-    "cluster": file_formats.CLUSTER,
+    "jobs": simulate.JOBS,
+    "surfaces": simulate.SPEEDS,
+    "loss": simulate.LOSSES,
+    "cluster": simulate.CLUSTER,
 }
 
 
@@ -66,8 +64,8 @@ def test_the_answer_to_the_example_line_has_the_fields_in_the_help(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = shown(capsys, "decide", "--help-lines")
-    assert all(line in page for line in file_formats.LINE.splitlines())
-    line = file_formats.LINE.replace("\n", " ").encode()
+    assert all(line in page for line in decide.LINE.splitlines())
+    line = decide.LINE.replace("\n", " ").encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line)))
     told = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(told, write_through=True))
@@ -122,4 +120,4 @@ def test_an_unusable_file_is_an_error_with_the_expected_content(
         "its first line names the columns job, submitted_s, model, samples, global_batch\n" in said
     )
     assert "a cluster file is a mapping with `nodes` and perhaps `tenants`" in said
-    assert said.splitlines()[-1].endswith("`weir simulate --help-files` shows what is in them")
+    assert said.splitlines()[-1].endswith("`weir simulate --help-files` shows their format")

@@ -1,4 +1,4 @@
-"""Forgetting a job: what it left on the bus goes, and its checkpoints where that is wanted."""
+"""Tests of `weir forget`: it removes a job from the bus, and its checkpoints on request."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ IN_TEAM_A = ("-n", "team-a")
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[NatsServer]:
-    """A bus with an allocator, at which a submitter of team-a is signed in. The allocator runs in
-    this process; its log is not to be among what the commands print.
+    """Yield a bus with an allocator, with a submitter of team-a signed in.
+
+    The allocator runs in this process. Its log is captured, so that it is not in the commands'
+    output.
     """
     async with guarded(tmp_path) as running:
         service = await wire.connect(running.url, "allocator", credentials("allocator"))

@@ -1,6 +1,4 @@
-"""The jobs that come with Weir are ones that the allocator accepts, and their programs are what a
-trainer wants.
-"""
+"""Tests of the jobs in deploy/jobs: the allocator accepts them, and their programs are valid."""
 
 from __future__ import annotations
 

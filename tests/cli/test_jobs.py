@@ -1,4 +1,4 @@
-"""The jobs at a glance, from the bucket that the allocator keeps."""
+"""Tests of `weir jobs`, which shows the jobs from the allocator's bucket."""
 
 from __future__ import annotations
 

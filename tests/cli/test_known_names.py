@@ -1,6 +1,4 @@
-"""Names for who is about to type one: those that the bus tells at once, and silence where it does
-not.
-"""
+"""Tests of completed names: those that the bus returns quickly, and none without an answer."""
 
 from __future__ import annotations
 
@@ -86,8 +84,9 @@ async def test_without_a_bus_completion_prints_nothing(
 async def test_completion_does_not_wait_for_a_silent_bus(
     prompt: Prompt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that only listens: without a limit of its own a command would wait for it as long as any
-    other.
+    """The server accepts connections and never answers.
+
+    Completion has a shorter timeout of its own.
     """
     monkeypatch.setattr(completion, "ANSWER_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as deaf:

@@ -1,8 +1,6 @@
-"""What a task prints, over an API that speaks Kubernetes.
+"""Tests of `weir logs`.
 
-What pods printed is found by their job, also of those that are gone.
-
-Whose log is shown.
+They cover logs from the Kubernetes API, kept logs of deleted pods, and the choice of the pod.
 """
 
 from __future__ import annotations
@@ -51,14 +49,17 @@ async def test_an_error_of_kubernetes_is_printed_with_its_message(
 ) -> None:
     said = await prompt("logs", "digits", "worker-1", "--kube", kube.url)
 
-    assert (said.code, said.err) == (1, "weir logs: Kubernetes refuses: is waiting to start\n")
+    assert (said.code, said.err) == (
+        1,
+        "weir logs: Kubernetes refuses the request: is waiting to start\n",
+    )
 
 
 async def test_an_unreachable_kubernetes_is_an_error(prompt: Prompt) -> None:
     said = await prompt("logs", "digits", "--kube", "http://127.0.0.1:1")
 
     assert said.code == 1 and said.err.startswith("weir logs: cannot reach Kubernetes")
-    assert json.dumps(said.err).count("\\n") == 2 and "elsewhere give --kube URL" in said.err
+    assert json.dumps(said.err).count("\\n") == 2 and "elsewhere, give --kube URL" in said.err
 
 
 async def test_a_job_without_pods_is_reported_as_finished_or_unknown_with_the_known_jobs(
@@ -71,7 +72,7 @@ async def test_a_job_without_pods_is_reported_as_finished_or_unknown_with_the_kn
     over, unknown = await prompt("logs", "clicks", *where), await prompt("logs", "digits", *where)
 
     assert over.code == 1 and over.err.startswith(
-        "weir logs: job default/clicks is over (succeeded), and its logs"
+        "weir logs: job default/clicks is over (succeeded), its pods and logs"
     )
     assert unknown.err == "weir logs: there is no job default/digits; there are default/clicks\n"
 
@@ -95,14 +96,15 @@ async def test_logs_without_a_kubernetes_names_the_option(
     said = await prompt("logs", "digits")
 
     assert (
-        said.code == 1 and "elsewhere give --kube URL (usually http://127.0.0.1:8001)" in said.err
+        said.code == 1 and "elsewhere, give --kube URL (usually http://127.0.0.1:8001)" in said.err
     )
 
 
 @pytest.fixture
 def keep(kube: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keep:
-    """Write a pod's log as `weir up` would have kept it, here, with the address of its
-    Kubernetes.
+    """Return a function that writes a pod's log where `weir up` keeps it.
+
+    It also writes the connection file with the address of the Kubernetes API.
     """
 
     def kept(pod: str, text: str) -> None:
@@ -151,8 +153,7 @@ async def test_logs_shows_the_programs_lines_and_the_number_of_hidden_lines(
 
     assert (said.code, said.out) == (0, "mine\n"), "a job that is over has its logs still"
     assert said.err.endswith(
-        "weir logs: left out 2 lines of Weir, of TensorFlow's start and of repetitions; --all shows"
-        " them\n"
+        "weir logs: left out 2 lines from Weir, TensorFlow's start and repetitions; --all shows them\n"
     )
 
 
@@ -252,5 +253,5 @@ def test_an_unknown_task_is_an_error_with_the_known_pods() -> None:
 
 
 def test_choosing_from_a_job_without_pods_is_an_error() -> None:
-    with pytest.raises(Trouble, match="there are none of this job"):
+    with pytest.raises(Trouble, match="there are no pods of this job"):
         choose_pod([], None)

@@ -1,4 +1,4 @@
-"""A command says whether the server has no JetStream at all, or only no leader yet."""
+"""Tests that a command distinguishes a server without JetStream from one without a leader yet."""
 
 from __future__ import annotations
 

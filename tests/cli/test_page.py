@@ -1,4 +1,4 @@
-"""`weir page`: a page beside a system that runs."""
+"""Tests of `weir page`: its address, Ctrl-C, and a port in use."""
 
 from __future__ import annotations
 

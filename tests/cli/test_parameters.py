@@ -1,9 +1,4 @@
-"""Names and durations on the command line.
-
-Points in time, as people write them.
-
-Facts are named by both words, by the area, or by the last word alone.
-"""
+"""Tests of values on the command line: names, durations, times, message kinds, parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from services.cli.parameters import (
+from services.cli.command_line import (
     NAMED,
     parse_duration,
     parse_kinds,
@@ -111,7 +106,7 @@ def test_no_area_is_also_a_last_word() -> None:
 
 @pytest.mark.parametrize("text", ["", ",", "resum", "training.", "decided,nothing"])
 def test_an_unknown_kind_is_an_error_with_the_known_kinds(text: str) -> None:
-    with pytest.raises(ValueError, match=r"there are job\.requested, .*job\.finished"):
+    with pytest.raises(ValueError, match=r"use job\.requested, .*job\.finished"):
         parse_kinds(text)
 
 

@@ -1,4 +1,4 @@
-"""What can be told of a program without running it."""
+"""Tests of the checks of a program's text, which do not run the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program as a file, a folder or a zip file: what is uploaded of it, and what is refused."""
+"""Tests of programs as a file, a folder or a zip file: what is uploaded, and what is refused."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ def test_without_main_the_only_file_with_a_model_is_the_entry(folder: Path) -> N
 
     (folder / "other.py").write_text("from nets.blocks import build as model\n")
     assert trouble(folder) == (
-        f"{folder} has no main.py; name the file that has model(): `{folder}:FILE`. At its top"
-        " there are mine.py and other.py with model()"
+        f"{folder} has no main.py; name the file that has model(): `{folder}:FILE`. At the top"
+        " level there are mine.py and other.py with model()"
     )
 
 
 def test_a_folder_without_a_program_is_refused(tmp_path: Path) -> None:
-    assert trouble(tmp_path).endswith("At its top there is no Python file")
+    assert trouble(tmp_path).endswith("At the top level there is no Python file")
 
 
 def test_the_current_folder_has_its_own_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_the_current_folder_has_its_own_name(folder: Path, monkeypatch: pytest.M
 
 
 def test_what_git_ignores_is_left_out_as_git_does(folder: Path) -> None:
-    """The rules of folders above belong to the repository; those below come later."""
+    """Rules of parent folders in the repository apply first; those of subfolders override them."""
     root = folder.parent
     (root / ".git").mkdir()
     (root / ".gitignore").write_text("*.log\n/train/secret.txt\nruns/\n# a comment\n")
@@ -175,10 +175,10 @@ def test_a_pipe_is_refused(folder: Path) -> None:
 
 def test_a_folder_that_is_too_large_is_refused_with_its_largest_files(folder: Path) -> None:
     with (folder / "data.npy").open("wb") as file:
-        file.truncate(20 << 20)  # a hole: nothing is written, and nothing is read
+        file.truncate(20 << 20)  # a sparse file: no data is written or read
 
     assert trouble(folder) == (
-        f"the program {folder}: its files have 20.0 MiB; at most 16 MiB are possible. Data belongs"
+        f"the program {folder}: its files have 20.0 MiB; at most 16 MiB are allowed. Data belongs"
         f" on a volume, not in the program.\nthe program {folder}: the largest are data.npy"
         " (20.0 MiB), main.py (0.0 MiB), nets/blocks.py (0.0 MiB); .gitignore leaves files out"
     )

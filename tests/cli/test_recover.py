@@ -1,6 +1,4 @@
-"""After a loss of the bus: which jobs can go on from their checkpoints, and that they are asked
-for.
-"""
+"""Tests of `weir recover` after the bus is lost: jobs that can continue, and their new requests."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ STAMP = "20261123t043512"
 
 @pytest.fixture
 async def allocator(bus: Bus, nats_url: str) -> AsyncIterator[None]:
-    """The real one."""
+    """Start the real allocator."""
     service = await wire.connect(nats_url, "allocator")
     await start(service, Settings())
     yield
@@ -35,8 +33,9 @@ async def allocator(bus: Bus, nats_url: str) -> AsyncIterator[None]:
 
 
 def left(folder: Path, job: str, uid: int = 3, samples: int = 320, total: int = 1_000) -> str:
-    """What a job leaves: checkpoints at steps 10 and 20, both named by its ledger. Returns its
-    folder.
+    """Write what a job leaves: committed checkpoints at steps 10 and 20, its request, its program.
+
+    Return the name of its folder.
     """
     name = f"default/{job}-{uid}-{STAMP}"
     home = folder / name
@@ -83,10 +82,10 @@ async def test_recover_lists_progress_and_options_of_each_job(
     assert said.code == 0
     assert said.out.splitlines()[:5] == [
         "default/bare    -                                 lost: no complete checkpoint",
-        "default/digits  step 20, 320 of 1,000 examples    can go on",
-        "default/here    step 20, 320 of 1,000 examples    the bus knows it",
+        "default/digits  step 20, 320 of 1,000 examples    can continue",
+        "default/here    step 20, 320 of 1,000 examples    not lost: on the bus",
         "default/over    step 20, 1,000 of 1,000 examples  finished",
-        "default/torn    step 10, 160 of 1,000 examples    can go on",
+        "default/torn    step 10, 160 of 1,000 examples    can continue",
     ]
     assert await asked(bus, "digits") is None, "nothing is asked for yet"
 
@@ -105,7 +104,7 @@ async def test_recoverable_jobs_are_requested_once_with_their_program(
 
     said = await prompt("recover", place, "--resume", "--nats", nats_url)
 
-    assert said.code == 0 and "job default/digits goes on from step 20 (uid 1)" in said.out
+    assert said.code == 0 and "job default/digits continues from step 20 (uid 1)" in said.out
     again = await asked(bus, "digits")
     assert (
         again is not None
@@ -116,7 +115,9 @@ async def test_recoverable_jobs_are_requested_once_with_their_program(
     assert await asked(bus, "over") is None
 
     second = await prompt("recover", place, "--resume", "--nats", nats_url)
-    assert second.code == 0 and "the bus knows it" in second.out and "goes on" not in second.out
+    assert (
+        second.code == 0 and "not lost: on the bus" in second.out and "continues" not in second.out
+    )
 
 
 @pytest.mark.usefixtures("allocator")
@@ -147,7 +148,7 @@ async def test_files_written_by_a_job_cannot_move_it_to_another_tenant(
 
     said = await prompt("recover", tmp_path, "--nats", nats_url)
 
-    assert (said.code, said.out) == (0, "no job has left anything here\n")
+    assert (said.code, said.out) == (0, "no jobs found here\n")
 
 
 async def test_a_program_with_another_digest_is_not_recovered(
@@ -158,7 +159,7 @@ async def test_a_program_with_another_digest_is_not_recovered(
 
     said = await prompt("recover", tmp_path, "--resume", "--nats", nats_url)
 
-    assert said.code == 1 and "its program was not kept whole" in said.err
+    assert said.code == 1 and "its stored program is damaged" in said.err
     assert await asked(bus, "digits") is None
 
 

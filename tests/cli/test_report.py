@@ -1,4 +1,4 @@
-"""`weir report`: of a real server's log, into a file."""
+"""Tests of `weir report`: it writes the report of a job from a real server's log."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""`weir simulate`: from files to a table, figures and a picture. The numbers in the files are
-invented.
+"""Tests of `weir simulate`: input files, the table, the figures as JSON, and the plot.
+
+The numbers in the files are invented.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ SAID: tuple[tuple[Message, float], ...] = (
 STORY = [
     (message, 1_000_000.0 + at_s, number) for number, (message, at_s) in enumerate(SAID, start=1)
 ]
-"""One job of a thousand examples, ten a second, and one that never said a word."""
+"""A job of 1,000 examples at 10 examples/s, and an accepted job without further messages."""
 
 
 @pytest.fixture
@@ -220,7 +221,7 @@ def test_every_error_of_every_file_is_listed(
         "jobs.csv: line 2, column 4 (samples): 'few' is not a number",
         "jobs.csv: line 3, column 4 (samples): -1 is not above 0",
         "cluster.yaml: line 2, column 13: nodes[0].count: Expected `int`, got 'none'",
-        "`weir simulate --help-files` shows what is in them",
+        "`weir simulate --help-files` shows their format",
     ]
 
 
@@ -243,7 +244,7 @@ def test_wrong_options_end_with_2(
 
 def test_a_timeline_needs_an_output_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate(folder, "--timeline") == 2
-    assert "say where with --json OUT" in capsys.readouterr().err
+    assert "give --json OUT" in capsys.readouterr().err
 
 
 def test_an_unwritable_file_is_an_error_without_a_traceback(
@@ -253,7 +254,7 @@ def test_an_unwritable_file_is_an_error_without_a_traceback(
     assert "cannot write" in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------- yesterday's log
+# ---------------------------------------------------------------- replay of a log
 
 
 def test_a_replay_is_shown_beside_the_recorded_run(
@@ -277,7 +278,7 @@ def test_a_replay_is_shown_beside_the_recorded_run(
     ] == pytest.approx(101.0)
     assert figures["recorded"]["decision_ms_p50"] is None
     told = capsys.readouterr()
-    assert "left out, because they never reported: silent" in told.err and "recorded" in told.out
+    assert "left out, without any report: silent" in told.err and "recorded" in told.out
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The streams are made by one command, which gives a full one room, too."""
+"""Tests of `weir streams`, which creates the streams and can enlarge a full one."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ async def test_a_full_stream_has_a_remedy(bus: Bus, nats_url: str, prompt: Promp
 
     assert said.code == 1
     assert (
-        "has no room for it (maximum bytes exceeded); `weir streams create --orders-gib N` makes"
-        " some" in said.err
+        "has no room for it (maximum bytes exceeded); for more room, run `weir streams"
+        " create --orders-gib N`" in said.err
     )
 
 

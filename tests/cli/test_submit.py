@@ -1,4 +1,4 @@
-"""Asking for training: the allocator's answer is the one truth."""
+"""Tests of `weir submit`: checks of the file, the request, the answer, and following the job."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WAYS = pytest.mark.parametrize(
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """A job's file with its program beside it."""
+    """Write a job file and its program; return the job file."""
     (tmp_path / "train.py").write_text(PROGRAM)
     return written(tmp_path, GOOD)
 
@@ -58,7 +58,7 @@ def written(folder: Path, text: str) -> Path:
 
 @pytest.fixture
 async def allocator(bus: Bus, nats_url: str) -> AsyncIterator[None]:
-    """The real one."""
+    """Start the real allocator."""
     service = await wire.connect(nats_url, "allocator")
     await start(service, Settings())
     yield
@@ -143,7 +143,7 @@ async def test_two_namespaces_for_one_job_are_refused(prompt: Prompt, job: Path)
 
     assert same.code == 0 and json.loads(same.out)["namespace"] == "team-b"
     assert other.code == 2 and other.err.endswith(
-        "names the namespace 'team-b', and -n 'team-a': give one of them\n"
+        "names the namespace 'team-b', and -n 'team-a': give only one\n"
     )
 
 
@@ -161,7 +161,7 @@ async def test_a_duplicate_field_is_an_error(prompt: Prompt, job: Path) -> None:
 
     said = await prompt("submit", written(job.parent, twice), "--nats", NOWHERE)
 
-    assert said.code == 2 and "  - workers.max: again in line 6\n  - epochs: again" in said.err
+    assert said.code == 2 and "  - workers.max: again on line 6\n  - epochs: again" in said.err
 
 
 @pytest.mark.parametrize("program", ["7", "''", "['train.py']"])
@@ -204,7 +204,7 @@ async def test_custom_policies_are_checked_by_the_cluster(
     ]
 
 
-# ---------------------------------------------------------------- what next
+# ---------------------------------------------------------------- printed next steps
 
 
 @pytest.mark.usefixtures("allocator")
@@ -284,8 +284,8 @@ async def test_a_request_with_a_wrong_program_description_is_refused(
     said = await prompt("submit", written(tmp_path, by_digest(name)), "--nats", nats_url)
 
     told = (
-        f"  - program.digest: the store has something else as {name}; `weir submit` stores it"
-        " again\n"
+        f"  - program.digest: the store has other content under {name}; submit the job again"
+        " with `weir submit`\n"
     )
     assert said.code == 1 and told in said.err
 
@@ -329,7 +329,7 @@ async def test_a_manual_request_for_an_unprovisioned_namespace_is_rejected(
     assert isinstance(rejected.message, JobRejected)
     (reason,) = rejected.message.reasons
     assert reason.startswith(
-        "namespace: 'green' is not provisioned on the bus; `weir streams create --namespace green`"
+        "namespace: 'green' is not provisioned on the bus; run `weir streams create"
     )
     assert (await prompt("submit", written(job.parent, GOOD), "--nats", nats_url)).code == 0
 
@@ -365,7 +365,7 @@ async def test_a_too_large_program_is_refused_before_sending(prompt: Prompt, job
 
     said = await prompt("submit", job, "--nats", NOWHERE)
 
-    assert said.code == 1 and "16.0 MiB; at most 16 MiB are possible" in said.err
+    assert said.code == 1 and "16.0 MiB; at most 16 MiB are allowed" in said.err
 
 
 async def test_a_request_too_large_for_the_allocator_or_the_server_is_refused(
@@ -419,7 +419,7 @@ async def test_a_value_that_cannot_be_sent_is_refused_with_the_others(
 
     said = await prompt("submit", file, "--nats", NOWHERE)
 
-    assert said.code == 2 and "params.rate: inf is no number that can be sent" in said.err
+    assert said.code == 2 and "params.rate: inf cannot be sent as a number" in said.err
     assert "grace: no such field" in said.err and "no function of train.py takes it" in said.err
 
 
@@ -463,11 +463,14 @@ async def test_a_missing_program_is_wrong_use(prompt: Prompt, tmp_path: Path) ->
     assert said.code == 2 and "train.py: No such file" in said.err
 
 
-# ---------------------------------------------------------------- following
+# ---------------------------------------------------------------- following a job
 
 
 async def answering(bus: Bus, outcome: str) -> None:
-    """Accepts whatever is asked, reports once, and ends it."""
+    """Accept each request, report progress once, and finish the job.
+
+    A report of another uid precedes the job's own.
+    """
 
     async def on_request(heard: StoredMessage) -> None:
         about = {"job": "digits", "uid": heard.sequence}

@@ -1,6 +1,4 @@
-"""Who may ask for jobs in one namespace asks, watches and cancels there, and is refused
-elsewhere.
-"""
+"""Tests of a submitter's permissions: it submits, watches and cancels in one namespace only."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ async def test_a_submitter_submits_lists_and_cancels_jobs(prompt: Prompt, tmp_pa
     assert [json.loads(line)["job"] for line in listed.out.splitlines()] in (
         [],
         ["mine"],
-    )  # the view comes behind
+    )  # the job's view may not be stored yet
     events = await prompt("events", "-n", "team-a", "--job", "mine", "--json")
     assert {json.loads(line)["fact"] for line in events.out.splitlines()} >= {
         "job.requested",
@@ -85,10 +83,10 @@ async def test_a_submitter_changes_suspends_and_resumes_only_its_jobs(
         "job team-a/mine has priority -3, 1 ps and 1 to 8 workers\n",
     ), changed.err
     assert (
-        "saves and gives back what it has" in (await prompt("suspend", "mine", "-n", "team-a")).out
+        "saves and releases its resources" in (await prompt("suspend", "mine", "-n", "team-a")).out
     )
     assert (
-        "goes on as soon as there is room" in (await prompt("resume", "mine", "-n", "team-a")).out
+        "continues as soon as there is room" in (await prompt("resume", "mine", "-n", "team-a")).out
     )
 
     again = await prompt("resume", "mine", "-n", "team-a")
@@ -157,13 +155,13 @@ async def test_an_operator_sees_all_namespaces(
 async def test_missing_credentials_are_an_error(prompt: Prompt, server: NatsServer) -> None:
     said = await prompt("jobs", "--nats", server.url)
 
-    assert said.code != 0 and "answers, but wants credentials" in said.err
+    assert said.code != 0 and "answers, but requires credentials" in said.err
 
 
 @pytest.mark.usefixtures("team_a")
 async def test_a_submitter_sees_its_own_jobs_uid_and_end(prompt: Prompt, tmp_path: Path) -> None:
-    """Its intake has numbers of its own, and an earlier job of the name may have ended."""
-    for uid in (1, 5):  # asked, accepted, asked to stop, ended
+    """The intake has its own sequence numbers, and an earlier job of the name may have ended."""
+    for uid in (1, 5):  # four messages each: requested, accepted, cancel requested, finished
         assert f"is accepted (uid {uid})" in (await prompt("submit", job(tmp_path))).out
         said = await prompt("cancel", "mine", "-n", "team-a")
         assert said.code == 0 and "job team-a/mine is cancelled" in said.out, said.err

@@ -1,6 +1,4 @@
-"""A TFJob becomes a request; what cannot come along is named, each once, with what to do
-instead.
-"""
+"""Tests of the translation of a TFJob: each field that is lost is named once, with a remedy."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ def asked(text: str = SMALL, **wishes: object) -> Asked:
 
 
 def request(found: Asked) -> JobRequested:
-    """As the allocator reads it."""
+    """Return the request as the allocator reads it; it must be valid."""
     body = encode_fields(complete_fields(found.fields, PROGRAM, "r1"), "job.yaml")
     checked = check_request(body, Rules(host_paths=("/",), images=()))
     assert not isinstance(checked, InvalidRequest), checked.reasons
@@ -38,7 +36,7 @@ def request(found: Asked) -> JobRequested:
 
 
 def changed(path: str, value: object, text: str = SMALL) -> str:
-    """The manifest with another value at this place."""
+    """Return the manifest with `value` at `path`."""
     return yaml.safe_dump(replaced(yaml.safe_load(text), path, value), sort_keys=False)
 
 
@@ -72,16 +70,16 @@ def test_a_small_tfjob_loses_nothing() -> None:
     assert found.describe_remarks("wrong") == found.describe_remarks("lost") == []
     assert found.describe_remarks("moot") == [
         (
-            "no Chief: every job has a chief that hands out the work; `resources` of a Chief say"
-            " how large it is"
+            "no Chief: every job has a chief, which distributes the work; add a Chief to set its"
+            " resources"
         ),
         (
             "image registry.example/vision/mnist:1.4: must have Weir's trainer in it (FROM"
-            " weir-trainer); --image IMAGE takes another, --image '' the cluster's"
+            " weir-trainer); --image IMAGE sets another, --image '' the cluster's"
         ),
         "PS, Worker: restartPolicy: a lost task is replaced, and training continues",
         "Worker: command: is not run: Weir trains PROGRAM",
-        "Worker: args: are not used: put their values into PROGRAM",
+        "Worker: args: are not used: write their values into PROGRAM",
     ]
 
 
@@ -147,7 +145,7 @@ def test_fields_that_weir_handles_differently_are_named() -> None:
         "resource cpu",
         "resource memory",
         "volume scratch (emptyDir)",
-        "PersistentVolumeClaim beside it",
+        "PersistentVolumeClaim in the same file",
     ]
 
 
@@ -155,7 +153,7 @@ def test_fields_that_weir_handles_differently_are_named() -> None:
 def test_missing_required_fields_are_named(field: str) -> None:
     [why] = asked(**{field: None}).describe_remarks("wrong")
     assert (
-        why.startswith(f"{field}: no TFJob says how ")
+        why.startswith(f"{field}: no TFJob has ")
         and f"--{field} N" in why
         and f"weir.dev/{field}" in why
     )
@@ -168,13 +166,13 @@ def test_missing_required_fields_are_named(field: str) -> None:
         (
             "metadata.annotations",
             {"weir.dev/epoch": "3"},
-            "annotation weir.dev/epoch: is not known; there are epochs,",
+            "annotation weir.dev/epoch: is not known; use epochs,",
         ),
         ("spec.tfReplicaSpecs", {}, "spec.tfReplicaSpecs: has no Worker and no Chief"),
         (
             "spec.tfReplicaSpecs.Helper",
             {"replicas": 1},
-            "Helper: is no replica type; there are PS, Worker,",
+            "Helper: is not a replica type; use PS, Worker,",
         ),
         ("spec.tfReplicaSpecs.Worker.replicas", 0, "spec.tfReplicaSpecs: worker has 0 replicas"),
         (
@@ -190,7 +188,7 @@ def test_missing_required_fields_are_named(field: str) -> None:
         (
             f"{WORKER}.containers.0.resources.limits.cpu",
             "two",
-            "Worker: resource cpu: 'two' is no quantity",
+            "Worker: resource cpu: 'two' is not a quantity",
         ),
     ],
 )
@@ -210,7 +208,11 @@ def test_unsupported_fields_are_named(path: str, value: object, why: str) -> Non
             [{"key": "spot"}],
             "Worker: tolerations: is not taken from a TFJob",
         ),
-        (f"{WORKER}.containers.0.image", "another", "images: all tasks of a job have one"),
+        (
+            f"{WORKER}.containers.0.image",
+            "another",
+            "images: all tasks of a job use the same image",
+        ),
         (
             f"{WORKER}.containers.0.securityContext",
             {"privileged": True},
@@ -289,15 +291,15 @@ def test_replica_types_are_case_insensitive() -> None:
         (f"{SMALL}---{SMALL}", "has 2 TFJobs"),
         (
             SMALL.replace("kubeflow.org/v1", "kubeflow.org/v1beta2"),
-            "is of kubeflow.org/v1beta2; only kubeflow.org/v1",
+            "has apiVersion kubeflow.org/v1beta2; only kubeflow.org/v1",
         ),
         (
             changed("spec.tfReplicaSpecs.Worker.replicas", "many"),
-            r"this is no TFJob: Expected `int \| null`, got `str`",
+            r"this is not a TFJob: Expected `int \| null`, got `str`",
         ),
         (
             "kind: TFJob\napiVersion: kubeflow.org/v1",
-            "this is no TFJob: Object missing required field",
+            "this is not a TFJob: Object missing required field",
         ),
     ],
 )
@@ -308,15 +310,16 @@ def test_a_file_without_a_tfjob_is_wrong_use(text: str, why: str) -> None:
 
 
 def test_any_manifest_gives_an_answer() -> None:
-    """Every part of the manifest replaced by something of another type: fields, or words, and no
-    exception besides.
+    """Replace each part of the manifest by values of other types.
+
+    The result is fields or a `Trouble` with a text; no other exception is raised.
     """
     raw, wishes = yaml.safe_load(LARGE.partition("---")[2]), {**dict.fromkeys(WISHES), **SAID}
     for path in places(raw):
         for value in (None, 7, "word", [], [None], {}, {"a": None}):
             found = replaced(raw, path, value)
             try:
-                if "." not in path:  # it is read as a file for these alone: YAML takes its time
+                if "." not in path:  # only these are parsed as a file: YAML is slow
                     found, _ = read_manifest(yaml.safe_dump(found), "job.yaml")
                 msgspec.json.encode(translate_tfjob(found, wishes).fields)
             except Trouble as told:

@@ -1,4 +1,4 @@
-"""A job that no node can hold is accepted, for a larger one may come; who asked for it is told."""
+"""Tests of the warning for a job that fits no node; it is accepted, as a larger node may come."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.cli.conftest import Prompt, closed
 
 PROGRAM = "".join(f"def {name}(*_): ...\n" for name in REQUIRED)
 NEVER = (
-    "no node is large enough for a ps: it wants 100 cpu, 1 GiB, and the largest has 0.5 cpu, 64 GiB"
+    "no node is large enough for a ps: it needs 100 cpu, 1 GiB, and the largest has 0.5 cpu, 64 GiB"
 )
 
 
 @pytest.fixture
 async def cluster(bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """Half a core a node, and the real allocator."""
+    """Start the real allocator on a node of half a core."""
     monkeypatch.setattr(submit, "WORD_S", 60.0)
     await bus.publish(node("small", cpu=0.5))
     service = await wire.connect(nats_url, "allocator")

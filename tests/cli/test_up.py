@@ -1,9 +1,6 @@
-"""The whole system on this machine; that it runs, the tests of `services/local` and the flows
-show.
+"""Tests of `weir up`: checks before the start, what it prints, Ctrl-C, and the next start.
 
-What `weir up` says when it goes down: which jobs were under way, and where they go on.
-
-`weir up` says when its nodes are others than those of the one before it.
+The tests of `services/local` and the tests in `tests/flow` show that the system works.
 """
 
 from __future__ import annotations
@@ -70,7 +67,7 @@ async def test_a_bad_cluster_file_is_refused_with_every_reason(
 
 @pytest.mark.parametrize(
     ("body", "told"),
-    [(None, "cannot read"), (b"\xff", "is not text in UTF-8"), (b"nodes: [", "this is no YAML")],
+    [(None, "cannot read"), (b"\xff", "is not text in UTF-8"), (b"nodes: [", "not valid YAML")],
 )
 async def test_an_invalid_cluster_file_is_wrong_use(
     prompt: Prompt, tmp_path: Path, body: bytes | None, told: str
@@ -98,7 +95,7 @@ async def test_files_of_secrets_are_checked_before_anything_starts(
     assert (said.code, said.out) == (2, "")
     lines = said.err.removeprefix("weir up: ").splitlines()
     assert lines == [
-        "Secret default/bucket is there twice",
+        "Secret default/bucket is given twice",
         f"{file}, line 1: is not NAME=value",
         f"{file}, line 1: is not NAME=value",
         f"cannot read {tmp_path / 'none'}: No such file or directory",
@@ -142,7 +139,7 @@ def test_a_second_weir_up_is_refused_with_the_right_reason(
 
 
 async def begun(folder: Path, *words: str) -> tuple[asyncio.subprocess.Process, list[str]]:
-    """`weir up`, and what it says until it is up."""
+    """Start `weir up`; return the process and the lines that it prints until it is up."""
     ports = [word for name in ("nats", "kube", "page") for word in (f"--{name}-port", "0")]
     process = await weir_in(folder, "up", *ports, *words)
     assert process.stdout is not None
@@ -165,7 +162,7 @@ async def weir_in(folder: Path, *words: str) -> asyncio.subprocess.Process:
 
 
 async def ended(process: asyncio.subprocess.Process) -> list[str]:
-    """By Ctrl-C; the lines that it says then."""
+    """Send SIGINT, as Ctrl-C does; return the lines that are printed from then on."""
     process.send_signal(signal.SIGINT)
     said, _ = await process.communicate()
     assert process.returncode == 0
@@ -197,7 +194,7 @@ async def test_the_page_answers_at_the_printed_address(tmp_path: Path) -> None:
 
 
 async def test_the_next_start_lists_the_jobs_it_continues(tmp_path: Path) -> None:
-    """A job that waits for a larger node is under way, too."""
+    """A job that waits for a larger node is also listed."""
     file = job(tmp_path, 100)
     async with asyncio.timeout(180):
         process, _ = await begun(tmp_path)

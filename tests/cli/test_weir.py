@@ -1,4 +1,4 @@
-"""The command itself: what it knows, and how it ends."""
+"""Tests of the command `weir`: its commands, help, exit codes, and closed pipes."""
 
 from __future__ import annotations
 
@@ -140,14 +140,14 @@ def test_without_a_command_the_overview_is_shown(
     assert "\n  submit " in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------- a screen
+# ---------------------------------------------------------------- help on a screen
 
 
 COLUMNS, LINES = 80, 24
 
 
 def option_names(name: str) -> list[str]:
-    """The options of a command that have a word for a name, without `--help`."""
+    """Return the long options of a command, without `--help`."""
     every = (option for each in command(name).params for option in each.opts)
     return [option for option in every if option.startswith("--")]
 
@@ -205,7 +205,7 @@ def test_rare_options_are_on_a_second_help_page(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_examples_that_can_be_typed(name: str) -> None:
-    """Each is read by the command's own parser, as a shell would hand it over."""
+    """The command's parser accepts each example, split into words as by a shell."""
     examples = command(name).examples
     assert examples and all(f"  {example}\n" in shown_by(name) for example in examples)
 
@@ -214,7 +214,7 @@ def test_help_has_examples_that_can_be_typed(name: str) -> None:
 
 
 def typed(example: str, name: str) -> list[str]:
-    """The words behind `weir <name>`, without what is the shell's."""
+    """Return the words after `weir <name>`, without redirections and pipes."""
     told = re.search(rf"weir {name}((?: [^|<>;)]+)?)", example)
     assert told, example
     return shlex.split(told[1])
@@ -242,7 +242,7 @@ def test_exit_codes_are_defined_once_and_shown() -> None:
 
 
 class Ends:
-    """A command that ends in some way."""
+    """A command that raises an exception or returns an exit code."""
 
     def __init__(self, how: BaseException | int) -> None:
         self.how = how
@@ -282,7 +282,7 @@ def test_errors_have_no_traceback() -> None:
 
 
 async def piped(*words: object) -> tuple[int, str]:
-    """How the program ends when nobody reads what it prints, and what it says on standard error."""
+    """Run the program with its output pipe closed; return its exit code and its standard error."""
     reader, writer = os.pipe()
     os.close(reader)
     command = (sys.executable, "-m", "services", *map(str, words))

@@ -1,4 +1,4 @@
-"""`weir why`: asked of a real server's log."""
+"""Tests of `weir why` on a real server's log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.shared.secured_server import credentials, guarded
 
 
 async def told(bus: Bus) -> Growth:
-    """The story, stored as it is told: its names are those of the server."""
+    """Publish the messages of the story. Each gets the sequence that it has in the story."""
     grown = Growth()
     for entry in grown.log.entries:
         assert isinstance(entry.message, Message)
@@ -78,7 +78,7 @@ async def test_why_prints_a_table(bus: Bus, nats_url: str, prompt: Prompt) -> No
 
     assert said.code == 0 and "\ncauses\n" in said.out and "\neffects\n" in said.out
     assert (
-        "is to have 1 chief + 1 ps + 2 workers on 1 node, batch 32: grow; learning rate 1 -> 0.5"
+        "gets 1 chief + 1 ps + 2 workers on 1 node, batch 32: grow; learning rate 1 -> 0.5"
         " of the" in said.out
     )
 
@@ -93,7 +93,7 @@ async def test_why_of_an_unknown_event_names_where_to_look(
     said = await prompt("why", name, "--nats", nats_url)
 
     assert said.code == 1 and f"there is no event {name!r}" in said.err
-    assert "`weir events` shows each with its name" in said.err
+    assert "`weir events` shows the name of each event" in said.err
 
 
 async def test_why_shows_a_submitter_only_its_namespace(
@@ -110,5 +110,5 @@ async def test_why_shows_a_submitter_only_its_namespace(
 
     assert names(found["cause"]) == [] and found["event"][0]["because"] == [
         "not known"
-    ]  # he sees no nodes
+    ]  # a submitter cannot read node facts
     assert refused.code == 1 and "may not" in refused.err

@@ -1,6 +1,4 @@
-"""TFJobs as people have them: one that is small, and one that uses much of what Kubernetes and the
-operator offer.
-"""
+"""TFJob manifests: a small one, and one with many features of Kubernetes and the operator."""
 
 from __future__ import annotations
 

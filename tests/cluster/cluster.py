@@ -1,7 +1,7 @@
-"""A cluster as its user has it: `kubectl`, `weir`, and what was told; strangers who take room; a
-node that is drained.
+"""A Kubernetes cluster for the tests: commands, events, jobs, other users' pods, node drains.
 
-What is made here is remembered, so that it can be taken away.
+It records the jobs that were submitted and the nodes that were cordoned, so that both can be
+undone.
 """
 
 from __future__ import annotations
@@ -24,22 +24,20 @@ from tests.programs import program_path
 
 ROOT = Path(__file__).parents[2]
 KUBECTL = shutil.which("kubectl") or program_path("kubectl")
-"""The one that its user has fits the cluster."""
-COMMAND_S = 330.0  # longer than kubectl itself waits
+"""Prefer the kubectl on the PATH: its version fits the cluster."""
+COMMAND_S = 330.0  # longer than the timeouts that kubectl gets
 Body = dict[str, Any]
 
 
 class Job(NamedTuple):
-    """As it was accepted; an earlier one may have had the name."""
+    """A job that was accepted. The uid tells it from earlier jobs with the same name."""
 
     name: str
     uid: int
 
 
 class Event(NamedTuple):
-    """A line of `weir events --json`: the message's tag, its place in its stream, and the
-    message.
-    """
+    """A line of `weir events --json`: the message, its tag, and its sequence in its stream."""
 
     fact: str
     sequence: int
@@ -47,19 +45,18 @@ class Event(NamedTuple):
 
 
 class Cluster:
-    """`environ`: with KUBECONFIG, and with WEIR_NATS_URL and WEIR_NATS_CREDENTIALS once they are
-    known.
+    """Run `kubectl` and `weir` with `environ`: KUBECONFIG, WEIR_NATS_URL and WEIR_NATS_CREDENTIALS.
+
+    `deployed` sets the last two once they are known.
     """
 
     def __init__(self, folder: Path, image: str, namespace: str, environ: dict[str, str]) -> None:
         self.folder, self.image, self.namespace, self.environ = folder, image, namespace, environ
-        self.asked: list[str] = []  # names of jobs
+        self.asked: list[str] = []  # names of the submitted jobs
         self.cordoned: set[str] = set()
 
     def kubectl(self, *words: str, said: Body | None = None) -> str:
-        """What a command that succeeds prints; raises `AssertionError` with what another one
-        says.
-        """
+        """Return the output of a command; raise `AssertionError` with its errors if it fails."""
         return self._run([KUBECTL, *words], json.dumps(said) if said else "")
 
     def weir(self, *words: str) -> str:
@@ -78,7 +75,7 @@ class Cluster:
         assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
         return done.stdout
 
-    # ------------------------------------------------------------ what was told
+    # ------------------------------------------------------------ events
 
     def events(self, job: Job) -> list[Event]:
         lines = self.weir(
@@ -89,7 +86,11 @@ class Cluster:
     def until(
         self, job: Job, fact: str, timeout_s: float, holds: Callable[[Body], bool] = lambda _: True
     ) -> Body:
-        """The first message of that kind about the job that holds, from the job's beginning on."""
+        """Return the first message with the tag `fact` about the job for which `holds` is true.
+
+        All messages since the request are read. Raises `AssertionError` if there is none within
+        `timeout_s`, or if the job finishes before.
+        """
         last: list[str] = []
         with self._followed(timeout_s, "--namespace", self.namespace, "--job", job.name) as told:
             for event in told:
@@ -108,8 +109,9 @@ class Cluster:
     def until_nodes(
         self, timeout_s: float, holds: Callable[[dict[str, Body]], bool]
     ) -> dict[str, Body]:
-        """The newest capacity fact of each node, once they hold together: now or later, not at some
-        time before.
+        """Wait until `holds` is true for the newest capacity fact of each node; return these facts.
+
+        `holds` is checked on the present state and on later ones, not on earlier ones.
         """
         nodes, seen = dict[str, Body](), 0
         for event in map(_read, self.weir("events", "--json").splitlines()):
@@ -125,7 +127,7 @@ class Cluster:
 
     @contextmanager
     def _followed(self, timeout_s: float, *words: str) -> Iterator[Iterator[Event]]:
-        """What `weir events --follow` says; it ends after `timeout_s`."""
+        """Yield the events that `weir events --follow` prints. It is killed after `timeout_s`."""
         command = [sys.executable, "-m", "services", "events", "--follow", "--json", *words]
         with subprocess.Popen(
             command, env=self.environ, cwd=ROOT, stdout=subprocess.PIPE, text=True
@@ -146,7 +148,7 @@ class Cluster:
         file.write_text(
             yaml.safe_dump({"namespace": self.namespace, "program": program.name, **fields})
         )
-        self.asked.append(fields["job"])  # before it is answered, which may come too late for us
+        self.asked.append(fields["job"])  # before the answer, which may come after a timeout
         said = self.weir("submit", str(file), "--timeout", "120s")
         found = re.search(r"uid (\d+)", said)
         assert found is not None, said
@@ -158,10 +160,10 @@ class Cluster:
 
     def cancel_all(self) -> None:
         for name in list(self.asked):
-            with suppress(AssertionError):  # it may be over, or never was
+            with suppress(AssertionError):  # it may be finished, or it was not accepted
                 self.cancel(name)
 
-    # ------------------------------------------------------------ strangers and nodes
+    # ------------------------------------------------------------ other users' pods, nodes
 
     def come(self, name: str, node: str, cpu: float) -> None:
         for body in strangers.bodies(name, node, cpu, self.image):
@@ -174,8 +176,9 @@ class Cluster:
         self.kubectl("delete", "namespace", strangers.HOME, "--ignore-not-found", "--timeout=120s")
 
     def drain(self, node: str, job: Job) -> None:
-        """Close the node and evict, as `kubectl drain` does, but this job's pods alone: the cluster
-        has other users.
+        """Cordon the node and evict the pods of this job, like `kubectl drain`.
+
+        The pods of other users stay.
         """
         self.cordoned.add(node)
         self.kubectl("cordon", node)
@@ -207,9 +210,7 @@ def _read(line: str) -> Event:
 
 
 def _noted(nodes: dict[str, Body], event: Event, seen: int) -> int:
-    """Note what a capacity fact newer than the last one `seen` says; returns the last one's
-    place.
-    """
+    """Record a capacity fact that is newer than sequence `seen`; return the last sequence."""
     if event.fact != "capacity.changed" or event.sequence <= seen:
         return seen
     nodes[event.message["node"]] = event.message

@@ -1,13 +1,12 @@
-"""A Kubernetes that somebody names: Weir is deployed there, tried, and taken away with all that the
-tests made.
+"""Deploy Weir on a given Kubernetes cluster for the tests, and remove it afterwards.
 
 Only `make test-cluster KUBECONFIG=FILE` collects the story. It changes the cluster, so it refuses
-one that has Weir. Settings, all optional: `WEIR_IMAGE` and `WEIR_TRAINER_IMAGE` instead of the
-overlay's; `OVERLAY` (dev).
+one that has Weir. Settings, all optional: `WEIR_IMAGE` and `WEIR_TRAINER_IMAGE` replace the images
+of the overlay; `OVERLAY` (dev).
 
-`WEIR_TEST_DEPLOYED=1`: Weir is there already, at `WEIR_NATS_URL` with `WEIR_NATS_CREDENTIALS`;
-nothing is deployed, nor taken away but what the tests made. So they run on `weir up`, too, with a
-kubeconfig that names its API and no user.
+`WEIR_TEST_DEPLOYED=1`: Weir is already deployed, at `WEIR_NATS_URL` with `WEIR_NATS_CREDENTIALS`.
+Nothing is deployed, and only the objects that the tests created are removed. With this setting the
+tests also run on `weir up`, with a kubeconfig that names its API and no user.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ collect_ignore_glob = [] if os.environ.get("WEIR_TEST_CLUSTER") else ["test_stor
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Every way out of here is tried, whichever of the others fails."""
+    """Yield the cluster. All clean-up steps run, even if some of them fail."""
     folder = tmp_path_factory.mktemp("cluster")
     with ExitStack() as leaving:
         there = Cluster(folder, stranger_image(), job_namespace(), dict(os.environ))

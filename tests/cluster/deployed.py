@@ -1,4 +1,4 @@
-"""Deploying as deploy/README.md says, from a copy of deploy/ that has credentials of its own."""
+"""Deploy Weir as deploy/README.md describes, from a copy of deploy/ with new credentials."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWN = (
     "auth.conf",
     "jobs.json",
     "keys.json",
-)  # credentials that somebody made for a cluster of his
+)  # credentials that somebody created for another cluster
 PATIENCE_S = 300
 FORWARD_S = 30.0
 
@@ -34,14 +34,17 @@ def overlay() -> str:
 
 
 def job_namespace() -> str:
-    """The first that the overlay allows."""
+    """Return the first job namespace that the overlay allows."""
     text = (DEPLOY / "overlays" / overlay() / "kustomization.yaml").read_text("utf-8")
     named = re.search(r"WEIR_JOB_NAMESPACES=([a-z0-9-]+)", text)
     return named[1] if named else "default"
 
 
 def stranger_image() -> str:
-    """Strangers idle in the control plane's image: the nodes have it, and it has `sleep`."""
+    """Return the image of the other users' pods.
+
+    It is the image of the control plane: the nodes have it, and it has `sleep`.
+    """
     listed = _read(DEPLOY / "overlays" / overlay() / "kustomization.yaml")["images"]
     (own,) = (
         f"{image['newName']}:{image['newTag']}" for image in listed if image["name"] == "weir"
@@ -50,8 +53,9 @@ def stranger_image() -> str:
 
 
 def deployed(cluster: Cluster, folder: Path, leaving: ExitStack) -> None:
-    """Deploy, and let the cluster's `weir` reach the bus. What undoes it is left in `leaving`
-    before it is done.
+    """Deploy Weir and connect the `weir` commands of `cluster` to the bus.
+
+    Every step adds its clean-up to `leaving` before it runs.
     """
     until_free(cluster)
     shutil.copytree(DEPLOY, folder / "deploy", ignore=shutil.ignore_patterns(*OWN))
@@ -72,7 +76,7 @@ def deployed(cluster: Cluster, folder: Path, leaving: ExitStack) -> None:
 
 
 def until_free(cluster: Cluster) -> None:
-    """Wait until namespaces that an earlier run deleted are gone; raise where Weir is in use."""
+    """Wait until namespaces that an earlier run deleted are gone; raise if Weir is installed."""
     for name in (SYSTEM, cluster.namespace, strangers.HOME):
         asked = ("get", "namespace", name, "--ignore-not-found", "-o", "jsonpath={.status.phase}")
         if cluster.kubectl(*asked) == "Terminating":
@@ -86,7 +90,7 @@ def until_free(cluster: Cluster) -> None:
 
 
 def with_images(kustomization: Path) -> None:
-    """Name the images where the overlay does."""
+    """Replace the images in the overlay by those of the environment."""
     told = _read(kustomization)
     told["images"] = [
         _image(listed, os.environ.get(IMAGES.get(listed["name"], ""), ""))
@@ -96,7 +100,10 @@ def with_images(kustomization: Path) -> None:
 
 
 def _image(listed: dict[str, str], wanted: str) -> dict[str, str]:
-    """`REGISTRY:PORT/NAME:TAG`, the tag `latest` where there is none; empty: as it is."""
+    """Return the image entry for `REGISTRY:PORT/NAME:TAG`; without a tag, `latest`.
+
+    If `wanted` is empty, return the entry unchanged.
+    """
     folder, slash, last = wanted.rpartition("/")
     name, _, tag = last.partition(":")
     return (
@@ -120,7 +127,7 @@ def _wait(cluster: Cluster) -> None:
 
 
 def _forwarded(cluster: Cluster, leaving: ExitStack) -> str:
-    """Where the bus is here, on a port that kubectl finds free."""
+    """Start a port-forward to the bus on a free port, and return the URL of the bus."""
     words = [KUBECTL, "-n", SYSTEM, "port-forward", "svc/weir-nats", ":4222"]
     process = leaving.enter_context(
         subprocess.Popen(

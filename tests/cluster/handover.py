@@ -1,10 +1,9 @@
-"""Whether a generation took over from the one before it, or was started again from a checkpoint.
-Pure.
+"""Tell a hand-over from a restart, by the events of a job. Pure.
 
 A hand-over leaves these facts, in this order: the running generation saves a last checkpoint for
 its successor, none of its tasks has exited, and the successor resumes from that checkpoint after a
-short pause. A restart leaves others: tasks exit, the next generation names no previous one, and
-goes on from an earlier checkpoint, so examples are repeated.
+short pause. A restart leaves other facts: tasks exit, the next generation names no previous one,
+and it resumes from an earlier checkpoint, so examples are repeated.
 """
 
 from __future__ import annotations
@@ -14,16 +13,14 @@ from collections.abc import Sequence
 from tests.cluster.cluster import Body, Event
 
 SUPERSEDED = "superseded by generation "
-"""The reason of a generation that was abandoned because a newer decision came, and not because it
-failed.
-"""
+"""Start of the reason of a generation that was abandoned for a newer decision, and did not fail."""
 
 
 def handover_faults(events: Sequence[Event], before: int, pause_s: float) -> list[str]:
-    """Return why the first generation that resumed after `before` did not take over from it; empty:
-    it did.
+    """Return why the first generation after `before` did not take over from it; empty if it did.
 
-    `events`: of one job, each stream's in its order. `pause_s`: the longest pause that is accepted.
+    `events` are those of one job, in the order of each stream. `pause_s` is the longest accepted
+    pause.
     """
     resumed = next((m for m in _of(events, "training.resumed") if m["generation"] > before), None)
     if resumed is None:
@@ -64,9 +61,7 @@ def _resumption_faults(resumed: Body, before: int, longest_s: float) -> list[str
 
 
 def _checkpoint_faults(earlier: Sequence[Event], resumed: Body, before: int) -> list[str]:
-    """Return what is wrong with the checkpoint from which `resumed` went on, and how many examples
-    were repeated.
-    """
+    """Return what is wrong with the last checkpoint, and whether examples were repeated."""
     saved = [
         m for m in _of(earlier, "training.saved") if m["generation"] == before and m.get("final")
     ]

@@ -1,7 +1,7 @@
-"""Pods that are not Weir's: they idle, and hold the cores that they request.
+"""Pods of other users ("strangers"): they idle, and occupy the CPU that they request.
 
-Their command is `sleep`, so that the image of the control plane will do, and so will a node that
-runs no images.
+Their command is `sleep`, so the image of the control plane is sufficient. It also works on nodes
+that do not run images.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OPEN_TO_NONE = ("NoSchedule", "NoExecute")
 
 
 def bodies(name: str, node: str, cpu: float, image: str) -> list[Body]:
-    """Their namespace, and a pod that is on this node whatever the scheduler thinks."""
+    """Return their namespace, and a pod that is bound to this node without the scheduler."""
     cores = {"cpu": f"{int(cpu * 1000)}m"}
     container = {
         "name": "stranger",
@@ -47,14 +47,15 @@ def bodies(name: str, node: str, cpu: float, image: str) -> list[Body]:
 
 
 def eviction(pod: str, namespace: str) -> Body:
-    """By whoever drains a node."""
+    """Return the eviction request that `kubectl drain` sends for a pod."""
     named = {"name": pod, "namespace": namespace}
     return {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": named}
 
 
 def free(nodes: Mapping[str, Body], resource: str = "cpu") -> dict[str, float]:
-    """Cores (or `memory_gib`) that each node has for jobs, by the monitor's facts; without nodes
-    that take none.
+    """Return the free cores (or `memory_gib`) of each node, from the monitor's facts.
+
+    Nodes that take no tasks are left out.
     """
     return {
         name: node["free"].get(resource, 0.0) for name, node in nodes.items() if takes_tasks(node)
@@ -62,7 +63,7 @@ def free(nodes: Mapping[str, Body], resource: str = "cpu") -> dict[str, float]:
 
 
 def takes_tasks(node: Body) -> bool:
-    """What is left out of a fact is as its message's default has it."""
+    """Return whether a node takes tasks. A missing field has the default of its message."""
     shut = any(
         taint.get("effect", "NoSchedule") in OPEN_TO_NONE for taint in node.get("taints", ())
     )

@@ -1,4 +1,4 @@
-"""The judgement of the drain story: a hand-over passes, and nothing else does."""
+"""Tests of the check of the drain story: it accepts a hand-over and nothing else."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PAUSE_S = 10.0
 
 
 def told(*messages: Message) -> list[Event]:
-    """As `weir events --json` tells them: each with its place in its own stream."""
-    places, events = {ORDERS: 1000}, list[Event]()  # orders and facts are counted apart
+    """Return the events as `weir events --json` prints them, numbered in each stream."""
+    places, events = {ORDERS: 1000}, list[Event]()  # the sequences of orders and of facts differ
     for message in messages:
         stream = stream_holding(pattern(type(message)))
         places[stream] = places.get(stream, 0) + 1

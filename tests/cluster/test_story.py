@@ -1,8 +1,8 @@
-"""The main story on somebody's Kubernetes: strangers leave, jobs grow and shrink, a node is
-drained, tasks are resized.
+"""The main story on a given Kubernetes: jobs grow and shrink, a node is drained, tasks are resized.
 
-In the order of the file: `first` lives through the first two tests. Strangers leave room for `MOST`
-on one node and for nothing elsewhere, so that the story is the same on a cluster of any size.
+The tests run in the order of the file: the job `first` is used by the first two. Other users' pods
+leave `MOST` cores free on one node and nothing on the others, so that the story is the same on a
+cluster of any size.
 """
 
 from __future__ import annotations
@@ -22,25 +22,23 @@ from tests.cluster.handover import handover_faults
 
 FIRST = {"chief": 0.3, "ps": 0.2, "worker": 0.4}  # cores of one task
 FLOOR, MOST = 0.9, 1.3  # cores of the first job with one worker, and with two
-URGENT = {"chief": 0.1, "ps": 0.1, "worker": 0.2}  # as much as one worker of the first
+URGENT = {"chief": 0.1, "ps": 0.1, "worker": 0.2}  # in all as much as one worker of the first job
 FLUID = {
     "chief": 0.1,
     "ps": 0.1,
     "worker": 0.2,
 }  # two jobs of this size leave half a core to be shared
 MEMORY = {"chief": 1.5, "ps": 1.0, "worker": 1.0}  # GiB of one task
-ROOM_GIB = 7.0  # of two jobs with one worker each; the first is alone when it has two
-FOREVER = 100_000  # epochs: until it is cancelled
-SEEN_S, STARTS_S, CHANGES_S = 120.0, 300.0, 240.0  # an image may have to be pulled
-PAUSE_S = (
-    10.0  # of a hand-over, which takes about one; a restart loses the time until new pods train
-)
+ROOM_GIB = 7.0  # for two jobs with one worker each, or for the first job alone with two
+FOREVER = 100_000  # epochs: the job trains until it is cancelled
+SEEN_S, STARTS_S, CHANGES_S = 120.0, 300.0, 240.0  # timeouts; an image may have to be pulled
+PAUSE_S = 10.0  # limit for a hand-over, which takes about 1 s; a restart takes until new pods train
 ROUNDING = 0.01  # cores
 MADE = "pods,services,networkpolicies,secrets"
 
 
 def asked(job: str, cpu: Mapping[str, float], workers: int = 1, **fields: Any) -> Body:
-    """A job of one ps and at least one worker that trains until it is cancelled."""
+    """Return a job file with one ps and at least one worker; it trains until it is cancelled."""
     size = {role: {"cpu": cores, "memory_gib": MEMORY[role]} for role, cores in cpu.items()}
     span = {"start": 1, "min": 1, "max": workers}
     return {
@@ -59,7 +57,7 @@ def sizes(cluster: Cluster, job: Job, generation: int) -> Counter[str]:
 
 
 def tasks(cluster: Cluster, job: Job, generation: int) -> list[Body]:
-    """As they were last decided for a generation."""
+    """Return the tasks of a generation, as they were last decided."""
     told = [e.message for e in cluster.events(job) if e.fact == "allocation.decided"]
     return [
         dict(t) for t in next(m for m in reversed(told) if m["generation"] == generation)["tasks"]
@@ -67,13 +65,16 @@ def tasks(cluster: Cluster, job: Job, generation: int) -> list[Body]:
 
 
 def trains(cluster: Cluster, job: Job, after: int = 0, timeout_s: float = CHANGES_S) -> int:
-    """The next generation, once it trains."""
+    """Wait until a generation newer than `after` trains; return its number."""
     resumed = cluster.until(job, "training.resumed", timeout_s, lambda m: m["generation"] > after)
     return int(resumed["generation"])
 
 
 def checkpoints_are_everywhere(cluster: Cluster) -> bool:
-    """May several nodes write the claim? Where there is none, it is a folder of the one machine."""
+    """Return whether several nodes can write the checkpoints.
+
+    Without a claim, they are in a folder of the only machine.
+    """
     claim = ("get", "pvc", "weir-checkpoints", "-n", cluster.namespace, "--ignore-not-found")
     modes = cluster.kubectl(*claim, "-o", "jsonpath={.spec.accessModes}")
     return not modes or "ReadWriteMany" in modes
@@ -81,7 +82,10 @@ def checkpoints_are_everywhere(cluster: Cluster) -> bool:
 
 @pytest.fixture(scope="module")
 def home(cluster: Cluster) -> str:
-    """The node where there is room; strangers hold the rest of it, and of all others."""
+    """Return the node with free capacity.
+
+    Other users' pods occupy the rest of it, and all other nodes.
+    """
     known = set(cluster.kubectl("get", "nodes", "-o", "name").replace("node/", "").split())
     seen = cluster.until_nodes(SEEN_S, lambda seen: known <= seen.keys())
     nodes, memory = strangers.free(seen), strangers.free(seen, "memory_gib")
@@ -103,7 +107,7 @@ def home(cluster: Cluster) -> str:
 
 @pytest.fixture(scope="module")
 def first(cluster: Cluster, home: str, digits: Path) -> Job:
-    """A job that has its floor, because the last stranger has the rest."""
+    """Submit a job that starts at its gang floor, because another pod occupies the rest."""
     cluster.come("last", home, MOST - FLOOR)
     cluster.until_nodes(
         SEEN_S, lambda seen: strangers.free(seen).get(home, MOST) <= FLOOR + ROUNDING
@@ -152,8 +156,9 @@ def test_a_task_is_resized_in_place_and_continues(cluster: Cluster, digits: Path
 
 
 def has_room_elsewhere(cluster: Cluster, home: str) -> bool:
-    """Return whether a job of the floor's size can move to another node; where it can, strangers
-    make room for it.
+    """Return whether a job with the size of the floor can move to another node.
+
+    If the cluster may have one, delete the other users' pods to make room.
     """
     if (
         not checkpoints_are_everywhere(cluster)
@@ -170,8 +175,9 @@ def has_room_elsewhere(cluster: Cluster, home: str) -> bool:
 def test_training_continues_when_a_node_is_drained(
     cluster: Cluster, home: str, digits: Path
 ) -> None:
-    """Elsewhere, without a restart; where nowhere else is room, from its checkpoint, once the node
-    is open again.
+    """Training moves to another node without a restart.
+
+    Without capacity elsewhere, it resumes from its checkpoint after the node is uncordoned.
     """
     elsewhere = has_room_elsewhere(cluster, home)
     job = cluster.submit(digits, **asked("cluster-moves", FIRST, checkpoint={"every_s": 5}))

@@ -1,7 +1,4 @@
-"""A file that cannot be read is told with its reason and what to do.
-
-A job's file as a request: kind about numbers, and every reason why no cluster would take it.
-"""
+"""Tests of job files: errors in reading them, the request from them, and reasons against it."""
 
 from __future__ import annotations
 
@@ -103,8 +100,8 @@ def test_a_field_may_be_there_once_wherever_it_is_and_a_part_may_be_used_twice()
     with pytest.raises(Trouble) as told:
         parse_fields("a: 1\nlist:\n- {b: 1, c: {d: 2, d: 3}}\na: 2\n", "d.yaml")
     assert str(told.value).splitlines()[1:] == [
-        "  - list[0].c.d: again in line 3",
-        "  - a: again in line 4",
+        "  - list[0].c.d: again on line 3",
+        "  - a: again on line 4",
     ]
     assert parse_fields("one: &s {b: 1}\ntwo: *s\n", "d.yaml")["two"] == {"b": 1}
 
@@ -152,7 +149,7 @@ def test_values_that_json_would_change_are_refused() -> None:
     text = "params: {a: .nan, b: 2026-01-01, c: [1, {2: x}], d: [1, 2.5, null, true, x]}"
 
     assert list(unsendable_params(parse_fields(text, "job.yaml")["params"])) == [
-        "params.a: nan is no number that can be sent; write it as a text, in quotes",
+        "params.a: nan cannot be sent as a number; write it as a string, in quotes",
         "params.b: `2026-01-01` is read as a date; write it in quotes",
-        "params.c[1]: the name 2 is no text; write it in quotes",
+        "params.c[1]: the name 2 is not a string; write it in quotes",
     ]

@@ -1,7 +1,4 @@
-"""A stored message has a short name, by which one asks for it.
-
-What a person wants to see, as subjects.
-"""
+"""Tests of the short names of stored messages, and of the subjects that filters select."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ def test_other_texts_are_no_event_names(text: str) -> None:
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """NATS' rule, for patterns that end in `>` or have as many tokens as the subject."""
+    """Return True if the subject matches the pattern, by NATS' rules for `*` and a final `>`."""
     wanted, there = pattern.split("."), subject.split(".")
     if wanted[-1] == ">":
         return there[: len(wanted) - 1] == wanted[:-1] and len(there) >= len(wanted)

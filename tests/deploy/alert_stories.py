@@ -1,5 +1,4 @@
-"""What Prometheus sees over two hours, a sample a minute: when all is well, and when one thing goes
-wrong.
+"""Input of `promtool test rules`: two hours of samples, one a minute, without and with a problem.
 
 Values are as `promtool test rules` writes them: `0+10x120` rises by 10 a minute, 120 times.
 """
@@ -21,7 +20,7 @@ def rising(by: float) -> str:
 
 
 def then(before: float, after: float, at: int = 92) -> str:
-    """One value until a minute, another from then on."""
+    """Return a series that changes its value at a minute."""
     return f"{before:g}+0x{at - 1} {after:g}+0x{MINUTES - at}"
 
 
@@ -31,7 +30,7 @@ def told(family: str, service: str, number: int = 0, **labels: str) -> str:
 
 
 def spread(family: str, service: str, bound: str) -> dict[str, str]:
-    """Ten a minute, all of them at most `bound`."""
+    """Return a histogram with ten observations a minute, all of them at most `bound`."""
     bounds = ("0.01", "1.0", "80.0", "+Inf")
     below = bounds.index(bound)
     return {
@@ -120,11 +119,11 @@ BAD: dict[str, dict[str, str]] = {
         told("weir_allocator_jobs_finished_total", "allocator", outcome="failed"): then(1, 4, at=60)
     },
 }
-"""By alert: what makes it fire, and no other."""
+"""By alert: the series that make it fire, and no other alert."""
 
 
 def stories(rules: str) -> dict[str, Any]:
-    """As `promtool test rules` reads them."""
+    """Return the input of `promtool test rules`."""
     told_of = [_story(name, WELL | changed, {name}) for name, changed in BAD.items()]
     return {
         "rule_files": [rules],

@@ -1,4 +1,4 @@
-"""The credentials that a cluster would have."""
+"""Fixture: the credentials that a cluster would have."""
 
 from __future__ import annotations
 

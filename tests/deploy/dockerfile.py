@@ -1,9 +1,8 @@
-"""A builder's part without a builder: the steps of a Dockerfile, done in folders of this machine.
+"""Runs the steps of a Dockerfile in folders of this machine, without an image builder.
 
-Each stage has a folder that stands for its root. What is copied is copied (linked, where it comes
-from another stage), and what is run is run there, with this machine's Python. A step that needs a
-real root (an absolute path in a command, a package of the system) fails, so ours are written
-without.
+Each stage has a folder that stands for its root. Files are copied into it (as links, if they come
+from another stage), and commands run there with this machine's Python. A step that needs a real
+root (an absolute path in a command, a package of the system) fails, so our Dockerfile has none.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ TIMEOUT_S = 1200  # of one step; the slowest installs 2 GB
 
 @dataclass
 class Stage:
-    """`root` stands for `/`; the rest is what an image says of itself."""
+    """A stage of a build. `root` stands for `/`; the other fields are the image's configuration."""
 
     base: str
     root: Path
@@ -37,7 +36,7 @@ class Stage:
 
 
 def steps(text: str) -> Iterator[tuple[str, str]]:
-    """Each instruction and what follows it, on one line."""
+    """Yield each instruction and its arguments, with continued lines joined."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
         word, _, rest = line.partition(" ")
@@ -45,9 +44,7 @@ def steps(text: str) -> Iterator[tuple[str, str]]:
 
 
 class Builder:
-    """Does the steps of a file up to a target; `images` are the bases that were named outside of
-    the file.
-    """
+    """Runs the steps of a Dockerfile up to a target. `images`: the base images that it uses."""
 
     def __init__(self, file: Path, context: Path, folder: Path) -> None:
         self.file, self.context, self.folder = file, context, folder
@@ -60,7 +57,7 @@ class Builder:
         self._one: Stage | None = None
 
     def build(self, target: str) -> Stage:
-        """The target, and every stage that it is made from and that is not there yet."""
+        """Build a target and the stages that it needs, unless they are already built; return it."""
         needed = self._needed(target) - set(self.stages)
         current = ""
         for word, rest in steps(self.file.read_text()):
@@ -70,7 +67,7 @@ class Builder:
         return self.stages[target]
 
     def _needed(self, target: str) -> set[str]:
-        """The target and every stage that it is made from."""
+        """Return the target and every stage that it needs."""
         wanted = {target}
         for word, rest in reversed(list(self._placed())):
             if rest[0] in wanted and word == "FROM":
@@ -90,7 +87,7 @@ class Builder:
         assert self._one is not None, "a step before the first FROM"
         return self._one
 
-    # ------------------------------------------------------------ the instructions
+    # ------------------------------------------------------------ instructions
 
     def _arg(self, rest: str) -> None:
         name, _, value = rest.partition("=")

@@ -1,8 +1,7 @@
-"""A door in front of an API server that writes down what is asked, in the words of RBAC, and
-answers as it does.
+"""A proxy in front of an API server that records each request as a permission of RBAC.
 
-What is created is sent twice, and the second answer given: as if the first had got lost on the way.
-So who creates also meets its own work.
+It forwards each request, and a POST twice: the client gets the second answer, as if the first had
+been lost. So the client also meets an object that it has already created.
 """
 
 from __future__ import annotations
@@ -19,7 +18,10 @@ VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"
 
 
 class Call(NamedTuple):
-    """`namespaced`: asked of one namespace; a rule that holds in namespaces only is enough."""
+    """A permission that a request needs.
+
+    `namespaced`: the request is for one namespace, so a permission in that namespace is enough.
+    """
 
     namespaced: bool
     group: str
@@ -28,7 +30,9 @@ class Call(NamedTuple):
 
 
 def call(method: str, path: str, watching: bool) -> Call:
-    """/api/v1/..., /apis/GROUP/VERSION/...; then perhaps namespaces/NAME, then
+    """Return the permission for a request.
+
+    A path is /api/v1/... or /apis/GROUP/VERSION/..., then perhaps namespaces/NAME, then
     RESOURCE[/NAME[/SUBRESOURCE]].
     """
     root, *rest = path.strip("/").split("/")
@@ -72,7 +76,7 @@ class Door:
                 status=given.status, headers={"Content-Type": given.content_type}
             )
             await answer.prepare(request)
-            with contextlib.suppress(aiohttp.ClientPayloadError, ConnectionError):  # a watch's end
+            with contextlib.suppress(aiohttp.ClientPayloadError, ConnectionError):  # a watch ends
                 async for some in given.content.iter_any():
                     await answer.write(some)
         return answer

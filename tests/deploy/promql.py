@@ -1,8 +1,7 @@
-"""Questions to Prometheus, held against what the services tell: what is asked for in vain, or
-wrongly, is found.
+"""Checks of PromQL expressions against the metrics that the services export.
 
-By a parser of the language itself; the rules are those that `promtool` and Prometheus' page on
-practices have.
+A parser of the language reads an expression. The rules are those of `promtool` and of Prometheus'
+page on practices.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ import promql_parser as language
 from shared.runtime.metrics import Family
 
 SCRAPED = {"job", "pod", "instance", "namespace"}
-"""Labels that a scrape sets itself."""
+"""Labels that Prometheus sets at a scrape."""
 SERVICES = {"weir-monitor", "weir-allocator", "weir-launcher"}
 RISES = {"rate", "increase"}
 PARTS = ("_bucket", "_sum", "_count")
 Values = Mapping[tuple[str, str], set[str]]
-"""By family and label: the values that are told before anything has happened."""
+"""By family and label: the values that are exported before anything has happened."""
 
 
 def problems(text: str, families: Mapping[str, Family], values: Values) -> list[str]:
-    """All that is wrong with one expression; `$__rate_interval` is Grafana's."""
+    """Return all problems of one expression. `$__rate_interval` is a variable of Grafana."""
     try:
         parsed = language.parse(text.replace("$__rate_interval", "5m"))
     except ValueError as error:
@@ -34,7 +33,7 @@ def problems(text: str, families: Mapping[str, Family], values: Values) -> list[
 
 
 def names(text: str) -> set[str]:
-    """Of all series that are asked for."""
+    """Return the names of all series in an expression."""
     found = _selectors(language.parse(text.replace("$__rate_interval", "5m")))
     return {str(selector.name) for selector in found}
 
@@ -58,7 +57,7 @@ def _parts(node: Any) -> list[Any]:
 def _of(
     node: Any, families: Mapping[str, Family], values: Values, around: tuple[str, ...]
 ) -> Iterator[str]:
-    """`around`: the functions that stand around this part."""
+    """Yield the problems of one part. `around`: the functions whose arguments contain the part."""
     if isinstance(node, language.VectorSelector):
         yield from _of_selector(node, families, values, around)
     if isinstance(node, language.AggregateExpr):
@@ -106,8 +105,9 @@ def _of_matcher(family: Family, matcher: Any, values: Values) -> Iterator[str]:
 
 
 def _whole(value: str, known: set[str]) -> str:
-    """`weir-(monitor|allocator)`, split at its strokes, has its beginning with the first value
-    alone.
+    """Return the whole value that one alternative of a pattern stands for.
+
+    `weir-(monitor|allocator)` is split at `|`, so only the first alternative has the prefix.
     """
     value = value.rpartition("(")[2]
     return next((one for one in known if one == value or one == f"weir-{value}"), value)
@@ -127,7 +127,7 @@ def _of_labels(node: Any, families: Mapping[str, Family]) -> Iterator[str]:
 
 
 def _family(name: str, families: Mapping[str, Family]) -> Family | None:
-    """Of a series; a histogram's is none of its parts."""
+    """Return the family of a series, or None. Series of a histogram have a suffix (`_bucket`)."""
     whole = next((name.removesuffix(part) for part in PARTS if name.endswith(part)), name)
     found = families.get(whole) or families.get(name)
     return found if found is None or (found.kind == "histogram") == (whole != name) else None

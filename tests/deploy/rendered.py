@@ -1,4 +1,4 @@
-"""What `kubectl kustomize` makes of deploy/, as plain objects."""
+"""The objects that `kubectl kustomize` renders from deploy/."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ RENDERINGS = [
 ]
 """Overlays, alone and with components added."""
 OWN = {"production": ("network-policies",)}
-"""Components that an overlay has already."""
+"""Components that an overlay already contains."""
 
 Body = dict[str, Any]
 
 
 @cache
 def rendered(name: str) -> tuple[Body, ...]:
-    """Return the objects of an overlay (`dev`), or of one with components added (`dev+tls`), and of
-    its jobs.
+    """Return the objects of an overlay and of its jobs.
+
+    `dev+tls` is the overlay `dev` with the component `tls`.
     """
     overlay, *components = name.split("+")
     added = tuple(f"components/{one}" for one in components if one not in OWN.get(overlay, ()))
@@ -47,9 +48,7 @@ def kustomized(
     transformers: Iterable[str] = (),
     **more: Any,
 ) -> list[Body]:
-    """Return what a kustomization of somebody's own renders, with folders of deploy/ in it; a
-    warning is an error.
-    """
+    """Return what a kustomization with folders of deploy/ renders; a warning is an error."""
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder).resolve()
         whole = {
@@ -77,13 +76,13 @@ def of(name: str, *kinds: str) -> list[Body]:
 
 
 def named(name: str, kind: str, wanted: str) -> Body:
-    """The one object; a generated name may have its digest behind it."""
+    """Return the one object whose name starts with `wanted`; a generated name has a digest."""
     (found,) = (b for b in of(name, kind) if b["metadata"]["name"].startswith(wanted))
     return found
 
 
 def templates(name: str) -> dict[str, Body]:
-    """The pod templates, by the name of what they belong to."""
+    """Return the pod templates by the name of their Deployment or StatefulSet."""
     return {
         body["metadata"]["name"]: body["spec"]["template"]
         for body in of(name, "Deployment", "StatefulSet")
@@ -91,14 +90,15 @@ def templates(name: str) -> dict[str, Body]:
 
 
 def environ(name: str, pod: str) -> dict[str, str]:
-    """Return the environment that a pod's container of a rendering is given."""
+    """Return the environment variables of a pod's container in a rendering."""
     (found,) = (b for b in of(name, "Deployment", "StatefulSet") if b["metadata"]["name"] == pod)
     return environment(rendered(name), found)
 
 
 def environment(bodies: Sequence[Body], owner: Body) -> dict[str, str]:
-    """Return what the first pod of a workload has in its environment, as the kubelet does:
-    ConfigMaps looked up, and `$(NAME)` replaced by what stands before it.
+    """Return the environment variables of a workload's container, as the kubelet sets them.
+
+    Values from ConfigMaps are looked up; `$(NAME)` is replaced by a variable that precedes it.
     """
     (container,) = owner["spec"]["template"]["spec"]["containers"]
     found: dict[str, str] = {}
@@ -125,7 +125,7 @@ def _looked_up(bodies: Sequence[Body], owner: Body, source: Mapping[str, Any]) -
 
 
 def secrets(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every Secret that a pod mounts, with the keys it needs (empty: all)."""
+    """Yield every Secret that a pod mounts, with each key that it needs (empty: all keys)."""
     for volume in spec.get("volumes", ()):
         parts = [volume, *volume.get("projected", {}).get("sources", ())]
         for source in (part["secret"] for part in parts if "secret" in part):

@@ -1,8 +1,7 @@
-"""The Pod Security standard `restricted`, as its rules read for Linux pods: a pod's spec -> what is
-against them.
+"""The Pod Security Standard `restricted`, for Linux pods: checks of a pod's spec.
 
-The rules of `baseline` that `restricted` builds on come first, then its own. Source: the page "Pod
-Security Standards" of the Kubernetes documentation, v1.37; one function a row of its two tables.
+The rules of `baseline`, on which `restricted` builds, come first. Source: the page "Pod Security
+Standards" of the Kubernetes documentation, v1.37; one function for each row of its two tables.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ PROFILES = {"RuntimeDefault", "Localhost"}
 
 
 def violations(spec: Spec) -> list[str]:
-    """Every rule that the pod breaks, one a line, with where; none: it is admitted."""
+    """Return each violation of a rule with its place in the pod; empty if the pod is admitted."""
     return [line for rule in RULES for line in rule(spec)]
 
 
 def containers(spec: Spec) -> list[Spec]:
-    """All of a pod, those that run before it and those that join it later, too."""
+    """Return all containers of a pod, including init containers and ephemeral containers."""
     return [
         one
         for kind in ("initContainers", "containers", "ephemeralContainers")
@@ -57,7 +56,7 @@ def containers(spec: Spec) -> list[Spec]:
 
 
 def contexts(spec: Spec) -> Iterator[tuple[str, Spec]]:
-    """The pod's security context, then each container's; where it is, and what it says."""
+    """Yield the name and the security context of the pod, then of each container."""
     yield "pod", spec.get("securityContext") or {}
     for one in containers(spec):
         yield one["name"], one.get("securityContext") or {}

@@ -1,6 +1,4 @@
-"""nats-servers with the configuration that deploy/ renders, in folders and on ports of this
-machine.
-"""
+"""Runs nats-server with the configuration that deploy/ renders, in folders and on local ports."""
 
 from __future__ import annotations
 
@@ -26,11 +24,11 @@ NEW_CERTIFICATE = (
 )
 NO_ROUTES: Mapping[str, str] = {}
 Secrets = dict[str, dict[str, str]]
-"""By name and key."""
+"""The text of each file, by name of the Secret and key."""
 
 
 def secrets_in(folder: Path) -> Secrets:
-    """Those that the README's first two commands make, in a folder like deploy/."""
+    """Return the Secrets that the README's first two commands create, in a folder like deploy/."""
     for part in ("namespace", "credentials"):
         shutil.copytree(
             DEPLOY / part,
@@ -50,9 +48,7 @@ def secrets_in(folder: Path) -> Secrets:
 
 
 def written(name: str, folder: Path, secrets: Secrets, **instead: str) -> Path:
-    """The server's configuration files of a rendering, with other paths and ports than in its
-    pod.
-    """
+    """Write a server's rendered configuration with other paths and ports; return its main file."""
     folder.mkdir(parents=True, exist_ok=True)
     places = {"/etc/nats-tls": str(folder), "/data": str(folder / "data"), **instead}
     for file, text in {
@@ -66,7 +62,7 @@ def written(name: str, folder: Path, secrets: Secrets, **instead: str) -> Path:
 
 
 def certificate(folder: Path) -> None:
-    """One for all: it signs itself, so it is its own authority."""
+    """Write a self-signed certificate, which is its own authority."""
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     files = ["-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt")]
     subprocess.run(
@@ -76,8 +72,9 @@ def certificate(folder: Path) -> None:
 
 
 def is_taken(config: Path, routes: Mapping[str, str]) -> str:
-    """Return what the server has against a configuration; empty: nothing. `routes`: of its
-    environment.
+    """Return the server's error about a configuration; empty if it accepts the configuration.
+
+    `routes`: more variables of the server's environment.
     """
     environ = {**os.environ, "POD_NAME": "weir-nats-0", **routes}
     words = [program_path("nats-server"), "-c", str(config), "-t"]

@@ -1,6 +1,4 @@
-"""The alerts: every question is one that can be answered, every answer says what to do; and they
-fire.
-"""
+"""Tests of the alerts: their queries are valid, they have a remedy, and they fire."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ TOLD = {
     "weir_snapshot_bytes": "a snapshot that is too large is one that cannot be stored",
     "process_start_time_seconds": "restarts show as changes of leaders",
 }
-"""Numbers that are to be looked at, and are no reason to wake anybody."""
+"""Metrics without an alert, each with the reason."""
 
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
@@ -83,7 +81,7 @@ def test_every_metric_has_an_alert_or_a_reason_for_having_none() -> None:
 
 
 def test_labels_in_an_alert_text_are_in_the_result_of_its_query() -> None:
-    """`{{ $labels.stream }}` behind `sum by (stream)`, and not behind a plain `sum`."""
+    """`{{ $labels.stream }}` needs `sum by (stream)`; a plain `sum` has no labels."""
     for rule in RULES:
         said = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
         kept = re.match(
@@ -142,7 +140,7 @@ def test_a_query_without_a_result_is_an_error(expression: str) -> None:
 
 @needs_promtool
 def test_promtool_accepts_the_rules_and_its_unit_tests_pass(tmp_path: Path) -> None:
-    """The stories say which alerts fire on which numbers, and that none does where all is well."""
+    """The unit tests say which alerts fire on which values; without a problem none fires."""
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(yaml.safe_load(FILE.read_text())["spec"]))
     (tmp_path / "stories.yaml").write_text(yaml.safe_dump(alert_stories.stories("rules.yaml")))
     for words in (["check", "rules", "rules.yaml"], ["test", "rules", "stories.yaml"]):

@@ -1,4 +1,4 @@
-"""The bus is lost with its volumes, and comes back as it was backed up."""
+"""Tests of the backup of the bus: it is restored after its volumes are lost."""
 
 from __future__ import annotations
 
@@ -60,9 +60,7 @@ def test_backup_pods_are_admitted_and_mount_volumes_that_exist(folder: str) -> N
 
 @pytest.fixture
 def asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks three servers that have no leader yet is not answered, and must not wait for
-    that.
-    """
+    """Shorten the timeout of a request: servers without a leader do not answer."""
     monkeypatch.setattr(wire, "ANSWER_S", 2.0)
 
 
@@ -83,7 +81,10 @@ async def stored(bus: Bus) -> int:
 async def test_three_servers_are_restored_from_copies_of_their_volumes(
     secrets: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copied while they are off, as the recipe says; and what was stored later is gone."""
+    """The volumes are copied while the servers are off, as the recipe says.
+
+    Messages that are stored after the copy are lost.
+    """
     three, credentials = Three(tmp_path, secrets), secrets["weir-nats-allocator"]["nats.creds"]
     monkeypatch.setenv("WEIR_NATS_CREDENTIALS", str(tmp_path / "credentials/setup.creds"))
     volumes = [tmp_path / str(number) / "data" for number in range(SERVERS)]
@@ -112,7 +113,7 @@ async def test_three_servers_are_restored_from_copies_of_their_volumes(
 
 
 async def wait_for_streams(url: str) -> None:
-    """Wait until every stream is there: some may still elect their leaders."""
+    """Wait until every stream is available; some may still elect their leaders."""
     async with asyncio.timeout(WITHIN_S):
         while await asyncio.to_thread(weir, ["streams", "verify", "--nats", url]):
             await asyncio.sleep(0.2)

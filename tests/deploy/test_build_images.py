@@ -1,6 +1,6 @@
-"""`make images` builds both images under the overlays' names with the builder that works here.
+"""Tests of `make images`: it builds both images under the overlays' names with a usable builder.
 
-Each builder is a small executable in a folder that is all of PATH; it writes its words to a file.
+Each builder is a small executable that writes its arguments to a file. PATH has only its folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ exit {build}
 
 
 class Machine:
-    """A folder that is all of PATH, with the builders that a test puts there."""
+    """A folder that is the whole PATH, with the builders that a test adds."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self.log = folder / "bin", folder / "log"
@@ -56,7 +56,7 @@ class Machine:
 
     @property
     def builds(self) -> list[list[str]]:
-        """The words of each call but `info`."""
+        """Return the arguments of each call except `info`."""
         return (
             [line.split() for line in self.log.read_text().splitlines()]
             if self.log.exists()
@@ -65,7 +65,7 @@ class Machine:
 
     @property
     def names(self) -> dict[str, str]:
-        """The name of the image that was built of each target."""
+        """Return the name of the image that was built for each target."""
         return {
             words[words.index("--target") + 1]: words[words.index("-t") + 1]
             for words in self.builds

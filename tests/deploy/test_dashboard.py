@@ -1,6 +1,4 @@
-"""The dashboard: every panel asks for what there is, says what it shows, in which unit, and lies
-beside the others.
-"""
+"""Tests of the dashboard: valid queries, descriptions, units, and panels that do not overlap."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ BOARD = json.loads((DEPLOY / "components/dashboard/weir.json").read_text())
 PANELS: list[dict[str, Any]] = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 TITLES = [str(panel["title"]) for panel in PANELS]
 OKABE_ITO = {"#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#999999"}
-"""Colours that people with any kind of colour vision tell apart, and a grey."""
+"""Colours that people with any kind of colour vision can distinguish, and a grey."""
 UNITS = {"s", "bytes", "percentunit", "short", "suffix: cores"}
 WIDTH = 24
 

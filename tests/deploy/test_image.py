@@ -1,6 +1,4 @@
-"""Both images are built in clean folders by the Dockerfile's own steps, and run with nothing else
-to import from.
-"""
+"""Tests of both images: built by the Dockerfile's steps, and run without any other packages."""
 
 from __future__ import annotations
 
@@ -46,7 +44,10 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 
 @pytest.fixture(scope="module")
 def builder() -> Iterator[Builder]:
-    """In memory where there is room, and removed at once: the trainer's packages are 2 GB."""
+    """Yield a builder with a temporary folder.
+
+    The folder is in memory if there is room: the trainer's packages are 2 GB.
+    """
     with tempfile.TemporaryDirectory(dir=MEMORY if roomy(MEMORY) else None) as folder:
         yield Builder(DOCKERFILE, ROOT, Path(folder))
 
@@ -61,7 +62,7 @@ def roomy(folder: Path) -> bool:
 
 
 def command(image: Stage, *words: str) -> tuple[list[str], dict[str, str]]:
-    """The image's Python without this one's packages (-S), and the image's environment."""
+    """Return a command of the image's Python without site packages (-S), and its environment."""
     paths = os.pathsep.join(
         str(image.here(path)) for path in image.environ["PYTHONPATH"].split(":")
     )
@@ -75,7 +76,7 @@ def command(image: Stage, *words: str) -> tuple[list[str], dict[str, str]]:
 
 
 def imported(image: Stage, *packages: str) -> set[str]:
-    """Import every module of these; returns which top-level packages that took."""
+    """Import every module of the packages; return the top-level packages that were loaded."""
     words, environ = command(image, "-c", EVERYTHING, *packages)
     done = subprocess.run(
         words, env=environ, cwd=image.here(), capture_output=True, text=True, timeout=600
@@ -86,7 +87,7 @@ def imported(image: Stage, *packages: str) -> set[str]:
 
 @asynccontextmanager
 async def running(image: Stage, log: Path, *words: str, **settings: str) -> AsyncIterator[Path]:
-    """What a pod would run; yields its log."""
+    """Run the command that a pod would run; yield its log."""
     line, environ = command(image, "-m", *words)
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
@@ -109,11 +110,11 @@ async def first(bus: Bus, kind: type[Message]) -> Message:
     return await asyncio.wait_for(heard.get(), WITHIN_S)
 
 
-# ---------------------------------------------------------------- the file
+# ---------------------------------------------------------------- the Dockerfile
 
 
 def test_each_requirements_list_matches_its_extra() -> None:
-    """The packages that the project's extra asks for, and all that these ask for."""
+    """A list has the packages of the project's extra and all their dependencies."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for target in ("control-plane", "trainer"):
         asked = [*project["dependencies"], *project["optional-dependencies"][target]]
@@ -155,7 +156,7 @@ def test_the_control_plane_image_has_every_import_and_no_tensorflow(control_plan
 
 
 def test_the_control_plane_image_is_small(control_plane: Stage) -> None:
-    """As `du` counts, in whole blocks."""
+    """Sizes are counted in whole blocks, as `du` does."""
     files = [path.stat() for path in control_plane.here().rglob("*")]
 
     assert sum(512 * one.st_blocks for one in files) <= CONTROL_PLANE_BYTES

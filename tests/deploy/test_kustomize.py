@@ -1,7 +1,6 @@
-"""The overlays as people use them: with a namespace, a prefix, labels and images of their own,
-twice on one cluster.
+"""Tests of overlays with changed namespace, prefix, labels and images, and of two on one cluster.
 
-What Kubernetes would look up (names, addresses, selectors) is looked up here.
+The tests look up names, addresses and selectors as Kubernetes would.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from shared.kube.labels import job_labels
+from shared.kube.objects import job_labels
 from tests.deploy.rendered import COMPONENTS, DEPLOY, OWN, Body, environment, kustomized
 
 NAMESPACE, PREFIX, JOBS, LABEL = "stage", "two-", "stage-jobs", {"team": "ml"}
@@ -29,15 +28,13 @@ WORKLOADS = ("Deployment", "StatefulSet")
 MADE_ELSEWHERE = {"weir-nats-tls"} | {
     f"weir-nats-{user}" for user in ("server", "monitor", "allocator", "launcher", "setup", "page")
 }
-"""Secrets, by cert-manager and by `kubectl apply -k deploy/credentials`: they have no prefix."""
+"""Secrets without prefix, by cert-manager and by `kubectl apply -k deploy/credentials`."""
 MUTABLE = {"Deployment": {"template"}, "StatefulSet": {"template"}}
-"""Fields of a workload's `spec` in which another image may show; Kubernetes refuses a change of
-others.
-"""
+"""Fields of a workload's `spec` that a new image may change; Kubernetes refuses other changes."""
 
 
 def overlay(name: str, *without: str, **more: Any) -> list[Body]:
-    """Return what an overlay renders with every component, in a kustomization that says more."""
+    """Return what an overlay renders with every component, in a kustomization with more fields."""
     added = [f"components/{one}" for one in COMPONENTS if one not in (*OWN.get(name, ()), *without)]
     return kustomized([f"overlays/{name}"], added, **more)
 
@@ -49,14 +46,14 @@ def named(bodies: Sequence[Body], kind: str) -> set[tuple[str, str]]:
 
 
 def workloads(bodies: Sequence[Body]) -> Iterator[tuple[Body, Body]]:
-    """Every workload, with the spec of its pods."""
+    """Yield every workload with the spec of its pods."""
     for body in bodies:
         if body["kind"] in WORKLOADS:
             yield body, body["spec"]["template"]["spec"]
 
 
 def references(body: Body, pod: Body) -> Iterator[tuple[str, str]]:
-    """Return kind and name of what a pod needs to be there."""
+    """Yield the kind and name of each object that a pod needs."""
     yield "PriorityClass", pod["priorityClassName"]
     if "serviceAccountName" in pod:
         yield "ServiceAccount", pod["serviceAccountName"]
@@ -147,9 +144,7 @@ def test_the_certificate_covers_the_names_of_the_servers(more: dict[str, str]) -
 
 
 def written_in_readme(file: str) -> dict[str, Any]:
-    """Return the kustomization that deploy/README.md shows under this name, without its
-    resources.
-    """
+    """Return the kustomization that deploy/README.md shows as `file`, except its resources."""
     block = (DEPLOY / "README.md").read_text().split(f"    # {file}\n")[1].split("\n\n")[0]
     shown: dict[str, Any] = yaml.safe_load(textwrap.dedent(block))
     return {field: value for field, value in shown.items() if field != "resources"}
@@ -157,7 +152,7 @@ def written_in_readme(file: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_two_installations_share_no_object(name: str) -> None:
-    """As deploy/README.md describes it."""
+    """The second installation is the one that deploy/README.md describes."""
     first = [*overlay(name), *kustomized([f"overlays/{name}/jobs"])]
     second = kustomized([f"overlays/{name}"], **written_in_readme("stage/kustomization.yaml"))
     jobs = kustomized(
@@ -241,7 +236,7 @@ def test_every_image_comes_from_the_configured_registry(name: str) -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_a_new_image_changes_only_mutable_fields(name: str) -> None:
-    """And the same one changes nothing: nothing is generated anew, and nothing goes by itself."""
+    """The same image changes nothing. No object is a Job, a Pod or a CronJob."""
     tags = [
         [{"name": one, "newTag": tag} for one in ("nats", "weir", "weir-trainer")]
         for tag in ("1", "1", "2")

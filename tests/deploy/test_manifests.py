@@ -1,6 +1,4 @@
-"""What deploy/ renders to: valid for the current Kubernetes, safe, and in agreement with itself and
-with the code.
-"""
+"""Tests of what deploy/ renders: valid, safe, and consistent with itself and with the code."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from services.console.page.service import Settings as PageSettings
 from services.launcher.settings import Settings as LauncherSettings
 from services.monitor.service import Settings as MonitorSettings
 from services.setup.service import Settings as SetupSettings
-from shared.kube.labels import job_labels
+from shared.kube.objects import job_labels
 from shared.runtime import config
 from shared.runtime.config import Common
 from tests.deploy import custom_resources
@@ -46,20 +44,18 @@ SETTINGS: dict[str, type[Common]] = {
     "weir-setup": SetupSettings,
 }
 OPTIONAL: dict[str, type[Common]] = {PAGE: PageSettings}
-"""What only a component brings."""
+"""Settings of pods that only a component adds."""
 CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding", "PriorityClass"}
 PART_OF = ("app.kubernetes.io/part-of", "weir")
 STARTS_WITHIN_S = 120
-"""Least time that a container is given to start, on a busy machine, before it is killed for not
-answering.
-"""
+"""Minimum time in s that a container gets to start, on a busy machine, before a probe kills it."""
 ASK_THE_API = {"weir-monitor", "weir-launcher"}
 STAND_BY = {"weir-monitor", "weir-allocator", "weir-launcher"}
 BUS_CLIENT = ("weir.dev/bus", "client")
 
 
 def credentials() -> dict[str, list[str]]:
-    """Secrets that deploy/credentials makes, with their keys."""
+    """Return the Secrets that deploy/credentials creates, with their keys."""
     made = yaml.safe_load((DEPLOY / "credentials/kustomization.yaml").read_text())[
         "secretGenerator"
     ]
@@ -67,7 +63,7 @@ def credentials() -> dict[str, list[str]]:
 
 
 def known(name: str) -> dict[str, type[Common]]:
-    """Settings of what is there."""
+    """Return the types of the settings of the services in a rendering."""
     return SETTINGS | {pod: kind for pod, kind in OPTIONAL.items() if pod in templates(name)}
 
 
@@ -76,7 +72,7 @@ def labels_of(body: dict[str, Any]) -> set[tuple[str, str]]:
 
 
 def test_every_object_is_valid(name: str) -> None:
-    """Strictly: a field that the schema does not know is wrong."""
+    """The check is strict: a field that the schema does not know is an error."""
     assert CURRENT in {
         kubernetes_validate.utils.major_minor(v) for v in kubernetes_validate.utils.all_versions()
     }
@@ -125,7 +121,7 @@ def test_every_image_has_a_version_and_the_launcher_uses_that_of_the_overlay(nam
     used.add(shipped)
     assert (
         environ(name, "weir-allocator")["WEIR_ALLOCATOR_IMAGES"] == shipped
-    )  # no other may be named
+    )  # a job may use no other image
     assert {image.rpartition(":")[0] for image in used} == {"weir", "weir-trainer", "nats"}
     assert len(used) == 3 and not any(image.endswith(":latest") for image in used)
 
@@ -213,7 +209,7 @@ def test_every_selector_matches_a_pod(name: str) -> None:
 
 
 def test_network_policies_let_every_client_reach_the_bus(name: str) -> None:
-    """By services here, and by the pods that the launcher makes, wherever they run."""
+    """Clients are the services of the rendering and the pods that the launcher creates."""
     pods = [labels_of(template) for template in templates(name).values()]
     pods.append(set(job_labels("digits", 1).items()))
     for policy in of(name, "NetworkPolicy"):
@@ -228,7 +224,7 @@ def test_network_policies_let_every_client_reach_the_bus(name: str) -> None:
 
 
 def test_every_mounted_secret_is_created_by_a_documented_command(name: str) -> None:
-    """By `kubectl apply -k deploy/credentials`, or by cert-manager."""
+    """Each Secret is created by `kubectl apply -k deploy/credentials` or by cert-manager."""
     made = {(secret, key) for secret, keys in credentials().items() for key in ("", *keys)}
     issued = {body["spec"]["secretName"] for body in of(name, "Certificate")}
     mounted = {one for template in templates(name).values() for one in secrets(template["spec"])}
@@ -251,15 +247,13 @@ def test_every_pod_mounts_the_credentials_that_its_settings_name(name: str) -> N
 
 
 def test_no_service_is_reachable_from_outside_the_cluster(name: str) -> None:
-    """Nothing is reached from outside of the cluster."""
+    """Every Service is of type ClusterIP, and there is no Ingress."""
     assert {body["spec"].get("type", "ClusterIP") for body in of(name, "Service")} == {"ClusterIP"}
     assert of(name, "Ingress") == []
 
 
 def test_kustomizations_use_the_current_api_version(name: str) -> None:
-    """What kustomize reads it as; fields that it does not know, or has given up, it tells
-    (`rendered`).
-    """
+    """Kind and version are the current ones. `rendered` fails on unknown or deprecated fields."""
     for file in DEPLOY.rglob("kustomization.yaml"):
         body = yaml.safe_load(file.read_text())
         kind = "Component" if {"components", "tls-migration"} & {*file.parts} else "Kustomization"
@@ -295,8 +289,9 @@ def test_in_production_each_service_has_a_standby_and_a_disruption_budget_of_one
 def test_in_production_the_replicas_of_a_service_spread_over_nodes(
     name: str,
 ) -> None:
-    """Counted by roll-out: a new pod is kept apart from the other new one, whatever nodes the old
-    ones are on.
+    """Pods are counted by rollout: a new pod is kept apart from the other new pod.
+
+    The nodes of the old pods do not matter.
     """
     for pod in STAND_BY:
         template = templates(name)[pod]

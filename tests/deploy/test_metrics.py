@@ -1,6 +1,4 @@
-"""How the services are asked in a cluster: the ports that manifests name are those that are
-listened on.
-"""
+"""Tests of scraping: services listen on the ports that the manifests name; names of metrics."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""nats-server takes the configuration and the credentials that deploy/ renders; three keep what one
-of them loses.
-"""
+"""Tests of nats-server as deploy/ configures it: it starts, and three survive the loss of one."""
 
 from __future__ import annotations
 
@@ -51,7 +49,7 @@ def test_nats_server_accepts_the_configuration(name: str, secrets: Secrets, tmp_
 async def test_acknowledged_messages_are_synced_to_disk_within_a_second(
     name: str, secrets: Secrets, tmp_path: Path
 ) -> None:
-    """The server says by which interval it goes."""
+    """The server reports the interval that it uses."""
     clients, routes, http = free_ports(3)
     own = {
         "port: 4222": f"listen: 127.0.0.1:{clients}",
@@ -67,7 +65,7 @@ async def test_acknowledged_messages_are_synced_to_disk_within_a_second(
 
 
 async def jetstream_told(asked: aiohttp.ClientSession, http: int) -> dict[str, Any]:
-    """Return what a server tells of its JetStream, once it answers."""
+    """Return what a server reports about its JetStream, once it answers."""
     async with asyncio.timeout(WITHIN_S):
         while True:
             try:
@@ -78,7 +76,7 @@ async def jetstream_told(asked: aiohttp.ClientSession, http: int) -> dict[str, A
 
 
 def test_the_operator_key_is_not_in_the_cluster(secrets: Secrets, tmp_path: Path) -> None:
-    """And the launcher alone may sign for jobs."""
+    """Only the launcher has the key that signs for jobs."""
     root = (tmp_path / "credentials" / keyring.KEYS).read_text()
 
     assert {
@@ -101,14 +99,12 @@ def test_the_server_image_has_the_version_that_is_tested() -> None:
 
 @pytest.fixture
 def asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks three servers that have no leader yet is not answered, and must not wait for
-    that.
-    """
+    """Shorten the timeout of a request: servers without a leader do not answer."""
     monkeypatch.setattr(wire, "ANSWER_S", 2.0)
 
 
 class Three:
-    """The servers of production, each on ports of its own; `url` is the second's."""
+    """The three servers of production, each on its own ports. `url` is that of the second."""
 
     def __init__(self, folder: Path, secrets: Secrets) -> None:
         self.folder, self.secrets = folder, secrets
@@ -134,7 +130,7 @@ class Three:
 
 
 async def made(url: str, *options: str) -> None:
-    """As the Job does, which is repeated until it succeeds."""
+    """Create the streams; repeat until it succeeds."""
     async with asyncio.timeout(WITHIN_S):
         while await asyncio.to_thread(weir, ["streams", "create", "--nats", url, *options]):
             await asyncio.sleep(0.2)
@@ -162,7 +158,7 @@ async def test_two_of_three_servers_serve_every_stream(
         await made(three.url, "--replicas", "3")
         await made(
             three.url, "--namespace", "team-a"
-        )  # it names no replicas, and leaves them as they are
+        )  # without --replicas their number stays as it is
         bus = await wire.connect(
             three.url, "allocator", secrets["weir-nats-allocator"]["nats.creds"]
         )

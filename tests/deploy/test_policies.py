@@ -1,6 +1,4 @@
-"""The policy that shows how to write one's own: in the simulator, in `weir decide`, and live, by
-its name alone.
-"""
+"""Tests of the example policy: in the simulator, in `weir decide`, and live, selected by name."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ LINES = 35
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
-    """Other tests are about the policies that Weir brings."""
+    """Remove the policies that a test adds: other tests expect only Weir's own."""
     before = dict(POLICIES)
     yield
     POLICIES.clear()
@@ -37,7 +35,7 @@ def forgotten() -> Iterator[None]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Six jobs on three machines, as `weir simulate` takes them."""
+    """Write the input files of `weir simulate`: six jobs on three machines."""
     for name, text in (("jobs.csv", JOBS), ("surfaces.csv", SURFACES), ("cluster.yaml", CLUSTER)):
         (tmp_path / name).write_text(text)
     return tmp_path

@@ -1,8 +1,6 @@
-"""Every call that monitor and launcher make is allowed by a rule, and no rule allows more: seen on
-a real run.
+"""Tests of RBAC on a real run: monitor and launcher have exactly the permissions that they use.
 
-Both run with the settings of overlays/dev; what each asks of the API server is written down at the
-door.
+Both run with the settings of overlays/dev. A proxy records their requests to the API server.
 """
 
 from __future__ import annotations
@@ -62,8 +60,9 @@ async def door(cluster: Cluster) -> AsyncIterator[Door]:
 
 
 def allowed(account: str) -> set[Call]:
-    """By the rules that are bound to a service account; those bound in namespaces only, for calls
-    there.
+    """Return the permissions of a service account.
+
+    Those bound by a RoleBinding are for requests in namespaces only.
     """
     roles = {body["metadata"]["name"]: body["rules"] for body in of(OVERLAY, "ClusterRole")}
     return {
@@ -78,7 +77,7 @@ def allowed(account: str) -> set[Call]:
 
 
 def settings(kind: type[C], service: str, door: Door, **more: Any) -> C:
-    """Those of the overlay, in this place."""
+    """Return the overlay's settings of a service, with the proxy as its API server."""
     told = {
         name: value
         for name, value in environ(OVERLAY, f"weir-{service}").items()
@@ -88,7 +87,7 @@ def settings(kind: type[C], service: str, door: Door, **more: Any) -> C:
 
 
 class Heart:
-    """Hears what is said of the job and its nodes."""
+    """Collects the messages that it gets from the bus."""
 
     def __init__(self) -> None:
         self.said: list[Message] = []
@@ -107,7 +106,7 @@ async def until(true: Callable[[], object]) -> None:
 
 
 def written(cluster: Cluster) -> list[dict[str, Any]]:
-    """The Kubernetes Events of the launcher."""
+    """Return the Kubernetes Events of the launcher."""
     bodies = [stored.body for stored in cluster.store.objects["events"].values()]
     return [body for body in bodies if body["source"] == {"component": COMPONENT}]
 
@@ -132,7 +131,7 @@ async def test_the_monitors_role_has_exactly_the_permissions_it_uses(
 async def test_the_launchers_role_has_exactly_the_permissions_it_uses(
     nats_url: str, bus: Bus, cluster: Cluster, door: Door, tmp_path: Path
 ) -> None:
-    """A job begins, is resized in place, shrinks, and ends; every creation meets its own work."""
+    """A job starts, is resized in place, shrinks and ends. Each creation is sent twice."""
     keyring.write_credentials(tmp_path / "keys", 0.0)
     here = {
         "kube_retry_s": 0.05,

@@ -1,4 +1,4 @@
-"""The pages that are read first name folders that there are, and commands that there are."""
+"""Tests of the README pages: the paths and commands that they name exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "deploy/README.md", ROOT / "deploy/jobs/README.md"]
 NAMES = ["README", "deploy", "jobs"]
 MADE = (".creds", "keys.json", "ca.crt", "/team-a")
-"""Ends of what is made by the commands themselves."""
+"""Endings of paths that the commands create."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -1,4 +1,4 @@
-"""The rules of `restricted` refuse what the standard refuses, one rule at a time."""
+"""Tests of the rules of `restricted`: each refuses what the standard refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service that makes the streams: on a new bus, and again when a server has lost them."""
+"""Tests of the setup service: it creates the streams on a new bus, and lost ones again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_setup_creates_the_streams_and_recreates_lost_ones(nats_url: str) 
 
 
 async def test_a_refused_stream_is_reported_and_retried(nats_url: str) -> None:
-    """One server cannot keep what three should."""
+    """A single server cannot store three replicas."""
     port = free_port()
     async with started(
         "setup", nats_url, WEIR_SETUP_REPLICAS="3", WEIR_METRICS_PORT=str(port)

@@ -1,4 +1,4 @@
-"""Where the bus speaks TLS, who knows its authority is let in."""
+"""Tests of a bus with TLS: clients that trust its authority can connect."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_the_authority_is_a_file_for_services_and_text_for_trainers(
 
 
 async def streams_made(bus: wire.Bus) -> None:
-    """JetStream may take a moment."""
+    """Create the streams; repeat until JetStream is ready."""
     async with asyncio.timeout(WITHIN_S):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""A bus of three that is in use becomes one in TLS, in the two steps of deploy/README.md.
+"""Tests of the migration of a running bus of three servers to TLS, as in deploy/README.md.
 
 The servers are replaced as a StatefulSet does it: the last one first, each only after the startup
 probe of the one before has succeeded. Meanwhile clients publish on each server.
@@ -33,9 +33,7 @@ pytestmark = pytest.mark.skipif(OPENSSL is None, reason="no openssl here")
 
 
 class StatefulSet:
-    """Three servers on ports of this machine, in the state that the last applied overlay
-    describes.
-    """
+    """Three servers on local ports, in the state that the last applied overlay describes."""
 
     def __init__(self, folder: Path, secrets: Secrets) -> None:
         self.folder, self.secrets = folder, secrets
@@ -102,8 +100,9 @@ async def statefulset(folder: Path, secrets: Secrets) -> AsyncIterator[StatefulS
 
 
 class Clients:
-    """One on each server; they publish one message after another. `acknowledged`: which, and
-    when.
+    """One client for each server; each publishes one message after another.
+
+    `acknowledged`: the time and the job of each acknowledged message.
     """
 
     def __init__(self, servers: StatefulSet, scheme: str, credentials: str, ca: str = "") -> None:
@@ -129,7 +128,7 @@ class Clients:
             await bus.close()
 
     async def all_go_on(self) -> None:
-        """Wait until one more message of each is acknowledged."""
+        """Wait until one more message of each client is acknowledged."""
         for said in self._said:
             said.clear()
         waiting = [asyncio.ensure_future(said.wait()) for said in self._said]
@@ -141,7 +140,7 @@ class Clients:
 
 @pytest.fixture(autouse=True)
 def asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks a server that has no quorum is not answered, and must not wait long for that."""
+    """Shorten the timeout of a request: a server without a quorum does not answer."""
     monkeypatch.setattr(wire, "ANSWER_S", 2.0)
 
 
@@ -174,7 +173,7 @@ async def test_a_running_bus_migrates_to_tls_in_two_steps(
 
 
 def certificates(folder: Path) -> str:
-    """Give every server the same certificate; return the text of its authority."""
+    """Write the same certificate for every server; return the text of its authority."""
     certificate(folder)
     for number in range(SERVERS):
         (folder / str(number)).mkdir()

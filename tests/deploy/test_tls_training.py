@@ -1,6 +1,4 @@
-"""A job trains on while its bus goes to TLS in the two steps of deploy/README.md, and counts each
-example once.
-"""
+"""Tests that a job trains on while its bus migrates to TLS, and counts each example once."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ pytestmark = [pytest.mark.long, pytest.mark.skipif(OPENSSL is None, reason="no o
 
 
 class StackOnBus(Stack):
-    """The services and the cluster, on a bus that runs already."""
+    """The services and the cluster on a bus that already runs."""
 
     def __init__(self, folder: Path, cluster_file: Path, servers: StatefulSet) -> None:
         super().__init__(folder, cluster_file, QUICK)
@@ -33,13 +31,14 @@ class StackOnBus(Stack):
 
     @property
     def nats_url(self) -> str:
-        """The address of one server: it advertises no others, and clients wait while it is
-        replaced.
+        """Return the address of one server.
+
+        It advertises no others, so clients wait while it is replaced.
         """
         return f"{self.scheme}://localhost:{self.servers.clients[0]}"
 
     async def use_tls(self, authority: Path) -> None:
-        """Replace each service by one that knows the authority, as `kubectl apply` does."""
+        """Restart each service with the authority's file, as `kubectl apply` does."""
         self.scheme = "tls"
         self.settings["WEIR_NATS_CA"] = str(authority)
         for name in SERVICES:

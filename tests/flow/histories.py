@@ -1,9 +1,8 @@
-"""Histories of one job name as the bus may store them: decisions, hand-overs, abandonments,
-resumptions, ends.
+"""Histories of one job name, as the two streams of the bus may store them.
 
-Two streams, each totally ordered. A generation resumes only after its hand-over was ordered
-(trainers see to that), but the order to give it up may be stored before or after that. Messages may
-be stored twice, and late.
+A history has decisions, hand-overs, abandonments, resumptions and ends. Each stream is totally
+ordered. A generation resumes only after its hand-over was ordered (the trainers enforce this), but
+the order to abandon it may be stored before or after that. A message may be stored twice, and late.
 """
 
 from __future__ import annotations
@@ -57,12 +56,13 @@ KINDS = (
 
 
 OF_TASKS = ("resize", "pods", "spec", "order", "abandon", "exit")
-"""What happens to tasks, so to no generation that suspends its job."""
+"""The steps that need tasks. They do nothing in a generation that suspends its job."""
 
 
 class History:
-    """The truth, and what was stored of it, by stream. `choice` picks one of several generations or
-    messages.
+    """The state of a job, and the messages about it that were stored, by stream.
+
+    `choice` selects one of several generations or messages.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class History:
         self.begin()
 
     def begin(self) -> None:
-        """A job of this name is accepted, and decided at once."""
+        """Store the acceptance of a new job of this name, and its first decision."""
         self.uid += 100
         self.generation, self.revision, self.over = 0, 0, False
         self.specs, self.ordered, self.given_up = set[int](), set[int](), set[int]()
@@ -107,15 +107,16 @@ class History:
         self.store(self.decision())
 
     def resize(self, choice: int) -> None:
-        """Not of a generation that was given up: the next decision about such a job is of a new
-        one.
+        """Store a decision with a new revision, unless the generation was abandoned.
+
+        The next decision after an abandonment starts a new generation.
         """
         if self.generation not in self.given_up:
             self.revision += 1
             self.store(self.decision())
 
     def suspend(self, choice: int) -> None:
-        """Only of a job that trains and has no generation in flight."""
+        """Suspend the job if it trains and no newer generation is pending."""
         settled = self.generation == self.trains or self.generation in self.given_up
         if self.trains is None or not settled:
             return
@@ -125,7 +126,7 @@ class History:
         self.revision += 1
         self.store(decided(self.generation, "", self.revision, uid=self.uid))
         self.trains = None
-        self.ordered.clear()  # its pods end, and nothing of it resumes any more
+        self.ordered.clear()  # its pods end, and no generation that was ordered before can resume
 
     def decision(self) -> AllocationDecided:
         return decided(self.generation, f"c0 p0 w{self.generation}", self.revision, uid=self.uid)
@@ -155,7 +156,7 @@ class History:
             self.store(HandOverOrdered(**self.about(self.generation), previous=self.trains))
 
     def abandon(self, choice: int) -> None:
-        """Of those that may not be known yet to train, in the order in which they were decided."""
+        """Abandon one of the last three generations, even one that trains already."""
         open_ = [
             n
             for n in range(max(1, self.generation - 2), self.generation + 1)
@@ -174,7 +175,7 @@ class History:
     # ------------------------------------------------------------ the trainers
 
     def resume(self, choice: int) -> None:
-        """One that was ordered, be it given up meanwhile."""
+        """Resume an ordered generation newer than the running one, even if it was abandoned."""
         may = [n for n in sorted(self.ordered) if self.trains is None or n > self.trains]
         if may:
             before, self.trains = self.trains, may[choice % len(may)]
@@ -212,7 +213,7 @@ class History:
         self.over = True
 
     def repeat(self, choice: int) -> None:
-        """Something is stored once more, late."""
+        """Store an earlier message once more."""
         said = [*self.streams[ORDERS], *self.streams[FACTS]]
         self.store(said[choice % len(said)])
 
@@ -224,7 +225,7 @@ steps = st.lists(
 
 @st.composite
 def merges(draw: st.DrawFn, history: History) -> list[tuple[str, int]]:
-    """One order in which a service may read the streams: (stream, index of the message)."""
+    """Draw an order in which a service may read the streams: (stream, index of the message)."""
     left = {stream: len(messages) for stream, messages in history.streams.items()}
     read = dict.fromkeys(left, 0)
     merged = []

@@ -1,5 +1,6 @@
-"""A test that starts one of everything and waits to be killed; `test_killed_run.py` runs it, by its
-path.
+"""A test that starts one process of each kind and then waits until it is killed.
+
+`test_killed_run.py` runs it by its path.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ ORPHAN = "setsid sleep 600 >&- & echo $!"
 
 
 async def test_start_one_of_everything(bus: Bus, nats_url: str, tmp_path: Path) -> None:
-    """TensorFlow, because it is trainers that were found running hours after their test."""
+    """TensorFlow is necessary: the processes found hours after their test were trainers."""
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     await begun(tmp_path, "--cluster", "cluster.yaml")
     async with Fleet(bus, nats_url, tmp_path / "fleet", "counting.py", warm=False) as fleet:

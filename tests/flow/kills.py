@@ -1,7 +1,8 @@
-"""Who is killed, and when: a schedule from a seed, and how a victim is found.
+"""A schedule of kills from a seed, and the search for the processes to kill.
 
-A round is one hand-over: the job starts; a stranger leaves and it grows; one comes and it shrinks.
-In each round one service and one process of a trainer are killed, each at a moment of its own.
+A round is one hand-over: the job starts; it grows when another user's pod leaves; it shrinks when
+one arrives. In each round but one, a service and a process of a trainer are killed, each at a
+moment of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Part = Literal["service", "supervisor", "running child", "next child"]
 
 
 class Kill(msgspec.Struct, frozen=True):
-    """`who`: a service's name or a role. `choice`: which of several pods, modulo their number."""
+    """A kill. `who` is a service's name or a role; `choice` selects a pod, modulo their number."""
 
     part: Part
     who: str
@@ -55,7 +56,7 @@ class Kill(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """How the job changes, and who is killed meanwhile, in the order of their moments."""
+    """A change of the job's size, and the kills during it in the order of their moments."""
 
     change: Change
     kills: tuple[Kill, ...]
@@ -68,8 +69,10 @@ KINDS = {*SERVICES, *(f"{part} of {role}" for part, role in TRAINERS)}
 
 
 def schedule(seed: int) -> tuple[Round, ...]:
-    """Every service, and of the trainers' processes no kind twice. Seeds by turns kill at the start
-    or at the end.
+    """Return a round for each change.
+
+    Each service is killed at least once, and no kind of trainer process twice. Odd seeds have no
+    kill in the first round, even seeds have none in the last.
     """
     chance = random.Random(seed)
     services = chance.sample(SERVICES, len(SERVICES)) * 2
@@ -87,20 +90,24 @@ def _kills(chance: random.Random, service: str, trainer: tuple[Part, str]) -> tu
 
 
 def _kill(chance: random.Random, part: Part, who: str) -> Kill:
-    """The child of a generation that comes lives only while one comes."""
+    """Return a kill at a random moment.
+
+    The child of the next generation is killed only while that generation is being prepared or
+    handed over to: at other moments it does not exist.
+    """
     moment = chance.choice(MOMENTS[1:3] if part == "next child" else MOMENTS)
     return Kill(
         part, who, moment, chance.uniform(0.0, LONGEST_DELAY_S[moment]), chance.randrange(8)
     )
 
 
-# ---------------------------------------------------------------- finding them
+# ---------------------------------------------------------------- the processes to kill
 
-BIRTH_S = 1.0  # how far a process's birth and the clock may be apart
+BIRTH_S = 1.0  # s by which a process's start time and the clock may differ
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A living process."""
+    """A process that runs."""
 
     pid: int
     parent: int
@@ -112,8 +119,10 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Family(msgspec.Struct, frozen=True):
-    """The processes of one pod. `children`, the oldest first: of the running generation, then of
-    the coming one.
+    """The processes of one pod.
+
+    `children` is sorted by start time: the child of the running generation, then that of the coming
+    generation.
     """
 
     supervisor: int | None
@@ -123,7 +132,7 @@ class Family(msgspec.Struct, frozen=True):
         return self.children[0].pid if self.children else None
 
     def coming(self, since_s: float) -> int | None:
-        """The child that was born since then."""
+        """Return the pid of the newest child if it started after `since_s`, else None."""
         young = [child.pid for child in self.children if child.born_s > since_s - BIRTH_S]
         return young[-1] if young else None
 
@@ -143,7 +152,7 @@ def family(pod_uid: str) -> Family:
 
 
 def _seen(pid: int) -> Seen | None:
-    """None for one that has gone."""
+    """Return the process, or None if it has exited."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:

@@ -1,9 +1,8 @@
-"""What a hostile program tries, to be put behind a training program: find a credential, and speak
-for somebody else.
+"""A hostile program: it searches for credentials and publishes as another job.
 
-It looks where its own user may look: its environment, that of every process, open files, the memory
-of the process that started it, and files about it. What it finds and how it fares goes to a file
-beside `REPORT`, a name with its number.
+`test_hostile.py` appends it to a training program. It searches wherever its own user may read: its
+environment, that of every process of the cluster, open files, the memory of its supervisor, and
+files in its folders. It writes its findings to a file beside `REPORT`, with its pid in the name.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from pathlib import Path
 REPORT = "report"
 TOKEN = base64.b64encode(
     b'{"typ":"JWT","alg":"ed25'
-)  # how every credential of NATS goes on; this file has it nowhere
+)  # part of every NATS credential; this file does not contain the encoded form
 LARGEST = 1 << 20
 
 
@@ -33,7 +32,7 @@ def parent_of(pid):
 
 
 def processes():
-    """Those of our cluster; others on this machine may be tests of their own."""
+    """Return the pids of our cluster's processes; other tests may run on this machine."""
     home = os.environ["WEIR_LOCAL_POD"].split("/")[0].encode()
     return [
         name
@@ -90,7 +89,7 @@ def in_files():
 
 
 def in_memory(pid):
-    """Whether another process's memory can be opened at all."""
+    """Return whether the memory of another process can be opened."""
     try:
         with open(f"/proc/{pid}/mem", "rb"):
             return True
@@ -99,7 +98,7 @@ def in_memory(pid):
 
 
 def lineage():
-    """Our parents, up to who started our pod's supervisor."""
+    """Return the pids of the parent processes, up to the pod's supervisor."""
     found, pid = [], os.getpid()
     while (pid := parent_of(pid)) > 1:
         found.append(pid)
@@ -109,7 +108,7 @@ def lineage():
 
 
 async def spoken():
-    """Without a credential: how the bus takes it."""
+    """Publish without a credential. Return the error, or "spoken" if there is none."""
     import nats
 
     try:

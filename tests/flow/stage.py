@@ -1,13 +1,13 @@
-"""A stage for stories about trouble: five places on two nodes, a program that counts, strangers
-that only sleep.
+"""A running stack with one job, for tests of failures.
 
     async with stage(folder, settings) as scene:
         stranger = await scene.stranger_comes("node-2")
         await scene.submit()
         await scene.hear(TrainingResumed)
 
-A place is one core on paper: what is promised decides who fits, and no stranger burns it. A task
-takes one place.
+It has five places on two nodes, and a program that counts examples. A stranger is another user's
+pod, which only sleeps. A place is a request of one core; what is requested decides what fits, and
+strangers use no CPU. A task takes one place.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ import aiohttp
 import psutil
 
 from services.cli.trial import NAMESPACE, Trial, trial
-from services.local.cluster_spec import TenantSpec
+from services.local.cluster_spec import DataSource, TenantSpec
 from services.local.controllers import pod_spec
-from services.local.pod_data import DataSource
 from services.local.stack import Stack
 from shared.messages import (
     AllocationDecided,
@@ -67,24 +66,24 @@ QUICK = {
     "WEIR_ALLOCATOR_BACKOFF_MAX_S": "1",
     "WEIR_ALLOCATOR_PAYBACK_FACTOR": (
         "-1000"
-    ),  # every growth pays: these stories are not about speed
+    ),  # every growth pays back: these tests are not about speed
     "WEIR_ALLOCATOR_SNAPSHOT_S": "0.5",
     "WEIR_LAUNCHER_UNSCHEDULABLE_S": "2",
 }
-PACE_S = 0.5  # so slow that no job is over before its story is told
+PACE_S = 0.5  # s per batch; so slow that no job ends before its test has seen what it needs
 PATIENCE_S, LOOK_S = 180.0, 0.1
-GOES_S = 60.0  # what was killed may take a moment to go
+GOES_S = 60.0  # s that killed processes have to disappear
 SLEEP = ["sleep", "3600"]
 PACED = 'os.environ.get("COUNTING_PACE")'
 M = TypeVar("M", bound=Message)
 
 
 class Scene:
-    """One job on a stack of its own."""
+    """One job on its own stack."""
 
     def __init__(self, watched: Trial, folder: Path) -> None:
         self.watched, self.folder = watched, folder
-        self.more = ""  # what a story adds to the program
+        self.more = ""  # text that a test appends to the program
         self._pods = f"{watched.stack.kube_url}/api/v1/namespaces"
 
     # ------------------------------------------------------------ the job
@@ -94,8 +93,9 @@ class Scene:
         await self.watched.submit({**REQUEST, **fields}, self._program())
 
     def _program(self) -> Path:
-        """`counting.py`, which finds its pace in a folder of this stage: pods have an environment
-        of their own.
+        """Return a copy of `counting.py` that reads its pace from a file in this stage's folder.
+
+        Pods do not get the environment of the test.
         """
         text = (fleet.PROGRAMS / "counting.py").read_text()
         assert PACED in text
@@ -104,18 +104,19 @@ class Scene:
         return path
 
     def pace(self, seconds: float) -> None:
-        """How long a worker waits before each batch from now on."""
+        """Set the time in s that a worker waits before each batch from now on."""
         written = self.folder / "pace.new"
         written.write_text(str(seconds))
         written.rename(self.folder / "pace")
 
     async def counts(self, finished: JobFinished) -> list[int]:
-        """How often each example was applied, as the last checkpoint has it, read in another
-        process.
+        """Return how often each example was applied, according to the last checkpoint.
+
+        Another process reads the checkpoint.
         """
         async with asyncio.timeout(
             PATIENCE_S
-        ):  # its stream may be read a little behind that of the job's end
+        ):  # its stream may be read slightly later than that of the job's end
             while not (
                 last := [m for m in self.of(CheckpointSaved) if m.samples == finished.samples]
             ):
@@ -127,14 +128,14 @@ class Scene:
         found: list[int] = json.loads(read.stdout)["counts"]
         return found
 
-    # ------------------------------------------------------------ hearing
+    # ------------------------------------------------------------ messages
 
     def of(self, kind: type[M]) -> list[M]:
         return self.watched.of(kind)
 
     @property
     def now(self) -> int:
-        """A mark in what was heard: give it to `hear` as `since`."""
+        """Return the number of messages received until now, for `hear` as `since`."""
         return len(self.watched.heard)
 
     async def hear(
@@ -144,7 +145,10 @@ class Scene:
         since: int = 0,
         within_s: float = PATIENCE_S,
     ) -> M:
-        """The first of a kind that fits, behind a mark. Raises `Failed` where it does not come."""
+        """Return the first message of a kind after `since` that `fits`.
+
+        Raise `Failed` if none arrives within `within_s`.
+        """
 
         def found() -> M | None:
             messages = (h.message for h in self.watched.heard[since:])
@@ -155,15 +159,17 @@ class Scene:
 
     @property
     def running(self) -> int:
-        """The generation that resumed last."""
+        """Return the newest generation that resumed, or 0."""
         return max((m.generation for m in self.of(TrainingResumed)), default=0)
 
     def spec(self, generation: int) -> ClusterSpecPublished:
         return next(m for m in self.of(ClusterSpecPublished) if m.generation == generation)
 
     def rests(self) -> bool:
-        """Return whether no change is in progress, and all tasks of the running generation live, as
-        far as the messages received until now say. Those of two streams come in any order.
+        """Return whether no change is in progress and all tasks of the running generation live.
+
+        The result follows from the messages received until now. Messages of two streams may arrive
+        in any order.
         """
         decisions = self.of(AllocationDecided)
         published = {m.generation for m in self.of(ClusterSpecPublished)}
@@ -177,7 +183,7 @@ class Scene:
         return settled and not gone & {task.pod for task in self.spec(self.running).tasks}
 
     async def goes_on(self) -> ProgressReported:
-        """It rests, has then made further steps, and rests still."""
+        """Wait until the job rests, has made further steps and still rests. Return their report."""
         while True:
             await self.watched.until(self.rests, PATIENCE_S, "rest")
             generation, since = self.running, self.now
@@ -187,7 +193,7 @@ class Scene:
                 return report
 
     async def _further(self, generation: int, step: int, since: int) -> ProgressReported | None:
-        """A report of further steps; None where it rests no more."""
+        """Return a report of further steps, or None if the job no longer rests."""
 
         def found() -> ProgressReported | bool:
             messages = (
@@ -204,8 +210,9 @@ class Scene:
         return report if isinstance(report, ProgressReported) else None
 
     async def _stands(self) -> bool:
-        """Whether each pod of the running generation runs, as the cluster has it: an end may not
-        have been told yet.
+        """Return whether the cluster says that each pod of the running generation runs.
+
+        The message about an exit may still be on its way.
         """
         phases = {pod["metadata"]["name"]: pod["status"].get("phase") for pod in await self.pods()}
         return all(phases.get(task.pod) == "Running" for task in self.spec(self.running).tasks)
@@ -213,7 +220,7 @@ class Scene:
     # ------------------------------------------------------------ the cluster
 
     async def stranger_comes(self, node: str) -> str:
-        """Somebody else's pod wants one place on a node; returns its name."""
+        """Create another user's pod that requests one core of a node. Return its name."""
         names = [p["metadata"]["name"] for p in await self.pods(NAMESPACE)]
         name = f"stranger-{len(names)}-{self.now}"
         spec = pod_spec(TenantSpec(node=node, cpu=1.0))
@@ -232,7 +239,7 @@ class Scene:
         return await self._list(f"{namespace}/pods")
 
     async def made_for_the_job(self) -> list[str]:
-        """Names of the pods and services that are there."""
+        """Return the names of the pods and services that Weir has created and that still exist."""
         found = [*await self.pods(), *await self._list("default/services")]
         return [
             body["metadata"]["name"]
@@ -268,8 +275,9 @@ async def stage(
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Living processes that carry this stage's folder in their command or their environment, and do
-    not go.
+    """Return the command lines of processes of this stage that do not end within `GOES_S`.
+
+    They have the stage's folder in their command or their environment.
     """
     end_s = time.monotonic() + GOES_S
     while (found := living(folder)) and time.monotonic() < end_s:

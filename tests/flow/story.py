@@ -1,4 +1,4 @@
-"""A schedule of kills, played on a stage."""
+"""Plays a schedule of kills on a stage."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _of(pod: str, message: TaskExited) -> bool:
 
 
 class Story:
-    """Plays a schedule; `told` is what happened, for whoever has to understand a failure."""
+    """Plays a schedule. `told` is a log of the events, for the message of a failed test."""
 
     def __init__(self, scene: Scene, handover: str) -> None:
         self.scene, self.handover = scene, handover
@@ -76,7 +76,7 @@ class Story:
         last = await self.scene.goes_on()
         self._tell(f"generation {last.generation} goes on at step {last.step}")
 
-    # ------------------------------------------------------------ what makes it change
+    # ------------------------------------------------------------ changes of the size
 
     async def _start(self) -> list[str]:
         await self.scene.submit(handover=self.handover)
@@ -88,17 +88,17 @@ class Story:
         return []
 
     async def _shrink(self) -> list[str]:
-        """A stranger waits for the place of the newest worker, whose pod is killed."""
+        """Create another user's pod on the node of the last worker, and kill that worker's pod."""
         task = max((t for t in self._tasks() if t.role == "worker"), key=lambda t: t.index)
         started = next(m for m in self.scene.of(TaskStarted) if m.pod == task.pod)
         self.strangers.append(await self.scene.stranger_comes(started.node))
         await self._end(Kill("supervisor", "worker", "before the decision", 0.0, 0), task.pod)
         return [task.pod]
 
-    # ------------------------------------------------------------ who is killed
+    # ------------------------------------------------------------ kills
 
     async def _strike(self, kill: Kill) -> list[str]:
-        """Kill; returns the pods that must end for it."""
+        """Kill a process. Return the pods that must end because of it."""
         if kill.part == "service":
             process = self.scene.watched.stack.parts[kill.who].process
             assert process is not None
@@ -119,13 +119,13 @@ class Story:
         return [pod] if await self._end(kill, pod) and doomed else []
 
     def _ends_the_pod(self, kill: Kill) -> bool:
-        """For certain: a child that only prepares is born again."""
+        """Return whether the kill surely ends the pod; a child that only prepares is restarted."""
         return kill.part == "supervisor" or (
             kill.part == "running child" and self.scene.running > 0
         )
 
     async def _end(self, kill: Kill, pod: str) -> bool:
-        """False where there is no such process (any more, or even a little later)."""
+        """Kill a process of a pod. Return False if none is found in `LOOKS` attempts."""
         uid = next(
             (p["metadata"]["uid"] for p in await self.scene.pods() if p["metadata"]["name"] == pod),
             "-",

@@ -1,5 +1,6 @@
-"""A batch that changes at a hand-over, on real parts: by the policy that the job named, with the
-rate by its rule.
+"""Tests of elastic-batch on real parts: a hand-over changes the batch and the learning rate.
+
+The job names its policy and the rule of its learning rate.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ async def test_elastic_batch_changes_the_batch_and_the_learning_rate_of_a_runnin
 
 
 def sizes(reports: list[ProgressReported], generation: int) -> float:
-    """Examples of an update, the most between two reports of a generation."""
+    """Return the most examples per update between two reports of a generation."""
     mine = [m for m in reports if m.generation == generation]
     return max(
         (b.samples - a.samples) / (b.step - a.step) for a, b in pairwise(mine) if b.step > a.step

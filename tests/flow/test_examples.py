@@ -1,5 +1,6 @@
-"""The examples of deploy/jobs, as their files are but for epochs and cores, on the real cluster of
-one machine.
+"""Tests of the examples of deploy/jobs on the local cluster of one machine.
+
+Only epochs and cores differ from their files.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import pytest
 
 from services.cli.program_source import read_program
 from services.console.job_file import complete_fields, parse_fields
-from services.local.pod_data import parse_source
+from services.local.cluster_spec import parse_source
 from shared.checkpoints import PROGRAM
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
 from tests.flow.stage import Scene, left_behind, stage
@@ -26,8 +27,9 @@ GIB = 1 << 30
 
 
 def asked(name: str, **fields: Any) -> dict[str, Any]:
-    """What the example's file asks for, with a core a task: what is promised here decides who fits,
-    and no more.
+    """Return the request of an example's file, with one core for each task.
+
+    Requests decide what fits, and nothing else.
     """
     file = JOBS / f"{name}.yaml"
     said = complete_fields(parse_fields(file.read_text(), file.name), None, "-") | fields
@@ -66,7 +68,7 @@ async def test_a_text_classifier_learns_character_names(
 @pytest.mark.filterwarnings("default")
 async def test_a_regression_trains_under_a_user_written_policy(tmp_path: Path) -> None:
     async with stage(tmp_path, {"WEIR_ALLOCATOR_POLICY": OWN}, ROOMY) as scene:
-        over = await trained(scene, "diabetes", epochs=250)  # it grows before they are over
+        over = await trained(scene, "diabetes", epochs=250)  # the job grows before they end
 
     sizes = [
         sum(task.role == "worker" for task in m.tasks)

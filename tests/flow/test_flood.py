@@ -1,9 +1,8 @@
-"""While one credential publishes as fast as it can, another namespace's jobs are decided and
-nothing of it is refused.
+"""Tests of a message flood: another namespace's jobs are decided, and none is refused.
 
-The short form of `make bench-flood`, on the same parts: a real server with accounts, the real
-allocator, a flooding process. The latency that it measures is that of a busy machine, so only its
-order of magnitude is held here.
+One credential publishes as fast as it can. This is the short form of `make bench-flood`, on the
+same parts: a real server with accounts, the real allocator, a flooding process. The machine is
+busy, so the test bounds only the order of magnitude of the latency.
 """
 
 from __future__ import annotations

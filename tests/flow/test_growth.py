@@ -1,5 +1,6 @@
-"""The main story, on real parts: strangers leave, the job grows, every example counts once, nothing
-stays behind.
+"""Tests of growth on real parts: a job grows when another user's pod leaves.
+
+Every example counts once, and no process is left.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from services.console.board.board import Board
 from services.console.board.figures import core_seconds
 from services.console.report.account import Passes, account_job
 from services.console.report.page import contents, report_page
-from services.console.top import demo_screen
 from services.local.stack import Stack
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
 from tests.flow.stage import left_behind
@@ -52,7 +52,7 @@ async def test_a_job_grows_when_other_pods_leave_and_counts_every_example_once(
         told_of(board, passes, watched.of(TrainingResumed), tmp_path)
     resumed = watched.of(TrainingResumed)
     assert over.counted == over.samples == watched.of(ProgressReported)[-1].total_samples
-    assert demo_screen.sizes(watched.of(AllocationDecided), resumed[-1].generation) == {
+    assert demo.sizes(watched.of(AllocationDecided), resumed[-1].generation) == {
         "chief": 1,
         "ps": 2,
         "worker": 2,
@@ -63,8 +63,9 @@ async def test_a_job_grows_when_other_pods_leave_and_counts_every_example_once(
 
 
 def told_of(board: Board, passes: Passes, resumed: list[TrainingResumed], folder: Path) -> None:
-    """What `weir report` makes of this life, and what TensorBoard finds: a file each generation, in
-    one folder.
+    """Check what `weir report` says of the job, and the files for TensorBoard.
+
+    There is one file for each generation, all in one folder.
     """
     story = board.jobs["default.digits"]
     spent = account_job(board, story)

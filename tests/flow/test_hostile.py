@@ -1,5 +1,6 @@
-"""A program that looks for a credential finds none, and one that has its job's speaks for nobody
-else.
+"""Tests of a hostile program: it finds no credential, and that of its job permits little.
+
+With the job's credential it can publish for that job only, and read no other program.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ async def reports(folder: Path, count: int) -> list[dict[str, Any]]:
 
 
 def refusals(folder: Path) -> list[str]:
-    """In the logs of the services and of the pods that are still there."""
+    """Return the permission violations in the logs of services and of pods that still exist."""
     texts = [path.read_text(errors="replace") for path in folder.rglob("*.log")]
     return [
         line
@@ -75,7 +76,7 @@ async def speaks_for_itself_only(guest: Visitor) -> None:
 
 
 async def reads_no_other_program(guest: Visitor) -> None:
-    """And stores none."""
+    """Check that the visitor can neither read nor store another program."""
     for namespace in ("default", "team-a"):
         bucket, stream = program_bucket(namespace), program_stream(namespace)
         for token in (meta_token(digest_of(b"another's")), "*", ">"):
@@ -99,7 +100,7 @@ async def test_a_program_finds_no_credential_and_the_jobs_credential_is_limited_
             assert report.pop("supervisor_is_seen")
             assert "Authorization" in report.pop("spoken")
             assert report == FOUND_NOTHING
-        await scene.hear(CheckpointSaved)  # and yet its supervisor speaks for it
+        await scene.hear(CheckpointSaved)  # the job's supervisor can still publish for it
 
         (kept,) = await secrets(scene)
         text = base64.b64decode(kept["data"]["nats.creds"]).decode()
@@ -117,4 +118,4 @@ async def test_a_program_finds_no_credential_and_the_jobs_credential_is_limited_
             while await secrets(scene):
                 await asyncio.sleep(LOOK_S)
 
-        assert refusals(tmp_path / "weir") == []  # nobody lacked a right that he needed
+        assert refusals(tmp_path / "weir") == []  # every process had the permissions that it needed

@@ -1,6 +1,4 @@
-"""A run of tests that is killed leaves no process behind; one that a shell starts in the background
-passes.
-"""
+"""Tests of test runs: a killed run leaves no process, and a run in the background passes."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ def run_of(words: tuple[str, ...], **environ: str) -> Iterator[subprocess.Popen[
 
 
 def until(holds: Callable[[], object], within_s: float) -> bool:
-    """Whether it holds in time."""
+    """Wait until `holds` returns a true value. Return False if it does not in time."""
     end = time.monotonic() + within_s
     while not holds():
         if time.monotonic() > end:
@@ -63,7 +61,7 @@ def until(holds: Callable[[], object], within_s: float) -> bool:
 def test_every_process_of_a_test_run_ends_when_the_run_is_killed(
     tmp_path: Path, workers: tuple[str, ...]
 ) -> None:
-    """TensorFlow, because it is trainers that were found running hours after their test."""
+    """TensorFlow is necessary: the processes found hours after their test were trainers."""
     report = tmp_path / "report"
     words = ("tests/flow/killed_scene.py", *workers, "--basetemp", str(tmp_path / "inner"))
     with run_of(words, SCENE_REPORT=str(report)) as running:
@@ -85,7 +83,7 @@ def left(started: dict[int, list[str]]) -> dict[int, list[str]]:
 
 
 def test_tests_that_send_sigint_pass_where_the_shell_ignores_it(tmp_path: Path) -> None:
-    """As in `make test &`: a shell without job control has a background process ignore SIGINT."""
+    """As in `make test &`: a shell without job control makes background processes ignore SIGINT."""
     ended = subprocess.run(
         [*PYTEST, *NEED_SIGINT, "--basetemp", str(tmp_path / "inner")],
         cwd=ROOT,

@@ -1,9 +1,8 @@
-"""Killed with SIGKILL, whoever it is and at any moment: the job finishes, counts are exact, nothing
-leaks.
+"""Tests of SIGKILL to any process at any moment: the job finishes, and counts are exact.
 
-Run it with `pytest -m long tests/flow/test_kills.py`. `WEIR_KILL_SEED=7` plays the schedule of one
-seed, `WEIR_KILL_SEEDS=20` those of seeds 1 to 20, and `WEIR_KILL_HANDOVER=restart` with a job that
-stops and starts again.
+No process, pod or service is left. Run them with `pytest -m long tests/flow/test_kills.py`.
+`WEIR_KILL_SEED=7` plays the schedule of one seed, `WEIR_KILL_SEEDS=20` those of seeds 1 to 20, and
+`WEIR_KILL_HANDOVER=restart` uses a job that stops and starts again.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator import snapshot
-from services.allocator.state import exits
+from services.allocator.state.job import Exit, is_own_fault
 from services.allocator.state.state import CONSUMED, State, apply
 from services.cli.trial import Failed
 from shared.messages import (
@@ -76,10 +75,10 @@ async def test_a_job_finishes_exactly_whichever_process_is_killed(
 
 
 def counted_within_the_bound(counts: list[int], finished: JobFinished, workers_lost: int) -> None:
-    """Every example once an epoch, and for each killed worker at most one batch once more.
+    """Check that each example counts once per epoch, plus at most one batch per killed worker.
 
-    The program counts a batch before its gradient, Weir behind it: a worker may die between the
-    two.
+    The program counts a batch before its gradient is computed, Weir counts it afterwards: a worker
+    may be killed between the two.
     """
     due, most = EXAMPLES * EPOCHS, EXAMPLES * EPOCHS + BATCH * workers_lost
     assert finished.samples == due <= finished.counted <= most
@@ -101,11 +100,7 @@ def the_log_is_consistent(scene: Scene) -> None:
     assert len(ordered) == len(set(ordered)) and set(resumed) <= set(ordered)
     places = {(task.serial, task.role, task.node) for d in decisions for task in d.tasks}
     assert len(places) == len({serial for serial, _, _ in places}), "a serial was used twice"
-    faults = [
-        m
-        for m in scene.of(TaskExited)
-        if exits.is_own_fault(exits.Exit(m.role, m.exit_code, m.reason))
-    ]
+    faults = [m for m in scene.of(TaskExited) if is_own_fault(Exit(m.role, m.exit_code, m.reason))]
     assert faults == [], "who is killed, or loses another, is not at fault"
     for generation in resumed:
         steps = [m.step for m in scene.of(ProgressReported) if m.generation == generation]
@@ -119,7 +114,7 @@ async def nothing_is_left_in_the_cluster(scene: Scene) -> None:
 
 
 async def remembered(scene: Scene) -> State:
-    """What the allocator has stored of itself, once the job's end is in it."""
+    """Return the allocator's snapshot, once it contains the end of the job."""
     async with asyncio.timeout(TIDY_S):
         while not (state := await snapshot.load_snapshot(scene.watched.bus)).closed:
             await asyncio.sleep(LOOK_S)
@@ -127,7 +122,7 @@ async def remembered(scene: Scene) -> State:
 
 
 def replayed(scene: Scene, known: State) -> State:
-    """The same, from the log alone, up to where that knew it."""
+    """Return the state that the log alone gives, up to the sequences of `known`."""
     log = [
         h
         for h in scene.watched.heard
@@ -138,8 +133,9 @@ def replayed(scene: Scene, known: State) -> State:
 
 
 def decided(state: State) -> State:
-    """Without what only follows the order in which two streams were read: the job's last report,
-    the newest cause.
+    """Return the state without fields that depend on the order in which two streams were read.
+
+    These are the job's last reports and the newest cause.
     """
     quiet = {"progress": None, "observed": (), "recent": (), "curve": ()}
     closed = {key: replace(c, job=replace(c.job, **quiet)) for key, c in state.closed.items()}

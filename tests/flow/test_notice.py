@@ -1,8 +1,7 @@
-"""Notice, on real parts: a cordon, an eviction and a SIGTERM in mid-run cost no example, and hardly
-any time.
+"""Tests of notice on real parts: a cordon, an eviction and a SIGTERM lose no example.
 
-What is told in the end: each pause by the workers' clocks, and the examples that were applied, lost
-and applied again.
+They cost hardly any training time. The test prints each pause by the workers' clocks, the training
+time that was repeated, and the numbers of examples that were lost and applied twice.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ NODES = (
 )
 BOTH = ("node-1", "node-2")
 ONE = {"start": 1, "min": 1, "max": 1}
-GRACE_S, EVERY_S = 40.0, 600.0  # no checkpoint is due by itself
+GRACE_S, EVERY_S = 40.0, 600.0  # no checkpoint is due in the time of the test
 MOST_REDONE_S = 10.0
 
 
 class Operator:
-    """Somebody with the rights to cordon and to evict, and a hand on the processes."""
+    """An operator who may cordon nodes and evict pods, and can send signals to processes."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene, self.core = scene, f"{scene.watched.stack.kube_url}/api/v1"
@@ -82,7 +81,7 @@ class Operator:
 
 
 def task(scene: Scene, role: str) -> TaskAddress:
-    """Of the generation that runs."""
+    """Return a task with this role of the running generation."""
     return next(t for t in scene.spec(scene.running).tasks if t.role == role)
 
 
@@ -92,18 +91,18 @@ def nodes_of(scene: Scene, generation: int) -> set[str]:
 
 
 def furthest(scene: Scene, generation: int) -> int:
-    """The most samples that a generation is known to have applied."""
+    """Return the most samples that messages say a generation has applied."""
     said: list[Any] = [*scene.of(ProgressReported), *scene.of(CheckpointSaved)]
     return max(m.samples for m in said if m.generation == generation)
 
 
 def begun_from(scene: Scene, generation: int) -> int:
-    """Samples of the checkpoint that a generation restored: the last one of those before it."""
+    """Return the samples of the checkpoint that a generation restored: the last earlier one."""
     return max(m.samples for m in scene.of(CheckpointSaved) if m.generation < generation)
 
 
 def redone_s(scene: Scene, before: int, after: int) -> float:
-    """Seconds of training that generation `before` did in vain."""
+    """Return the time in s of training that generation `before` did and that was lost."""
     speeds = [m.samples_per_second for m in scene.of(ProgressReported) if m.generation == before]
     return max(0, furthest(scene, before) - begun_from(scene, after)) / max(speeds)
 
@@ -113,7 +112,7 @@ async def resumes(scene: Scene, since: int) -> TrainingResumed:
 
 
 async def cordoned(scene: Scene, operator: Operator) -> TrainingResumed:
-    """All tasks of the node move, by one hand-over."""
+    """Cordon the job's node: all its tasks move in one hand-over."""
     (home,), since = nodes_of(scene, scene.running), scene.now
     await operator.cordon(home)
     resumed = await resumes(scene, since)
@@ -124,7 +123,7 @@ async def cordoned(scene: Scene, operator: Operator) -> TrainingResumed:
 
 
 async def evicted(scene: Scene, operator: Operator) -> TrainingResumed:
-    """The ps moves to the node that takes tasks again, while the old one still works."""
+    """Evict the ps: it moves to the node that accepts tasks again; the old one works meanwhile."""
     since, ps = scene.now, task(scene, "ps")
     home = nodes_of(scene, scene.running)
     await operator.cordon(*BOTH, closed=False)
@@ -139,12 +138,10 @@ async def evicted(scene: Scene, operator: Operator) -> TrainingResumed:
 
 
 async def terminated(scene: Scene, operator: Operator) -> TrainingResumed:
-    """A ps is told to end while no node takes its place: it works on, and is replaced once it is
-    gone.
-    """
+    """Send SIGTERM to a ps while no node accepts tasks: it works on, and is replaced later."""
     since = scene.now
     await operator.cordon(*BOTH)
-    for node in BOTH:  # meanwhile who stands on the first may move to the second
+    for node in BOTH:  # until both nodes are closed, tasks may move from the first to the second
         await scene.hear(CapacityChanged, partial(is_closed, node), since)
     await scene.goes_on()
     since, ps = scene.now, task(scene, "ps")
@@ -166,7 +163,7 @@ def is_closed(node: str, seen: CapacityChanged) -> bool:
 
 
 async def saved_at_once(scene: Scene, since: int) -> None:
-    """And not only when it stops, at the end of its grace."""
+    """Check that a checkpoint is saved before the final one at the end of the grace period."""
     assert not (await scene.hear(CheckpointSaved, since=since)).final
 
 

@@ -1,5 +1,6 @@
-"""A job with settings of its pods on the real cluster of one machine: its trainers print what they
-find, and stand where they may.
+"""Tests of a job's pod settings on the local cluster: variables, secrets, nodes, pod policy.
+
+The job's program writes what it finds in its pod to files.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from services.cli.trial import Failed
-from services.local.pod_data import parse_source
+from services.local.cluster_spec import parse_source
 from shared.messages import AllocationDecided, JobFinished
 from tests.flow.stage import left_behind, stage
 

@@ -1,7 +1,6 @@
-"""A quota of the cluster from end to end: monitor, allocator and launcher between a real bus and a
-cluster's API.
+"""Tests of a ResourceQuota with monitor, allocator and launcher on a real bus and a cluster's API.
 
-Only the trainers are left out: their pods sleep, and the test says what they would say.
+There are no trainers: the pods sleep, and the test publishes the trainers' messages.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 class Told:
-    """What was said of quotas and of the job, in order."""
+    """The messages about quotas and about the job, in order."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []

@@ -1,5 +1,6 @@
-"""The bus loses its last minute, in which a job saved and grew: the job goes on from its newest
-checkpoint.
+"""Test of a bus that loses its last minute, in which a job saved and grew.
+
+The job continues from its newest checkpoint.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ EPOCHS = 24
 async def test_training_survives_a_bus_restored_from_a_backup_and_counts_stay_exact(
     tmp_path: Path,
 ) -> None:
-    """What its ledger names is gone, and of the generation that trains it knows nothing."""
+    """The ledger names a checkpoint that is gone, and does not know the running generation."""
     file, copy = tmp_path / "cluster.yaml", tmp_path / "copy"
     file.write_text(PLACES)
     async with Stack(tmp_path / "weir", file, QUICK) as stack:
@@ -52,5 +53,5 @@ async def test_training_survives_a_bus_restored_from_a_backup_and_counts_stay_ex
 
 
 def later(saved: CheckpointSaved, named: CheckpointSaved) -> bool:
-    """Return whether one is later than another, which is gone."""
+    """Return whether a checkpoint is later than another one whose file is gone."""
     return saved.step > named.step and not Path(named.path + ".index").exists()

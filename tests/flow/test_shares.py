@@ -1,5 +1,6 @@
-"""FlowCon on real parts: cores go from a job whose loss is flat to one that learns, while both
-train on.
+"""Tests of FlowCon on real parts: cores move from a job with a flat loss to one that learns.
+
+Both jobs train on.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SIZES = {
     for role, cpu in (("chief", 0.2), ("ps", 0.2), ("worker", 0.5))
 }
 JOBS = ("cancer", "late")
-"""The first is flat after seconds, the other learns."""
+"""The loss of the first is flat after some seconds; the second keeps learning."""
 
 
 def request(job: str) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def request(job: str) -> dict[str, Any]:
 
 
 def cores(watched: Trial) -> dict[str, float]:
-    """Of each job, as it was last decided."""
+    """Return the cores of each job according to its last decision."""
     return {
         m.job: sum(task.resources.cpu for task in m.tasks) for m in watched.of(AllocationDecided)
     }

@@ -1,8 +1,7 @@
-"""Allocator and launcher read the same two streams, each in its own order, and agree on every job
-in the end.
+"""Tests that allocator and launcher agree on every job in the end.
 
-They agree on the generation that runs, the one in flight, those that were abandoned, and whether
-the job is over.
+They read the same two streams, each in its own order. They agree on the generation that runs, the
+one in flight, those that were abandoned, and whether the job is over.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Order = list[tuple[str, int]]
 
 @dataclass(frozen=True)
 class Belief:
-    """What a service takes one job to be. `flight`: the newest generation that may yet come."""
+    """A service's view of one job. `flight` is the newest generation that may still start."""
 
     running: int | None = None
     flight: int | None = None
@@ -41,7 +40,7 @@ def at_s(stream: str, index: int) -> float:
 
 
 def allocator(history: History, order: Order) -> dict[int, Belief]:
-    """By uid, of jobs that are not over."""
+    """Return the view of each job that is not over, by uid."""
     state = State()
     for stream, index in order:
         state = apply(state, history.streams[stream][index], stream, index + 1, at_s(stream, index))
@@ -61,8 +60,9 @@ def launcher(history: History, order: Order) -> dict[int, Belief]:
 
 
 def belief(job) -> Belief:
-    """A generation that is `locked` has its turn before the one in flight, which stays what it
-    is.
+    """Return the launcher's view of a job.
+
+    A `locked` generation comes before the one in flight, which does not change by that.
     """
     if is_paused(job):
         return Belief()
@@ -78,7 +78,7 @@ def belief(job) -> Belief:
 
 
 def story(*kinds: str) -> History:
-    """`kind` or `kind:choice`."""
+    """Return the history of these steps, each `kind` or `kind:choice`."""
     history = History()
     for kind in kinds:
         name, _, choice = kind.partition(":")
@@ -108,11 +108,11 @@ def test_allocator_and_launcher_agree_for_every_order_of_the_two_streams(
     assert told == allocator(history, second) and told == launcher(history, first)
 
 
-# ------------------------------------------------------------ counterexamples that were found, each once a difference
+# ------------------------------------------------------------ cases that once made a difference
 
 
 def agreed(history: History, *orders: Order) -> Belief:
-    """What both services take the newest job to be, in each of these orders."""
+    """Return the view of the newest job; check that it is the same in each of these orders."""
     told = [read(history, order) for read in (allocator, launcher) for order in orders]
     assert all(each == told[0] for each in told), told
     return told[0][history.uid]
@@ -161,7 +161,7 @@ def test_a_repeated_older_resumption_does_not_hide_a_newer_one() -> None:
 
 
 def test_a_checkpoint_proves_that_its_generation_runs_if_the_resumption_was_purged() -> None:
-    """The facts' stream discards its oldest messages when it is full."""
+    """The stream of facts discards its oldest messages when it is full."""
     history = story("order", "resume", "save")
     history.streams[FACTS] = [m for m in history.streams[FACTS] if isinstance(m, CheckpointSaved)]
 

@@ -1,5 +1,6 @@
-"""A generation that cannot be prepared is abandoned with its cause; the running one goes on and
-loses not a step.
+"""Tests of a generation that cannot be prepared: it is abandoned with its cause.
+
+The running generation continues and loses no step.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.flow.stage import LOOK_S, PATIENCE_S, Scene, left_behind, stage
 
 pytestmark = pytest.mark.long
 
-FIRST_WORKER = 2  # its serial: the chief is 0 and the ps 1
+FIRST_WORKER = 2  # its serial number: the chief has 0 and the ps 1
 CROWDED = """
 
 _alone = dataset
@@ -78,8 +79,9 @@ async def test_a_generation_that_cannot_be_prepared_is_abandoned_and_the_running
 
 
 async def no_place_is_left(scene: Scene, stranger: str) -> str:
-    """A stranger leaves, and another comes of whom the allocator does not hear: what it decides
-    finds no place.
+    """Replace another user's pod by one that the allocator does not hear of. Return its name.
+
+    What the allocator decides then does not fit.
     """
     since, monitor, allocator = scene.now, process(scene, "monitor"), process(scene, "allocator")
     os.kill(allocator, signal.SIGSTOP)
@@ -103,7 +105,7 @@ def process(scene: Scene, service: str) -> int:
 
 
 async def settles(scene: Scene, stranger: str) -> None:
-    """It has its place."""
+    """Wait until the pod has a node."""
     async with asyncio.timeout(PATIENCE_S):
         while stranger not in [
             p["metadata"]["name"] for p in await scene.pods(NAMESPACE) if p["spec"].get("nodeName")
@@ -112,14 +114,14 @@ async def settles(scene: Scene, stranger: str) -> None:
 
 
 async def abandoned(scene: Scene, why: str) -> None:
-    """A generation is abandoned for this reason, and the running one goes on."""
+    """Wait until a generation is abandoned for this reason, and the running one makes a step."""
     await scene.hear(GenerationAbandoned, lambda m: why in m.reason)
     since, before = scene.now, scene.of(ProgressReported)[-1]
     await scene.hear(ProgressReported, lambda m: m.generation == 1 and m.step > before.step, since)
 
 
 def free_port_of(scene: Scene, role: str) -> int:
-    """The port that the next generation will use."""
+    """Return the port that the next generation will use for a task of this role."""
     used = {task.port for task in scene.spec(1).tasks}
     ready = next(m for m in scene.of(TaskReady) if m.role == role)
     return next(port for port in ready.ports if port not in used)
@@ -127,7 +129,7 @@ def free_port_of(scene: Scene, role: str) -> int:
 
 @contextmanager
 def taken(port: int) -> Iterator[None]:
-    """Somebody listens there who does not care whose port it is."""
+    """Listen on a port, as an unrelated process may."""
     with socket.socket() as squatter:
         squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         squatter.bind(("", port))

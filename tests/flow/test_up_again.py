@@ -1,6 +1,4 @@
-"""`weir up` ends on Ctrl-C while a job trains: the job has saved, and goes on at the next start
-where it was.
-"""
+"""Test of Ctrl-C to `weir up` during training: the job saves, and continues at the next start."""
 
 from __future__ import annotations
 
@@ -29,19 +27,17 @@ ASKED = {
     "ps": {"start": 1, "min": 1, "max": 1},
     "workers": {"start": 1, "min": 1, "max": 1},
     "policy": "static",
-    "grace_s": 600.0,  # far more than Ctrl-C leaves
+    "grace_s": 600.0,  # far more than Ctrl-C allows
     "checkpoint": {"every_s": 600.0},
 }
 
-LONGEST_S = 200.0  # a third of the grace
+LONGEST_S = 200.0  # a third of the grace period
 TRIES = 3
 
 
 @pytest.mark.filterwarnings("default")
 async def test_ctrl_c_and_a_new_start_lose_no_training(tmp_path: Path) -> None:
-    """Ctrl-C leaves a job some seconds; a machine that stands still as long takes them away, now
-    and then.
-    """
+    """Ctrl-C allows a job a few seconds to save. A machine that stalls as long makes a try fail."""
     for number in range(TRIES):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -51,8 +47,9 @@ async def test_ctrl_c_and_a_new_start_lose_no_training(tmp_path: Path) -> None:
 
 
 async def goes_on_where_it_was(tmp_path: Path) -> bool:
-    """Whether all that had been trained was saved before the end, and trained on; and that all was
-    off is told.
+    """Return whether all training was saved before the stop and continued after it.
+
+    The trainers must also have published the stop, and the nodes' last facts must contain no pods.
     """
     file = tmp_path / "cluster.yaml"
     file.write_text(PLACES)
@@ -97,7 +94,7 @@ async def goes_on_where_it_was(tmp_path: Path) -> bool:
 
 
 def _held(heard: Sequence[StoredMessage], until_s: float) -> list[OwnPod]:
-    """What the nodes' last facts before a time say of our pods."""
+    """Return Weir's pods in the last facts of the nodes before a time."""
     return [pod for fact in _last_of_nodes(heard, until_s) for pod in fact.own]
 
 

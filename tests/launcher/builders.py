@@ -1,4 +1,4 @@
-"""Small messages for the launcher's stories: only what matters has to be said."""
+"""Builders of small messages for the launcher's tests; only what matters has to be given."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def request(**fields: object) -> JobRequested:
 
 
 def plan(word: str, resources: Resources = SMALL, index: int = 0) -> TaskPlan:
-    """`w3` is the worker with serial 3."""
+    """Return the plan of a task: `w3` is the worker with serial 3."""
     serial = int(word[1:])
     return TaskPlan(
         role=ROLES[word[0]],
@@ -49,7 +49,7 @@ def plan(word: str, resources: Resources = SMALL, index: int = 0) -> TaskPlan:
 
 
 def plans(words: str, resources: Resources = SMALL) -> tuple[TaskPlan, ...]:
-    """`c0 p1 w2 w3`: TensorFlow's index counts within each role."""
+    """Return the plans of `c0 p1 w2 w3`; TensorFlow's index counts within each role."""
     listed = words.split()
     index = {word: [w for w in listed if w[0] == word[0]].index(word) for word in listed}
     return tuple(plan(word, resources, index[word]) for word in listed)
@@ -75,7 +75,7 @@ def decided(
 
 
 def sent(body: Any) -> bytes:
-    """As the API server sends it."""
+    """Return the body as the API server sends it."""
     return msgspec.json.encode(body)
 
 

@@ -1,5 +1,6 @@
-"""Every story is told twice: to a launcher that lives on, and to one that is killed and rebuilt at
-every step.
+"""Each test with a `world` runs twice.
+
+The launcher lives on, or is killed and rebuilt at every step.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The launcher behind an API server that has a bad day: all is made, once; what ended is told,
-once; all goes.
+"""Tests of the launcher with an API server that fails at random.
+
+Each pod is created once, each exit is reported once, and nothing is left at the end.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ENDED = {
 
 
 async def trouble(server: RudeServer) -> None:
-    """Of the server as a whole, again and again."""
+    """Fail the server as a whole, again and again at random times."""
     while True:
         await asyncio.sleep(server.chance.random() * 0.3)
         await server.chance.choice((restarts, expires, hangs_up))(server)
@@ -59,7 +60,7 @@ async def stage(nats_url: str, bus: Bus, request: pytest.FixtureRequest) -> Asyn
 
 
 def made(server: RudeServer) -> list[str]:
-    """The pods that ever were, as often as they were made."""
+    """Return the names of all pods that were created, each as often as it was created."""
     events = (
         change for _, kind, change in server.history if kind == "pods" and change["type"] == "ADDED"
     )

@@ -1,4 +1,4 @@
-"""The launcher behind bad input: from the bus and from Kubernetes."""
+"""Tests of the launcher with bad input from the bus and from Kubernetes."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def facts_of(bodies: list[Body]) -> list[PodFact]:
 
 
 def seen(said: list[Any], bodies: list[Body]) -> View:
-    """What the launcher knows after a decision, some odd messages, and a list of odd pods."""
+    """Return the view after a decision, these messages and a list with these pods."""
     known = View()
     for at, message in enumerate([decided(1, "c0 p1 w2"), *said]):
         known = view.fold_message(known, message, float(at))

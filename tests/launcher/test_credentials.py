@@ -1,5 +1,6 @@
-"""A job's credentials: made once for it, before its pods, good for its program, and gone with
-it.
+"""Tests of a job's credentials: created once, before its pods, and deleted with it.
+
+They are valid only for the job's program.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def todo(view: View, rules: Settings = GUARDED) -> list[type]:
     return [type(action) for action in reconcile(view, 1.0, rules)]
 
 
-# ------------------------------------------------------------ when
+# ------------------------------------------------------------ when they are created
 
 
 def test_the_service_is_created_before_the_credentials_and_those_before_the_pods() -> None:
@@ -85,7 +86,7 @@ def test_a_bus_without_credentials_needs_no_secret() -> None:
     assert "WEIR_NATS_CREDS_TEXT" not in str(pods.pod_manifest(POD, Settings()))
 
 
-# ------------------------------------------------------------ where
+# ------------------------------------------------------------ where they are stored
 
 
 def test_a_pod_refers_to_the_secret_and_the_service_owns_it() -> None:
@@ -116,7 +117,7 @@ async def test_credentials_are_created_once_and_never_read() -> None:
     assert {verb for verb, path, _ in server.calls if "secrets" in path} == {"POST"}
 
 
-# ------------------------------------------------------------ for what
+# ------------------------------------------------------------ what they permit
 
 
 @pytest.fixture
@@ -154,8 +155,9 @@ async def test_a_job_can_read_only_its_own_program(server: NatsServer) -> None:
 async def test_a_wildcard_in_a_program_location_grants_nothing(
     server: NatsServer, nuid: str
 ) -> None:
-    """A submitter writes where its parts are; a pattern there must not become a right, and is not
-    followed.
+    """A submitter writes the location of a program's parts.
+
+    A wildcard there must not become a permission, and is not followed.
     """
     digest, bucket = DECIDED.request.program.digest, subjects.program_bucket("default")
     about = msgspec.json.encode({"name": digest, "nuid": nuid, "size": 1, "chunks": 1})
@@ -185,7 +187,7 @@ async def test_credentials_expire_as_configured(server: NatsServer) -> None:
     async def over(text: str) -> None:
         with suppress(
             NatsError
-        ):  # on a machine that stands still they may be over before they are tried
+        ):  # on a machine that stalls they may have expired before they are tried
             async with visitor(server.url, text) as pod:
                 while pod.client.is_connected:
                     await asyncio.sleep(0.05)

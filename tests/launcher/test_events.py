@@ -1,4 +1,4 @@
-"""What `kubectl events` tells of a job: decided, grown, abandoned, failed; few, and each once."""
+"""Tests of the Kubernetes events of a job: few, and each is written once."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_disabled_events_are_not_queued() -> None:
 async def test_events_are_written_on_the_jobs_service(
     nats_url: str, bus: Bus, refuses: bool
 ) -> None:
-    """A refused event keeps nobody from anything."""
+    """A refused event stops nothing else."""
     async with api_server() as server:
         stage = Stage(nats_url, await wire.connect(nats_url, "world"), server)
         await stage.begin(event_rate=1000.0)

@@ -1,6 +1,6 @@
-"""Reading pods, nodes and quantities as real servers write them.
+"""Tests of reading pods, nodes and quantities as real servers write them.
 
-Which cordons and taints send a node's pods away, and which are none of our business.
+Only some cordons and taints are a reason for pods to leave a node.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ def test_an_evicting_taint_is_a_reason_to_leave_a_node(
         (
             "kubernetes.azure.com/scalesetpriority",
             "NoSchedule",
-        ),  # a spot node, for as long as it lives
-        ("DeletionCandidateOfClusterAutoscaler", "PreferNoSchedule"),  # perhaps one day
+        ),  # a spot node has it for as long as it lives
+        ("DeletionCandidateOfClusterAutoscaler", "PreferNoSchedule"),  # it may go one day
         ("dedicated", "NoSchedule"),
     ],
 )

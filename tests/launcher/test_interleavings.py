@@ -1,7 +1,6 @@
-"""Anything may happen in any order, and the launcher may be killed at any moment: the world's
-invariants hold.
+"""Random interleavings of events, in which the launcher may be killed at any moment.
 
-The invariants themselves are in `world.py`, where actions are performed.
+The invariants of `world.py` hold; they are checked where actions are performed.
 """
 
 from __future__ import annotations
@@ -30,8 +29,9 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: not self.over)
     @rule(leave=st.sets(some, max_size=3), fresh=st.integers(min_value=0, max_value=3), pause=some)
     def decide(self, leave: set[int], fresh: int, pause: int) -> None:
-        """Some tasks stay, some go, some are new; serials are never used twice, not after a pause
-        either.
+        """Decide: some tasks stay, some go, and some are new.
+
+        No serial is used twice, not even after a decision without tasks.
         """
         self.generation += 1
         kept = [word for n, word in enumerate(self.tasks) if n not in leave]
@@ -137,8 +137,9 @@ class Life(RuleBasedStateMachine):
         final=st.booleans(),
     )
     def go_well(self, leave: set[int], far: int, final: bool) -> None:
-        """So that chance also meets what takes many steps: ready, prepared, handed over to,
-        resumed.
+        """Take up to four steps of a hand-over: ready, prepared, handed over, resumed.
+
+        Without this rule random steps would seldom get that far.
         """
         if not self.over:
             self.decide(leave, fresh=2, pause=1)
@@ -161,7 +162,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(many=st.integers(min_value=1, max_value=2))
     def die_half_way(self, many: int) -> None:
-        """Some of what was decided is performed, then all but the log and the cluster is gone."""
+        """Perform some of the actions, then restart from the log and the cluster."""
         for action in reconcile(self.world.view, self.world.now, self.world.rules)[:many]:
             self.world.perform(action)
         told = self.world.view.bus_state
@@ -174,7 +175,7 @@ class Life(RuleBasedStateMachine):
         assert len(named) == len(set(named))
 
     def teardown(self) -> None:
-        """Whatever has happened: once the job is over and grace is over, nothing is left."""
+        """Check that nothing is left after the end of the job and of all grace periods."""
         self.world.finish()
         self.world.settle()
         self.world.reap()

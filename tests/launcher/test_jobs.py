@@ -1,4 +1,4 @@
-"""What the bus said of a job: repeated, late and lost messages."""
+"""Tests of the launcher's fold of a job: repeated, late and lost messages."""
 
 from __future__ import annotations
 

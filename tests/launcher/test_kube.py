@@ -1,6 +1,6 @@
-"""Performing actions over real HTTP: twice, too late, refused, and while the server is away.
+"""Tests of actions over real HTTP: repeated, late, refused, and while the server is away.
 
-What is looked at, and that what one namespace shows says nothing of another.
+Also tests what is watched, and that a list of one namespace changes nothing about another.
 """
 
 from __future__ import annotations
@@ -176,8 +176,9 @@ def test_a_list_of_one_namespace_keeps_the_others() -> None:
 
 
 def test_an_object_deleted_before_its_watch_event_is_created_again() -> None:
-    """A cluster that lost everything removes a pod whose owner it does not know, while nobody
-    watches.
+    """A cluster that lost its state removes a pod whose owner it does not know.
+
+    No watch reports the deletion.
     """
     world = World()
     world.hear(decided(1, "c0 p1"))

@@ -1,4 +1,4 @@
-"""What the launcher tells in numbers."""
+"""Tests of the launcher's metrics."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_pod_counts_in_one_state(fields: dict[str, Any], state: str) -> None:
     found = pods_by_state(with_pod(View(), pod(1, **fields))).series
 
     assert {labels: number for labels, number in found.items() if number} == {(state,): 1}
-    assert len(found) == 5  # a state that none is in is told, too
+    assert len(found) == 5  # states without a pod are exported, too
 
 
 def test_a_deleted_pod_counts_in_no_state() -> None:
@@ -117,7 +117,7 @@ def test_exits_are_counted_by_a_few_reasons() -> None:
 
 
 def test_alarm_counters_are_exported_with_zero() -> None:
-    """Or nobody could tell that it rises when it happens for the first time."""
+    """Otherwise an alarm could not see the first increase."""
     found = told(LauncherMetrics())
 
     assert set(found[EXITED.name].values()) == set(found[ABANDONED.name].values()) == {0}

@@ -1,4 +1,4 @@
-"""The same launcher on the cluster of one machine: pods are processes, and cpu changes in place."""
+"""Tests of the launcher on a local cluster: pods are processes, and cpu changes in place."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def stage(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[Stage]:
-    """Parameter: the namespaces of jobs."""
+    """Yield a launcher on a local cluster. Parameter: the namespaces of jobs."""
     monkeypatch.setattr(pods, "COMMAND", SLEEPER)
     async with local_cluster(
         [NodeSpec(name="node", cpu=4, memory_gib=8)], tmp_path / "cluster"

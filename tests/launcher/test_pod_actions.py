@@ -1,7 +1,6 @@
-"""Who may reach a job's pods: the policy, when it is made, and what becomes of a job without
-one.
+"""Tests of the network policy of a job's pods, and of resizes in place.
 
-Cpu and memory in place: the same generation, a new revision.
+A resize in place is a new revision of the same generation.
 """
 
 from __future__ import annotations
@@ -109,8 +108,9 @@ def test_network_policies_can_be_disabled(wanted: bool) -> None:
 
 
 def test_a_new_pod_of_a_running_job_has_the_image_of_its_pods() -> None:
-    """An upgrade changes the launcher's image while a job trains: chief and workers of two versions
-    do not understand each other.
+    """An upgrade changes the launcher's image while a job trains.
+
+    A chief and workers of two versions do not understand each other.
     """
     world = World(image="weir-trainer:1")
     world.train(decided(1, "c0 p1"))

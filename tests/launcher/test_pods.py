@@ -1,7 +1,6 @@
-"""The manifests: what Kubernetes, and old habits, find on a trainer's pod.
+"""Tests of the manifests of pods.
 
-What a trainer's pod may do, by the rules of Pod Security `restricted`, and what we ask of it
-besides.
+Pods have the labels of Kubernetes and of TFJob, and meet the Pod Security standard `restricted`.
 """
 
 from __future__ import annotations
@@ -439,7 +438,7 @@ def test_every_term_of_a_request_is_bound_to_the_chosen_node() -> None:
 
 
 def test_no_variable_of_a_request_can_refer_to_the_credentials() -> None:
-    """Kubernetes replaces `$(NAME)` by the variables before it."""
+    """Kubernetes replaces `$(NAME)` only by variables that are listed before it."""
     names = [each["name"] for each in container(with_settings())["env"]]
     weirs = [name.startswith("WEIR_") for name in names]
     assert weirs.index(True) > names.index("SIZE")

@@ -1,4 +1,4 @@
-"""Whole stories of a job, told to the pure reconciler."""
+"""Tests of the pure reconciler with whole lives of a job."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ def test_a_lost_prepared_child_abandons_the_generation_at_once(
     world.train(decided(1, "c0 p1"))
     world.stand(decided(2, "c0 p1 w2"))
     if far == "prepared":
-        for task in ("net-chief-0", "net-ps-1"):  # one is still waited for: nothing is ordered yet
+        for task in ("net-chief-0", "net-ps-1"):  # the third one is not prepared yet
             world.hear(GenerationPrepared(**{**world.about(world.pod(task)), "generation": 2}))
     else:
         world.prepare(2)
@@ -629,7 +629,7 @@ def test_the_grace_period_covers_the_jobs_last_changes(restarts: bool) -> None:
         "net-ps-1": 200.0,
         "net-worker-2": 90.0,
         "net-worker-3": 90.0,  # the longest of those that count
-        "net-worker-4": 200.0,  # no more than is allowed
+        "net-worker-4": 200.0,  # at most the limit
     }
 
 

@@ -1,6 +1,4 @@
-"""Two launchers: an order that one gives late is refused, and what it would do to pods it does not
-do.
-"""
+"""Tests of two launchers: late orders and actions of one without the lease are refused."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ def launcher(bus: Bus, api: Api, **settings: float) -> Launcher:
 
 
 async def orders(bus: Bus) -> list[int]:
-    """Generations of the abandonments that the stream holds."""
+    """Return the generations of the abandonments that the stream holds."""
     last = (await bus.js.stream_info(subjects.ORDERS)).state.last_seq
     found = [await bus.js.get_msg(subjects.ORDERS, n) for n in range(1, last + 1)]
     read = [subjects.decode_message(raw.subject or "", raw.data or b"") for raw in found]
@@ -58,7 +56,7 @@ async def orders(bus: Bus) -> list[int]:
 
 
 def after_the_look(bus: Bus, act: Callable[[], object]) -> None:
-    """Something happens between the last look at the clock and the write."""
+    """Call `act` between the last check of the lease and the write."""
     store = bus.publisher.store_message
 
     async def late(

@@ -1,7 +1,7 @@
-"""The launcher itself, on a real bus and over real HTTP; it is killed and begun again.
+"""Tests of the launcher on a real bus and over real HTTP, with restarts.
 
-The stored snapshot: a restart takes it where it fits the streams, and reads them from their
-beginning where not.
+A restart loads the stored snapshot if it fits the streams, and otherwise reads them from their
+beginning.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ENOUGH_S = 60.0
 
 
 class Stage:
-    """A bus, a cluster, the launcher on both, and hands that play the trainers."""
+    """A bus, a cluster, the launcher on both, and methods that act as the trainers."""
 
     def __init__(self, url: str, connection: Bus, server: ApiServer) -> None:
         self.url, self.bus, self.server = url, connection, server
@@ -125,9 +125,7 @@ class Stage:
         await self.read_all()
 
     async def read_all(self) -> None:
-        """Until the launcher has read every fact: what is said on the bus and what pods show come
-        by two ways.
-        """
+        """Wait until the launcher has read every fact; facts and pods arrive independently."""
         async with asyncio.timeout(ENOUGH_S):
             while True:
                 ear = await self.bus.js.consumer_info(subjects.FACTS, f"launcher-{subjects.FACTS}")
@@ -165,7 +163,7 @@ async def test_the_order_follows_the_last_preparation_without_delay(
     took = [await hand_over_s(stage, generation) for generation in range(1, 6)]
     assert min(took) < 0.3, (
         took
-    )  # 2 ms; the best of five, because the machine has other things to do
+    )  # usually 2 ms; the best of five, because the machine has other things to do
 
 
 async def hand_over_s(stage: Stage, generation: int) -> float:
@@ -230,7 +228,7 @@ async def test_a_lost_pod_and_a_finished_job_are_handled_after_a_restart(stage: 
 async def test_an_end_announced_before_the_request_does_not_affect_the_job(
     stage: Stage,
 ) -> None:
-    """Its uid is the sequence of its request, which an earlier job of its name can guess."""
+    """A job's uid is the sequence of its request, which an earlier job of its name can guess."""
     await stage.begin()
     assert await stage.bus.publish(JobFinished(job=JOB, uid=UID, outcome="failed")) < UID
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
@@ -300,7 +298,7 @@ async def test_timeouts_need_no_event(stage: Stage) -> None:
 async def test_a_lagging_replica_delays_the_orders_of_one_job_only(
     stage: Stage,
 ) -> None:
-    """Whatever else is heard of the job meanwhile, and whatever is to be done for another one."""
+    """Other facts of the job, and actions for another job, do not change that."""
     await stage.begin(echo_s=0.1)
     assert stage.launcher
     await stage.bus.js.publish(

@@ -1,5 +1,6 @@
-"""Tasks that work and will have to go are told of, once a reason; and those that leave work on as
-long as they can.
+"""Tests of the reports of tasks that have to leave: one for each reason.
+
+The tasks work on for as long as they can.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def told(world: World) -> list[tuple[str, str, float]]:
 
 
 def evict(world: World, name: str, **fields: Any) -> None:
-    """As the API server shows it: there until its grace is over."""
+    """Evict a pod as the API server shows it: the pod exists until its grace period ends."""
     world.change(
         name, terminating=True, killed_s=DEADLINE_S, reason="Evicted", message="drained", **fields
     )
@@ -193,7 +194,7 @@ def test_the_tasks_own_report_is_not_repeated_except_for_the_deadline(
 
 
 def ends(world: World, name: str, **fields: Any) -> None:
-    """For so long that the generation which needs it is given up."""
+    """End a pod, and wait until the generation that needs it is abandoned."""
     world.change(name, phase="Failed", ended_s=world.now, **fields)
     world.settle()
     world.wait()

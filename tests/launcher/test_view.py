@@ -1,5 +1,6 @@
-"""Messages of one job change nothing about another job, whatever they contain and however many they
-are.
+"""Tests of the view: messages of one job change nothing about another job.
+
+This holds for any content and any number of messages.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def test_a_fact_with_a_future_uid_does_not_change_the_later_job(
 
 
 def test_an_end_announced_by_another_job_deletes_no_pods(world: World) -> None:
-    """The launcher may have read no decision of the job: orders that are too old are discarded."""
+    """The launcher may have read no decision of the job, because old orders are discarded."""
     training(world)
     heard = fold_message(
         View(pods=world.view.pods, services=world.view.services), FORGED[0], world.now
@@ -111,9 +112,7 @@ def test_a_snapshot_of_an_earlier_version_keeps_finished_jobs() -> None:
 
 
 def test_a_pod_is_awaited_only_by_its_own_job(world: World) -> None:
-    """A watch may show a pod late. Another job that names it keeps nobody waiting once the pod is
-    gone.
-    """
+    """A watch may show a pod late. Another job that names the pod keeps only itself waiting."""
     training(world)
     uid = world.pod("net-chief-0").uid
     world.hear(replace(decided(1, "c0", uid=UID + 1), **STRANGER))

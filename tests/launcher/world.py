@@ -1,9 +1,8 @@
-"""A cluster and its trainers as plain values: performs what the launcher decides, and holds it to
-its invariants.
+"""A cluster and its trainers as plain values: it performs actions and checks invariants.
 
-Never two pods of one name; never one that is open to everybody; never a pod of the running
-generation deleted before its successor resumed; nothing made for a job that is over; nothing said
-twice. `restarts`: the launcher is killed and rebuilt from the log at every step.
+No two pods have one name; no pod is open to all others; no pod of the running generation is deleted
+before its successor has resumed; nothing is created for a finished job; nothing is published twice.
+`restarts`: the launcher is killed and rebuilt from the log at every step.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class World:
     # ------------------------------------------------------------ the launcher
 
     def settle(self) -> None:
-        """Perform until nothing is left to do; more than a few rounds would be a loop."""
+        """Perform actions until there are none; more than a few rounds would be a loop."""
         for _ in range(12):
             if self.restarts:
                 self.restart()
@@ -80,8 +79,9 @@ class World:
         raise AssertionError(f"never done: {todo}")
 
     def restart(self) -> None:
-        """As after kill -9: the log is read again, the cluster listed again, what was under way is
-        forgotten.
+        """Rebuild the view as after kill -9, from the log and lists of the cluster.
+
+        Pending actions are forgotten.
         """
         fresh = View(watching_since_s=self.view.watching_since_s, refused=self.view.refused)
         for at_s, message in self.log:
@@ -138,7 +138,7 @@ class World:
         self.view = views.with_policy(self.view, fact, deleted=False)
 
     def lose_policy(self, uid: int = UID) -> None:
-        """Somebody deletes it."""
+        """Delete the network policy, as another user could."""
         if uid in self.policies:
             self.view = views.with_policy(self.view, self.policies.pop(uid), deleted=True)
 
@@ -204,7 +204,7 @@ class World:
         self.view = views.with_pod(self.view, replace(pod, deleted=True))
 
     def reap(self) -> None:
-        """Grace periods end: pods that were deleted are gone."""
+        """End all grace periods: remove the pods that were deleted."""
         for pod in [p for p in self.pods.values() if p.terminating]:
             self.vanish(pod)
 
@@ -232,7 +232,7 @@ class World:
             )
 
     def fail(self, generation: int, name: str) -> None:
-        """A child that stood prepared is gone; its pod lives."""
+        """Report that a prepared child was killed; its pod lives."""
         about = {**self.about(self.pod(name)), "generation": generation}
         self.hear(GenerationPrepared(**about, error="the child was killed"))
         self.settle()
@@ -277,32 +277,32 @@ class World:
         names = {"pod": pod.name, "pod_uid": pod.uid, "role": pod.role, "serial": pod.serial}
         return {"job": pod.job, "uid": pod.job_uid, **names}
 
-    # ------------------------------------------------------------ telling
+    # ------------------------------------------------------------ sequences of steps
 
     def decide(self, decision: AllocationDecided) -> None:
         self.hear(decision)
         self.settle()
 
     def stand(self, decision: AllocationDecided) -> None:
-        """Decide, and let the pods run until all are ready: the cluster spec is out."""
+        """Decide, and run the pods until all are ready, so that the cluster spec is published."""
         self.decide(decision)
         self.run_pods()
         self.settle()
 
     def hand_over(self, decision: AllocationDecided) -> None:
-        """All the way to the order."""
+        """Take a decision to the order of its hand-over."""
         self.stand(decision)
         self.prepare(decision.generation)
         self.settle()
 
     def train(self, decision: AllocationDecided, change_s: float = 0.0) -> None:
-        """All the way to training."""
+        """Take a decision to training."""
         self.hand_over(decision)
         self.resume(decision.generation, change_s)
         self.settle()
 
     def wait(self) -> None:
-        """Until time alone changes something for the job."""
+        """Advance the clock to the job's next timeout."""
         due = next_check_s(self.view, self.now, self.rules, UID)
         assert due is not None, "nothing is waited for"
         self.now = due

@@ -1,4 +1,4 @@
-"""Bodies that set only what matters."""
+"""Builders of Kubernetes objects that set only what a test needs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def python(program: str, *arguments: str, **more: Any) -> Body:
 
 
 def idle(name: str = "", **more: Any) -> Body:
-    """A pod that no scheduler looks at."""
+    """Return a pod that no scheduler handles."""
     return pod(name, schedulerName="nobody", **more)
 
 
@@ -70,7 +70,7 @@ def node(
 
 
 def pinned_pod(*names: str, operator: str = "In") -> Body:
-    """Affinity to nodes by name, as the launcher writes it."""
+    """Return an affinity to nodes by name, as the launcher writes it."""
     field = {"key": "metadata.name", "operator": operator, "values": list(names)}
     required = {"nodeSelectorTerms": [{"matchFields": [field]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}

@@ -1,4 +1,4 @@
-"""A cluster of one's own, and somebody who talks to it with the official client."""
+"""Fixtures: a local cluster, and the official client for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PATIENCE_S = 60.0
 
 
 class Kube:
-    """The official asyncio client, in a namespace; bodies in and out are plain."""
+    """The official asyncio client in a namespace; it takes and returns plain objects."""
 
     namespace = "default"
 
@@ -52,7 +52,7 @@ class Kube:
         return self.plain(await self.v1.read_namespaced_pod(name, self.namespace))
 
     async def until(self, name: str, wanted: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-        """The pod, once it is as wanted."""
+        """Wait until `wanted` is true for the pod; return the pod."""
         end = time.monotonic() + PATIENCE_S
         while not wanted(found := await self.pod(name)):
             assert time.monotonic() < end, f"not in time: {json.dumps(found['status'])}"
@@ -69,7 +69,10 @@ class Kube:
             await asyncio.sleep(0.02)
 
     async def bind(self, name: str, node: str) -> int:
-        """The answer's code; the client cannot read its body, not a real server's either."""
+        """Return the status code of a binding.
+
+        The client cannot read the body of the answer, nor that of a real server.
+        """
         binding = {"metadata": {"name": name}, "target": {"kind": "Node", "name": node}}
         make = self.v1.create_namespaced_binding_without_preload_content
         async with await make(self.namespace, binding) as answer:
@@ -79,7 +82,7 @@ class Kube:
         return str(await self.v1.read_namespaced_pod_log(name, self.namespace, **more))
 
     async def refusal(self, call: Any) -> tuple[int, str]:
-        """Code and reason of the Status that a call is refused with."""
+        """Return the code and the reason of the Status with which a call is refused."""
         with pytest.raises(client.ApiException) as caught:
             await call
         status = json.loads(caught.value.body)
@@ -89,11 +92,11 @@ class Kube:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Afterwards not a process of it is left, nor a control group."""
+    """Yield a cluster. After its end no process and no control group of it may be left."""
     async with local_cluster(NODES, tmp_path / "data", settings=QUICK) as running:
         yield running
     home = running.context.home
-    async with asyncio.timeout(PATIENCE_S):  # what was killed may take a moment to go
+    async with asyncio.timeout(PATIENCE_S):  # killed processes may take a moment to exit
         while [pid for pid in processes.processes_of_cluster(home) if processes.is_running(pid)]:
             await asyncio.sleep(0.02)
     assert list(Path("/sys/fs/cgroup").glob(f"*/weir-local-{home}")) == []

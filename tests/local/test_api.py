@@ -1,4 +1,4 @@
-"""The API server's manners, asked over real HTTP with the official client."""
+"""Tests of the API server over real HTTP with the official client."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_missing_and_duplicate_objects_are_refused(kube):
 
 
 async def test_custom_resources_are_refused(kube):
-    """They are left out on purpose: nothing of Weir needs one."""
+    """The stand-in does not have them, because Weir needs none."""
     thing = {
         "group": "example.com",
         "scope": "Namespaced",
@@ -116,7 +116,7 @@ async def test_lists_are_selected_sorted_and_paged(kube):
 
 
 async def test_pages_of_a_selection_skip_what_does_not_match_and_count_nothing(kube):
-    """As the real server: it would have to read all objects to know how many remain."""
+    """The real server does not count either: it would have to read all objects."""
     for name, app in (("a", "y"), ("b", "x"), ("c", "y"), ("d", "x"), ("e", "y")):
         await kube.create(idle(name, labels={"app": app}))
     pages, token = [], None
@@ -280,23 +280,23 @@ async def test_dependents_are_deleted_with_their_owner(kube):
         (
             "namespaces/default/pods",
             idle("odd", meta={"labels": {"a": ["b"]}}),
-            "labels.a: an array",
+            "labels.a: expected a string, got an array",
         ),
         (
             "nodes",
             {**node("odd"), "status": {"conditions": ["Ready"]}},
-            "conditions[0]: a string where an object",
+            "conditions[0]: expected an object, got a string",
         ),
         ("nodes", {**node("odd"), "spec": {"taints": [None]}}, "taints: null"),
         (
             "nodes",
             {**node("odd"), "spec": {"unschedulable": "yes"}},
-            "unschedulable: a string where a boolean",
+            "unschedulable: expected a boolean, got a string",
         ),
         (
             "namespaces/default/events",
             {"metadata": {"name": "odd"}, "count": True},
-            "count: a boolean where a number",
+            "count: expected a number, got a boolean",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The stand-in behind bad input: every answer is proper, and the pod behind runs."""
+"""Tests of the stand-in with bad input: every answer is valid, and pods still run afterwards."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Asker:
         self.kube, self.http, self.codes = kube, http, Counter[int]()
 
     async def ask(self, method: str, path: str, body: Any) -> None:
-        """The answer is a success, or a Status that says why not."""
+        """Send a request. The answer must be a success or a Status with the reason."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         kind = "application/strategic-merge-patch+json" if method == "PATCH" else "application/json"
         async with self.http.request(
@@ -108,7 +108,7 @@ async def test_every_request_is_answered_and_a_pod_still_runs_afterwards(
     )
     good = pod(
         "", python("pass"), meta={"generateName": "good-"}, affinity=pinned_pod("big")
-    )  # nobody runs an odd node's
+    )  # no kubelet runs the pods of `oddnode`
     made = await asker.kube.create(good)
     await asker.kube.until_phase(made["metadata"]["name"], "Succeeded")
 

@@ -1,6 +1,4 @@
-"""Control groups of version 2 and none at all, on folders of our own; and the mark that finds
-processes.
-"""
+"""Tests of control groups (version 2, or none) in temporary folders, and of process marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster file."""
+"""Tests of the cluster file."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ extra: 1
         parse_cluster(text)
     told = str(caught.value)
     assert told.splitlines() == [
-        "extra: unknown; there are nodes, tenants, quotas",
+        "extra: no such section; use nodes, tenants, quotas",
         "nodes[1].nmae: no such field; did you mean 'name'?",
         "nodes[1].cpu: Expected `float` > 0.0, got 0",
         "nodes[1].gpu: Expected `int`, got 'many'",
         "nodes[2]: must be a mapping",
         "nodes[0].name: 'A_b' is not a valid name for a node",
-        "nodes: 'c' is there 2 times",
+        "nodes: 'c' occurs 2 times",
         "tenants[0].to_s: must be later than from_s",
     ]
 

@@ -1,4 +1,4 @@
-"""`make test-cluster`: what it waits for before it deploys, on the stand-in."""
+"""Tests of `make test-cluster` on the stand-in: what it waits for before it deploys, its images."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLOW_TO_END = (
 
 @pytest.fixture
 def there(cluster: StandIn, tmp_path: Path) -> Cluster:
-    """The stand-in, as `make test-cluster` sees a cluster."""
+    """Return the stand-in as a cluster of `make test-cluster`."""
     config: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Config",

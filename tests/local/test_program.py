@@ -1,4 +1,4 @@
-"""`python -m services.local`, as a program: told to end, killed, and started again."""
+"""Tests of `python -m services.local` as a process: stopped, killed, and started again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from services.local.service import local_cluster
 from tests.local.builders import FOREVER, pod, python
 from tests.local.conftest import QUICK
 
-GRACE_S = 30  # of a pod that asks for none
+GRACE_S = 30  # the default of a pod
 CLUSTER = "nodes: [{name: n, cpu: 2, memory_gib: 2}]\n"
 
 
@@ -138,7 +138,7 @@ def test_a_tenant_uses_its_cpu_and_exits_cleanly():
 
 
 def cores(pid, seconds=1.0):
-    """How many a process uses; a machine that is busy has less for it."""
+    """Return the mean number of cores that a process uses; a busy machine gives it fewer."""
     began, first = time.monotonic(), processes.cpu_seconds(pid)
     time.sleep(seconds)
     return (processes.cpu_seconds(pid) - first) / (time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""What kubectl sends in protobuf is read as if it were JSON; all else is refused in words."""
+"""Tests of kubectl's protobuf bodies: read as if they were JSON, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.local.api.request import MAGIC, decode_protobuf
-from services.local.objects.api_errors import ApiError
+from services.local.objects.bodies import ApiError
 
 DELETE = bytes.fromhex("6b3873000a130a027631120d44656c6574654f7074696f6e7312020802" + "1a002200")
-"""As kubectl 1.32 sends it for `drain --grace-period=2`."""
+"""The body that kubectl 1.32 sends for `drain --grace-period=2`."""
 
 
 def field(number: int, value: bytes | str | int) -> bytes:
-    """One value as protobuf has it, for small ones."""
+    """Return one field as protobuf encodes it; for small numbers and lengths."""
     if isinstance(value, int):
         return bytes([number << 3]) + varint(value)
     raw = value.encode() if isinstance(value, str) else value

@@ -1,7 +1,6 @@
-"""What a pod asks for.
+"""Tests of a pod's requests and limits, and of ResourceQuotas.
 
-ResourceQuotas: what is used is counted, and a pod that would exceed one is refused; the monitor
-tells of it.
+The usage of a quota is counted, a pod that would exceed it is refused, and the monitor reports it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a pod goes, and why it goes nowhere."""
+"""Tests of the scheduler: the node that it chooses, and why it chooses none."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Which objects a list is about."""
+"""Tests of the selectors of lists: labels, fields and affinity terms."""
 
 from __future__ import annotations
 
 import pytest
 
-from services.local.objects.api_errors import ApiError
+from services.local.objects.bodies import ApiError
 from services.local.objects.label_selectors import field_selector, label_selector, term_matches
 from tests.local.builders import pod
 

@@ -1,4 +1,4 @@
-"""The stack: a service that dies is started again at once, and nothing of it stays when it ends."""
+"""Tests of the stack: a killed service is restarted, and no process is left after the end."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_the_bus_listens_on_loopback_and_requires_its_random_credentials(
 
 
 async def test_the_bus_syncs_acknowledged_messages_within_a_second(tmp_path: Path) -> None:
-    """As each server tells an administrator of its system account."""
+    """Each server reports its interval to an administrator of the system account."""
     file = tmp_path / "cluster.yaml"
     file.write_text(CLUSTER)
     async with Stack(tmp_path / "weir", file, services=(), nats_servers=3) as up:
@@ -97,7 +97,7 @@ async def test_the_bus_syncs_acknowledged_messages_within_a_second(tmp_path: Pat
 
 
 async def kill_and_wait(stack: Stack) -> None:
-    """All at once, with nobody to start anything again, or to say anything."""
+    """Kill all processes at once. None is restarted, and none can publish a last message."""
     parts = [stack.parts.pop(name) for name in [*stack.parts]]
     for part in parts:
         assert part.process is not None and part._restarter is not None
@@ -109,7 +109,7 @@ async def kill_and_wait(stack: Stack) -> None:
 
 
 async def node_told(stack: Stack, ready: bool) -> CapacityChanged:
-    """The last word of its one node, once it is so."""
+    """Return the last fact of the only node, once its readiness is `ready`."""
     bus = await connect(stack.nats_url, OPERATOR, stack.operator)
     try:
         async with (
@@ -152,7 +152,7 @@ async def test_a_bus_of_three_servers_works_without_a_stream_leader(
 
 
 async def next_stored(bus: Bus) -> int | None:
-    """Return the sequence of a further cancellation; None while no server takes it."""
+    """Return the sequence of one more cancellation; None while no server accepts it."""
     try:
         return await bus.request(CancelRequested(job="nobody", request_id="2"))
     except NatsError:

@@ -1,4 +1,4 @@
-"""What a watcher is told."""
+"""Tests of watches: the events that a watcher gets."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import aiohttp
 import pytest
 from kubernetes.aio import watch
 
-from services.local.objects.api_errors import ApiError
+from services.local.objects.bodies import ApiError
 from services.local.objects.label_selectors import label_selector
 from services.local.store import Change, ObjectVersion, WatchCache
 from tests.local.builders import idle, node, pod
 
 
 class Listener:
-    """One open watch, as lines."""
+    """One open watch; it reads an event from each line."""
 
     def __init__(self, answer):
         self.answer = answer

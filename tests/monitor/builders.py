@@ -1,4 +1,4 @@
-"""Objects as the API tells them, with only what matters set."""
+"""Builders of Kubernetes objects as the API sends them; each sets only what matters."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The monitor behind an API server that has a bad day: it says what was so, in that order, and at
-last what is so.
+"""Tests of the monitor with an API server that fails at random.
+
+Its facts are true, in the order of the changes, and at last current.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ class Ear:
         return [said.ready for said in self.said[name]]
 
 
-# ---------------------------------------------------------------- what was so
+# ---------------------------------------------------------------- true changes
 
 
 def pods_on(server: RudeServer, name: str) -> list[frozenset[str]]:
-    """The pods that held something of a node, after each change."""
+    """Return the pods that held resources of a node, after each change."""
     so: list[frozenset[str]] = [frozenset()]
     for _, kind, change in server.history:
         if kind == "pods" and change["object"]["spec"]["nodeName"] == name:
@@ -67,18 +68,19 @@ def readiness(server: RudeServer, name: str) -> list[bool]:
 
 
 def in_order(told: Sequence[Any], so: Iterable[Any]) -> bool:
-    """Was each thing that was told so, one after the other?"""
+    """Return True if the facts, without repetitions, occur in this order in the true changes."""
     changes = [one for before, one in zip([None, *told], told, strict=False) if one != before]
     rest = iter(so)
     return all(any(then == one for then in rest) for one in changes)
 
 
-# ---------------------------------------------------------------- the story
+# ---------------------------------------------------------------- the test
 
 
 async def live(server: RudeServer, steps: int) -> None:
-    """Pods come, end and go; nodes fail and return; now and then the server is in trouble as a
-    whole.
+    """Create, end and delete pods, and change the readiness of nodes.
+
+    Now and then the server restarts, or forgets its history.
     """
     chance = server.chance
     for number in range(steps):

@@ -1,4 +1,4 @@
-"""The monitor behind bad input: strange objects are left out, and what it says can be read."""
+"""Tests of bad input: the monitor leaves malformed objects out, and its facts can be read."""
 
 from __future__ import annotations
 

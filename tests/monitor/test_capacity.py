@@ -1,6 +1,4 @@
-"""The cluster in numbers.
-
-What a node can still hold."""
+"""Tests of the capacity that a node has left, and of the cluster's metrics."""
 
 from __future__ import annotations
 
@@ -158,7 +156,7 @@ def test_a_repeated_earlier_capacity_is_a_fact_with_another_id():
     assert one.id() == capacity_of(node_object(), revision="5").id()
 
 
-# ---------------------------------------------------------------- the picture
+# ---------------------------------------------------------------- picture of the cluster
 
 
 def looking(*said):

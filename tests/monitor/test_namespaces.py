@@ -1,5 +1,6 @@
-"""The bounds that quotas and limit ranges set for the tasks of a namespace, and the nodes that its
-claims are bound to.
+"""Tests of the facts about a namespace.
+
+They have the bounds of quotas and limit ranges for its tasks, and the nodes of its claims.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def test_an_incomplete_object_is_malformed_or_gives_a_readable_fact(raw: Any, ot
 
 
 async def told(bus: Bus, *hards: float) -> QuotaChanged:
-    """Wait until a namespace's last fact has these bounds."""
+    """Wait until the last fact of the namespace has these hard limits; return it."""
     async with asyncio.timeout(60):
         while True:
             heard = await bus.last_message(QuotaChanged, "team-a")
@@ -298,7 +299,7 @@ def test_an_incomplete_claim_or_volume_is_malformed_or_gives_a_readable_fact(
 
 
 async def published_claims(bus: Bus, *claims: str) -> ClaimsChanged:
-    """Wait until these claims of the namespace are bound to nodes."""
+    """Wait until these claims of the namespace are bound to nodes; return the fact."""
     async with asyncio.timeout(60):
         while True:
             heard = await bus.last_message(ClaimsChanged, "team-a")

@@ -1,4 +1,4 @@
-"""Two monitors: what one says that no longer leads does not hide what is newer."""
+"""Tests of two monitors: a fact of an old leader does not hide a newer one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The monitor between a small API server and a real bus."""
+"""Tests of the monitor between a small API server and a real bus."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def test_a_restart_publishes_only_changes_since_the_stop(
 async def test_facts_lost_by_the_bus_are_published_again(
     nats_server: NatsServer, person: Bus, api: ApiServer, tmp_path: Path
 ):
-    """Although no node changes any more, and others have spoken since."""
+    """The bus is restored to an older state, and no node changes after that."""
     async with monitor(nats_server.url, api):
         await told(person, "n1", lambda c: c.free.cpu == 7)
         await told(person, "n2_example_com", bool)

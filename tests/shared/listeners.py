@@ -1,4 +1,4 @@
-"""Hand-made listeners that tell a test when they have heard enough."""
+"""Listeners that return to a test when they have received enough messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shared.bus.consumer import StoredMessage
 
 
 class Ears:
-    """A handler that keeps what it hears, in order; what it hears twice counts once."""
+    """A handler that stores the messages in order. `until` counts a repeated message once."""
 
     def __init__(self) -> None:
         self.heard: list[StoredMessage] = []
@@ -35,7 +35,7 @@ class Ears:
 async def first(
     count: int, watched: AsyncIterator[StoredMessage], within_s: float = 60.0
 ) -> list[StoredMessage]:
-    """The first few of what somebody watches."""
+    """Return the first `count` messages of an iterator."""
     seen: list[StoredMessage] = []
     async with asyncio.timeout(within_s):
         async for heard in watched:
@@ -46,8 +46,9 @@ async def first(
 
 
 async def consumers(bus: Bus, count: int, stream: str = subjects.ORDERS) -> None:
-    """Wait until so many readers of a stream wait for messages. A consumer that is only created may
-    not be known to its reader yet.
+    """Wait until this many readers of a stream wait for messages.
+
+    A consumer that was only created may not be known to its reader yet.
     """
     async with asyncio.timeout(60):
         while await _waiting_readers(bus, stream) < count:

@@ -1,6 +1,4 @@
-"""Anything anybody may send: bytes that are no message, messages on wrong subjects, objects with
-holes in them.
-"""
+"""Strategies for bad input: bytes that are no message, wrong subjects, damaged objects."""
 
 from __future__ import annotations
 
@@ -58,7 +56,7 @@ JSON = st.recursive(
 
 
 def places(document: Any, at: Path = ()) -> Iterator[Path]:
-    """Every place in a document, the whole of it first."""
+    """Yield every place in a document, the whole document first."""
     yield at
     listed = list(enumerate(document)) if isinstance(document, list) else []
     for key, value in document.items() if isinstance(document, dict) else listed:
@@ -66,7 +64,7 @@ def places(document: Any, at: Path = ()) -> Iterator[Path]:
 
 
 def spoilt(document: Any) -> st.SearchStrategy[Any]:
-    """The document with up to three of its places taken away, or holding something else."""
+    """Draw the document with up to three of its places removed or replaced."""
     change = st.tuples(st.sampled_from(list(places(document))[1:]), st.none() | st.tuples(JSON))
     return st.lists(change, min_size=1, max_size=3).map(lambda changes: _changed(document, changes))
 
@@ -81,9 +79,9 @@ def _changed(document: Any, changes: list[tuple[Path, tuple[Any] | None]]) -> An
             if new is None:
                 del parent[last]
             else:
-                parent[last] = deepcopy(new[0])  # a later change must not reach what examples share
+                parent[last] = deepcopy(new[0])  # later changes must not reach what examples share
         except (KeyError, IndexError, TypeError):
-            continue  # an earlier change took the place away
+            continue  # an earlier change has removed the place
     return made
 
 
@@ -105,7 +103,7 @@ SUBJECTS = (
     | st.builds("{}.{}".format, st.sampled_from(TAGS), TAILS)
     | st.builds("weir.{}.{}".format, st.sampled_from(AREAS), TAILS)
 )
-"""Any subject that one of the streams of orders and facts holds."""
+"""Any subject that one of the streams of orders and facts stores."""
 
 BODIES = (
     st.binary(max_size=64)
@@ -129,12 +127,12 @@ BODIES = (
 
 
 def poison() -> st.SearchStrategy[Poison]:
-    """What hardly anybody can use; now and then it is a good message."""
+    """Draw a subject and a body that are rarely a good message."""
     return st.tuples(SUBJECTS, BODIES)
 
 
 def readable(subject: str, body: bytes) -> bool:
-    """Can it be read as what its subject says?"""
+    """Return whether the body can be decoded as a message of this subject."""
     try:
         subjects.decode_message(subject, body)
     except subjects.UnreadableMessage:
@@ -143,7 +141,7 @@ def readable(subject: str, body: bytes) -> bool:
 
 
 def odd_messages() -> st.SearchStrategy[Message]:
-    """Messages that can be read, and say what nobody would."""
+    """Draw messages that can be read, but have odd contents."""
     return st.sampled_from(GOOD).flatmap(_odd).filter(lambda message: message is not None)
 
 

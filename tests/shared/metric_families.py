@@ -1,6 +1,4 @@
-"""Every number that Weir's services tell, found in the source: so none can be left out of a
-test.
-"""
+"""All metrics of Weir's services, found in the source, so that no test leaves one out."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ DECLARED = "shared.runtime.metrics.Family"
 
 @cache
 def families() -> dict[str, Family]:
-    """By name; raises where two have the same."""
+    """Return the families by name, after a check that no two have the same."""
     declaring = [
         module.name
         for module in modules("services", "shared")
@@ -35,7 +33,7 @@ def families() -> dict[str, Family]:
 
 
 def at_first() -> list[Measure]:
-    """What services tell before anything has happened, of an empty cluster."""
+    """Return what services export before any event, for an empty cluster."""
     return [
         *capacity_measures([]),
         *AllocatorMeters().measures(State(), 0.0),
@@ -47,7 +45,7 @@ def at_first() -> list[Measure]:
 
 @cache
 def values() -> dict[tuple[str, str], set[str]]:
-    """By family and label: the values that are told then."""
+    """Return the label values of those measures, by family and label."""
     found: dict[tuple[str, str], set[str]] = {}
     for measure in at_first():
         for labels in measure.series:

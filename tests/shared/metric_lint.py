@@ -1,8 +1,7 @@
-"""The rules that `promtool check metrics` and Prometheus' page on naming have, and ours, held
-against a text.
+"""A lint of metrics: the rules of `promtool check metrics`, Prometheus' naming page, and ours.
 
-Whether it is well formed is left to the parser of Prometheus' own client; what that reads but
-Prometheus would refuse, or people would stumble over, is found here.
+The parser of Prometheus' own client checks the format. This lint finds what that parser accepts,
+but Prometheus would refuse or people would misunderstand.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ NOT_BASE |= {"gigabytes", "gib", "mib", "kib", "millicores", "percent", "bits"}
 BASE = ("seconds", "bytes", "cores")
 KINDS = {"counter", "gauge", "histogram"}
 RESERVED = {"job", "instance", "le", "quantile", "pod", "namespace", "node", "uid"}
-"""What a scrape sets itself, what belongs to histograms, and what has no end."""
+"""Labels that a scrape sets, that belong to histograms, or that have unlimited values."""
 MOST_SERIES = 60
-"""Of one family, buckets not counted."""
+"""Maximum number of a family's series, without buckets."""
 PARTS = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",), "gauge": ("",)}
 
 
 def problems(text: str) -> list[str]:
-    """Everything that is wrong with what a service told; empty: nothing."""
+    """Return everything that is wrong with an exported text."""
     families = list(text_string_to_metric_families(text))
     found = list(_of_text(text))
     for family in families:

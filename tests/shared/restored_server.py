@@ -1,4 +1,4 @@
-"""A server that loses its last minutes: its store is put back as it was when it was copied."""
+"""A server that loses its last minutes: its store is replaced by a copy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def put_stores_back(stack: Stack, copies: Path) -> None:
     servers = [stack.parts[name] for name in stack.nats_parts]
     for server in servers:
         assert server.process is not None and server._restarter is not None
-        server._restarter.cancel()  # nobody else starts it
+        server._restarter.cancel()  # so that nothing else starts the server
         server.process.kill()
     for server in servers:
         assert server.process is not None

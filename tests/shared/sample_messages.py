@@ -1,4 +1,4 @@
-"""One of every message; builders set only what matters."""
+"""One message of every kind. Builders set only what matters."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ POD_SETTINGS: dict[str, Any] = {
 
 
 def one_of_each() -> list[Message]:
-    """Every kind, in the order of the story, with something in every field that is easily lost."""
+    """Return every kind, in the order of a job's life, with every field set that is easily lost."""
     address = TaskAddress(role="ps", index=0, pod="digits-ps-3", host="10.0.0.3", port=2222)
     plan = TaskPlan(
         role="ps", index=0, serial=3, node="n1", resources=Resources(cpu=0.5, memory_gib=1.5)
@@ -255,12 +255,12 @@ def one_of_each() -> list[Message]:
 
 
 def spoken_again(message: Message) -> Message:
-    """The same said by somebody who does not remember: equal fields, another object."""
+    """Return an equal message that is another object, as from another publisher."""
     return type(message)(**{name: getattr(message, name) for name in message.__struct_fields__})
 
 
 def with_fields(body: bytes, **fields: Any) -> bytes:
-    """A body with some of its JSON replaced, as a careless hand would write it."""
+    """Return a body with some of its JSON fields replaced."""
     return msgspec.json.encode({**msgspec.json.decode(body), **fields})
 
 

@@ -1,4 +1,4 @@
-"""A nats-server that believes only who has credentials, and visitors who try what they may."""
+"""A nats-server that requires credentials, and visitors that try what they may do."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ NOW_S = time.time()
 KEYS = authority.create_keys(os.urandom)
 DIGEST, OTHER_DIGEST = "sha256-" + "a" * 64, "sha256-" + "b" * 64
 NAMESPACES = ("team-a", "team-b")
-"""Provisioned, as `default` is."""
+"""Namespaces that are provisioned, as is `default`."""
 
 
 def credentials(user: str, key: str = "team-a.mine", digest: str = DIGEST) -> str:
-    """Of any user; of a job or a submitter those for `key`."""
+    """Return credentials of a user. Those of a job or a submitter are for `key`."""
     namespace, _, job = key.partition(".")
     if user == permissions.JOB:
         meta = programs.meta_token(digest)
@@ -40,7 +40,7 @@ def credentials(user: str, key: str = "team-a.mine", digest: str = DIGEST) -> st
 
 
 def unlimited() -> str:
-    """Credentials of an administrator inside, who may do all that nats-server can do there."""
+    """Return credentials of an administrator inside, without any limit but those of nats-server."""
     anything = permissions.Permissions(publish=(">",), subscribe=(">",))
     return authority._credentials(
         KEYS.inside, "root", authority._user_limits(anything), os.urandom(32), NOW_S
@@ -49,7 +49,7 @@ def unlimited() -> str:
 
 @asynccontextmanager
 async def guarded(folder: Path) -> AsyncIterator[NatsServer]:
-    """Its streams and buckets are there."""
+    """Run a server that requires credentials, with all streams and buckets."""
     config = folder / "auth.conf"
     config.write_text(authority.server_config(KEYS, NOW_S))
     server = NatsServer(folder / "nats", "-c", str(config))
@@ -62,7 +62,7 @@ async def guarded(folder: Path) -> AsyncIterator[NatsServer]:
 
 
 class Visitor:
-    """A connection that tells what it was refused."""
+    """A connection that records the refusals of the server."""
 
     def __init__(self, client: ResilientClient, refusals: list[str]) -> None:
         self.client, self.refusals = client, refusals
@@ -75,7 +75,7 @@ class Visitor:
         return await self._unrefused(subject, self.client.subscribe(subject))
 
     async def asked(self, subject: str, body: Any = None, within_s: float = 60.0) -> dict[str, Any]:
-        """The answer of JetStream's API."""
+        """Return the answer of JetStream's API."""
         answer = await self.client.request(
             subject, msgspec.json.encode(body) if body else b"", timeout=within_s
         )
@@ -84,7 +84,7 @@ class Visitor:
     async def _unrefused(self, subject: str, trying: Any) -> bool:
         before = len(self.refusals)
         await trying
-        for _ in range(2):  # the first may be answered by what the library asked for by itself
+        for _ in range(2):  # the first answer may be for a ping of the library itself
             await self.client.flush(60)
         return not [
             text for text in self.refusals[before:] if f'"{subject.lower()}"' in text.lower()

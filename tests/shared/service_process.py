@@ -1,4 +1,4 @@
-"""A real service in a process of its own, and its answers over HTTP."""
+"""A real service in its own process, and its answers over HTTP."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from shared.runtime.process import free_port
 
 ROOT = Path(__file__).parents[2]
-LEASE_S = 60.0  # the bus is away for less
+LEASE_S = 60.0  # s; longer than any outage of the bus
 Values = dict[tuple[str, frozenset[str]], float]
 
 
 class Asked:
-    """Started by `async with`; killed at its end."""
+    """A service that runs during an `async with` block."""
 
     def __init__(self, service: str, nats_url: str, **more: str) -> None:
         self.service, self.port = service, free_port()
@@ -46,12 +46,12 @@ class Asked:
         await self.process.wait()
 
     async def stop(self) -> None:
-        """As Kubernetes does."""
+        """Send SIGTERM, as Kubernetes does, and wait for the exit."""
         self.process.terminate()
         await self.process.wait()
 
     async def ask(self, path: str) -> tuple[int, str]:
-        """Status and text; status 0: nobody answers yet."""
+        """Return status and text; the status is 0 if nothing listens yet."""
         try:
             async with self.session.get(path, timeout=aiohttp.ClientTimeout(total=60)) as answer:
                 return answer.status, await answer.text()
@@ -59,15 +59,16 @@ class Asked:
             return 0, ""
 
     async def until(self, path: str, status: int, within_s: float = 60.0) -> str:
-        """What it says once it answers so."""
+        """Wait for an answer with this status. Return its text."""
         async with asyncio.timeout(within_s):
             while (answer := await self.ask(path))[0] != status:
                 await asyncio.sleep(0.05)
             return answer[1]
 
     async def begun(self) -> None:
-        """It leads and is ready; one that stands by is ready, too, and not while it begins to
-        lead.
+        """Wait until the service leads and is ready.
+
+        A stand-by is ready too, but not while it starts to lead.
         """
         async with asyncio.timeout(60):
             while (await self.values()).get(("weir_leader", frozenset())) != 1:
@@ -75,7 +76,7 @@ class Asked:
         await self.until("/readyz", 200)
 
     async def values(self) -> Values:
-        """Every number, by its name and the values of its labels."""
+        """Return the value of every metric, by name and label values."""
         _, text = await self.ask("/metrics")
         families = text_string_to_metric_families(text)
         return {

@@ -1,6 +1,6 @@
-"""What a service says of measured numbers can be read, whatever was measured.
+"""Tests of bounds: a message with measured numbers can be read, whatever was measured.
 
-Which facts wait for their order, where more come than can be kept.
+Also tests of which early facts are kept, if more arrive than may wait.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The checkpoint folder of a job belongs to that job alone.
+"""Tests of the checkpoint folder of a job, which belongs to that job alone.
 
-Which checkpoints come first when a job goes on, and what a digest pins.
+Also tests of the order in which checkpoints are tried, and of what a digest covers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_two_jobs_with_the_same_path_have_two_folders(path: str | None) -> None:
         where(asked(path=path), uid=8),
         where(
             asked(path=path), accepted_s=NOVEMBER + 3600.0
-        ),  # the bus was lost, and counts from the beginning
+        ),  # after a loss of the bus the same uid is used again
     ]
     assert len({mine, *others}) == 5
 
@@ -98,7 +98,7 @@ def test_marked_checkpoints_newer_than_the_ledger_come_first() -> None:
 
 
 def test_the_ledger_decides_if_no_marked_checkpoint_is_newer() -> None:
-    """A generation number says nothing here: after a loss the same numbers are given again."""
+    """Generation numbers do not count: after a loss of the bus they are used again."""
     assert restore_candidates(NAMED, ("/c/gen-7/ckpt-35", "/c/gen-1/ckpt-40")) == NAMED
     assert restore_candidates((), ()) == ()
 

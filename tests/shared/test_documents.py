@@ -1,7 +1,7 @@
-"""An older version reads what a newer one writes; only what a person sends is refused for a field
-that nobody reads.
+"""Tests of unknown fields: an older version reads what a newer one writes.
 
-YAML from outside is measured before it is expanded.
+Only input from people is refused for a field that is not read. YAML from outside is measured before
+it is expanded.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ def with_new_fields(value: Any) -> Any:
 
 
 def in_structs_only(message: Message) -> Any:
-    """Return the message's JSON with an unknown field in every struct; dictionaries of plain values
-    stay.
+    """Return the message's JSON with an unknown field in every struct.
+
+    Dictionaries of plain values do not change.
     """
     body = json.loads(subjects.encode_message(message))
     grown = with_new_fields(body)
@@ -87,7 +88,7 @@ def test_unknown_fields_are_found_in_lists_too() -> None:
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
 )
-"""Under 1,000 bytes, which stand for nine to the power of twelve values."""
+"""Less than 1,000 bytes, which expand to 9^12 values."""
 MERGES = "b0: &b0 {x: 1}\n" + "".join(
     f"b{n}: &b{n} {{<<: [{', '.join([f'*b{n - 1}'] * 9)}]}}\n" for n in range(1, 12)
 )

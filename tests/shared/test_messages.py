@@ -1,4 +1,4 @@
-"""The words: what is written is read again, and what is not ours is refused by name."""
+"""Tests of messages: each is read as it was written, and an invalid one has a clear error."""
 
 from __future__ import annotations
 
@@ -58,8 +58,10 @@ def test_a_repeated_message_has_the_same_id(message: Message) -> None:
 
 
 def test_a_message_with_another_meaning_has_another_id() -> None:
-    """The server forgets no id for two minutes: who stood prepared and fails, who drains for
-    another, must be heard.
+    """The server knows an id for two minutes: messages of different meaning need different ids.
+
+    For example, a task that was prepared and then fails, or a chief that drains for another
+    generation, must not be taken for a repetition.
     """
     prepared = next(m for m in one_of_each() if isinstance(m, GenerationPrepared))
     saved = next(m for m in one_of_each() if isinstance(m, CheckpointSaved))
@@ -192,7 +194,7 @@ def test_a_value_out_of_bounds_is_an_error_with_its_path(wrong: dict[str, object
 
 
 def unbounded(kind: inspect.Type, at: str) -> Iterator[str]:
-    """The places in a type where a text or a list may be of any length."""
+    """Yield the places in a type where a text or a list has no maximum length."""
     if (
         isinstance(kind, inspect.StrType | inspect.VarTupleType | inspect.DictType)
         and kind.max_length is None

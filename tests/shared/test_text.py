@@ -1,4 +1,4 @@
-"""Counts with the right word behind them, times in two units, foreign text as one clean line."""
+"""Tests of texts: counts with the right noun, times in two units, foreign text in one line."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ COUNTED = (
     " steps"
 )
 BARE = re.compile(rf"(?<!0/)\0 (?:{COUNTED.replace(' ', '|')})\b(?!/| a second| left)")
-"""A value (NUL stands for it), and behind it what it counts; but rates, and `0/4 nodes`, which is
-Kubernetes' own.
+"""A value (NUL stands for it) followed by the noun that it counts.
+
+Rates, and `0/4 nodes` as Kubernetes writes it, do not match.
 """
 
 

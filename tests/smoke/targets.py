@@ -1,7 +1,7 @@
-"""The shortest form of each Makefile target that measures or breaks something, and what it reports.
+"""The shortest form of each Makefile target that is a benchmark or injects faults, and its report.
 
-A short form runs the code of the whole one, with fewer repetitions, jobs and seconds. Its figures
-mean nothing.
+A short form runs the same code as the full one, with fewer repetitions, jobs and seconds. Its
+figures mean nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ PATTERN = re.compile(r"^(bench-[a-z-]+|chaos|soak|fuzz|zoo):", re.MULTILINE)
 
 
 class Smoke(msgspec.Struct, frozen=True):
-    """`keys`: of the JSON object in the last line; without any the target is a pytest run that has
-    to pass.
-    """
+    """`keys` of the JSON object in the last line; without keys, the target is a pytest run."""
 
     environ: dict[str, str]
     keys: tuple[str, ...] = ()
 
 
 def measured_targets() -> list[str]:
-    """Every target of the Makefile that needs a smoke test."""
+    """Return every Makefile target that needs a smoke test."""
     return sorted(PATTERN.findall((ROOT / "Makefile").read_text()))
 
 

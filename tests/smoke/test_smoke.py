@@ -1,8 +1,7 @@
-"""Every benchmark, chaos, soak and the fuzz run, in their shortest form: the very targets of the
-Makefile.
+"""Tests that every benchmark, chaos, soak, fuzz and zoo run in their shortest form.
 
-The only tests that need whole training runs for one assertion each; `make test-long` runs them,
-`make test` does not.
+They run the targets of the Makefile. These are the only tests that need a whole training run for
+one assertion. `make test-long` runs them, `make test` does not.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ PASSED = re.compile(r"^\d+ passed", re.MULTILINE)
 
 
 def run_target(target: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run `make TARGET` with the Python that runs this test, and without installing anything."""
+    """Run `make TARGET` with the Python of this test, without installing anything."""
     make = ("make", "--silent", "--old-file", ".venv/.ready", "--old-file", "browser", target)
     here = {
         name: value

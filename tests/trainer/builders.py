@@ -1,4 +1,4 @@
-"""Facts about one job; builders set only what matters."""
+"""Builders of facts about one job. They set only what matters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def spec(
     handover: str = "make-before-break",
     pods: Iterable[str] = (),
 ) -> ClusterSpecPublished:
-    """`pods` are called `<role>-<anything>`; absent: one of each role."""
+    """Return a spec with these pods (`<role>-<anything>`), or with one pod of each role."""
     names = list(pods) or ["chief-0", "ps-0", "worker-0"]
     roles: list[Any] = [n.split("-")[0] for n in names]
     tasks = tuple(

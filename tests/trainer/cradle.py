@@ -1,11 +1,9 @@
-"""Real children of TensorFlow without pods around them: a chief, a ps and a worker, forked by one
-fork server.
+"""Real TensorFlow children without pods: a chief, a ps and a worker, forked by one fork server.
 
 cradle = Cradle(fork_server, tmp_path)
 failed = await cradle.fails(program_text)
 
-Nothing but the bus and the supervisors is left out, so a program lives a whole short life within a
-second or two.
+Only the bus and the supervisors are missing, so a whole short job takes a second or two.
 """
 
 from __future__ import annotations
@@ -64,10 +62,10 @@ def dataset(start, stop):
 
 
 class Cradle:
-    """One job's children, generation 1. `said` is what each has said, by role; two workers share a
-    list.
+    """The children of one job in generation 1.
 
-    `asked`: fields of its request. `saves_early`: the chief saves soon after its first update, too.
+    `said` has the events of each role; two workers share a list. `asked` has fields of the job's
+    request. If `saves_early` is set, the chief also saves soon after its first update.
     """
 
     def __init__(
@@ -90,7 +88,7 @@ class Cradle:
         self.begun = self.saves_early = False
 
     async def fails(self, program: str) -> Failed:
-        """What the chief, or else the worker, says at last of a program."""
+        """Run a program. Return the first failure of the chief, or else of the worker."""
         await self.lives(program)
         found = [
             word
@@ -102,7 +100,7 @@ class Cradle:
         return found[0]
 
     async def lives(self, program: str) -> None:
-        """Until the chief or a worker ends."""
+        """Run a program until the chief or a worker ends."""
         path = self._written(program)
         cluster = {
             role: [f"127.0.0.1:{free_port()}" for task in self.tasks if task == role]
@@ -123,7 +121,7 @@ class Cradle:
             await asyncio.gather(*listening, *ends, return_exceptions=True)
 
     def saved(self) -> list[Saved]:
-        """The checkpoints, in order. None of them is pruned."""
+        """Return the checkpoints in order. None of them is pruned."""
         return [word for word in self.said["chief"] if isinstance(word, Saved)]
 
     def _each(self, act: Callable[[Child], None]) -> None:

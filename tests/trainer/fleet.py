@@ -1,12 +1,11 @@
-"""Real trainers in processes, and a test that plays launcher for them.
+"""Real trainers in processes, and a test that acts as their launcher.
 
 async with Fleet(bus, nats_url, folder, "counting.py") as fleet:
     await fleet.generation(1, ps=1, workers=1)
     await fleet.generation(2, ps=2, workers=2, previous=1)
     finished = await fleet.finished()
 
-Nothing sleeps: whatever is waited for is a message. At the end no process is left, which is
-checked.
+Nothing sleeps: every wait is for a message. At the end, the fleet checks that no process is left.
 """
 
 from __future__ import annotations
@@ -55,23 +54,24 @@ WITHIN_S = 180.0
 PACE_S, SLOW_S = (
     0.15,
     0.6,
-)  # of a batch; the second while the next generation is prepared, however long that takes
-LOOK_S = 0.5  # how often we look whether a pod has died while we wait for a message
+)  # s per batch; the second while the next generation is prepared, however long that takes
+LOOK_S = 0.5  # s between two checks of the pods during a wait for a message
 WIDE = Span(start=1, min=1, max=4)
 Tasks = int | Iterable[int]
 M = TypeVar("M", bound=Message)
 
 
 class Stuck(AssertionError):
-    """What was waited for did not happen; with the ends of all logs."""
+    """An expected event did not happen. The text has the ends of all logs."""
 
 
 class Fleet:
-    """One job's pods. Serials are pods: `workers=2` means worker-0 and worker-1, `workers=[0, 2]`
-    names them.
+    """The pods of one job.
 
-    `settings` are the trainers', besides those that a fleet needs; other fields are the job
-    request's. `warm`: pods are forked from a process that has imported TensorFlow (`warm_pods`).
+    `ps` and `workers` are serials: `workers=2` means worker-0 and worker-1, `workers=[0, 2]` names
+    them. `settings` are added to the trainer settings that a fleet needs; other fields are those of
+    the job request. If `warm` is set, pods are forked from a process that has imported TensorFlow
+    (`warm_pods`).
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Fleet:
         self._tasks: list[asyncio.Task[None]] = []
         self._groups: set[int] = set()
 
-    # ------------------------------------------------------------ beginning and end
+    # ------------------------------------------------------------ start and stop
 
     async def __aenter__(self) -> Fleet:
         self.folder.mkdir(parents=True)
@@ -132,7 +132,7 @@ class Fleet:
         return request
 
     async def _stop(self) -> None:
-        """Ask every pod to end, as a kubelet does."""
+        """Terminate every pod, as a kubelet does, and wait until all have ended."""
         for pod in self.pods.values():
             if pod.returncode is None:
                 pod.terminate()
@@ -140,17 +140,17 @@ class Fleet:
             await asyncio.gather(*(pod.wait() for pod in self.pods.values()))
 
     def _left(self) -> list[str]:
-        """Living processes of our pods; what was killed a moment ago may take a moment to go."""
+        """Return the commands of our pods' processes that still run after 60 s."""
         mine = [p for p in psutil.process_iter() if _group(p.pid) in self._groups]
         _, alive = psutil.wait_procs([p for p in mine if _lives(p)], timeout=60)
         return [" ".join(p.cmdline()) for p in alive if _lives(p)]
 
-    # ------------------------------------------------------------ playing launcher
+    # ------------------------------------------------------------ the launcher's part
 
     async def generation(
         self, number: int, *, ps: Tasks, workers: Tasks, previous: int | None = None, chief: int = 0
     ) -> TrainingResumed:
-        """A whole hand-over."""
+        """Run a whole hand-over. Return when the generation has resumed."""
         await self.propose(number, ps=ps, workers=workers, previous=previous, chief=chief)
         if self.request.handover == "make-before-break":
             await self.prepared(number)
@@ -176,7 +176,7 @@ class Fleet:
         await self.bus.publish(spec)
 
     async def pod(self, name: str) -> TaskReady:
-        """Start a pod, unless it is there, and hear where it stands."""
+        """Start a pod unless it exists. Return its `TaskReady`."""
         if name not in self.pods:
             await self._start(name)
         return await self.until(TaskReady, lambda m: m.pod == name)
@@ -201,13 +201,13 @@ class Fleet:
         await self.bus.publish(GenerationAbandoned(**_job(number), reason="test"))
 
     async def kill(self, name: str) -> None:
-        """As when a node goes: everything in the pod, at once."""
+        """Kill all processes of a pod at once, as if its node were lost."""
         self.expected.add(name)
         _kill_group(self.pods[name].pid)
         await self.pods[name].wait()
 
     def kill_newest_child(self, name: str) -> None:
-        """Of a pod that stays: the process of the generation that is being prepared."""
+        """Kill the process of the generation that is being prepared. The pod stays."""
         fork_server = next(
             p
             for p in psutil.Process(self.pods[name].pid).children()
@@ -216,23 +216,21 @@ class Fleet:
         max(fork_server.children(), key=lambda p: p.create_time()).kill()
 
     async def left(self, name: str) -> int:
-        """The exit code of a pod that ends by itself."""
+        """Wait until a pod exits by itself. Return its exit code."""
         async with asyncio.timeout(WITHIN_S):
             return await self.pods[name].wait()
 
     def pace(self, seconds: float) -> None:
-        """How long a worker waits before each batch from now on."""
+        """Set the time in s that a worker waits before each batch from now on."""
         self._write("pace", str(seconds))
 
     def _hurry(self, before: float, after: float) -> None:
-        """Unless a test wants a pace of its own."""
+        """Change the pace, unless the test has set its own."""
         if (self.folder / "pace").read_text() == str(before):
             self.pace(after)
 
     def hang(self, where: str) -> None:
-        """In which of its functions `hanging.py` hangs from now on; "-": in none, and who hangs
-        comes free.
-        """
+        """Set what hangs in `hanging.py` from now on; "-" is nothing, and releases what hangs."""
         self._write("hang", where)
 
     def _write(self, name: str, text: str) -> None:
@@ -240,11 +238,12 @@ class Fleet:
         written.write_text(text)
         written.rename(self.folder / name)
 
-    # ------------------------------------------------------------ hearing
+    # ------------------------------------------------------------ messages
 
     async def finished(self) -> JobFinished:
-        """The end; and the checkpoint before it, which may be heard later, for it comes from
-        another stream.
+        """Wait for the end of the job and the checkpoint before it. Return the end.
+
+        The checkpoint may arrive later, because it is in another stream.
         """
         finished = await self.until(JobFinished)
         async with asyncio.timeout(WITHIN_S):
@@ -259,7 +258,7 @@ class Fleet:
         return await self.until(CheckpointSaved, lambda m: m.generation == number and m.final)
 
     async def steps(self, more: int, generation: int) -> ProgressReported:
-        """Wait until a generation has made so many more updates."""
+        """Wait until a generation has made this many more updates."""
         self._hurry(SLOW_S, PACE_S)
         seen = [
             m.step
@@ -272,7 +271,7 @@ class Fleet:
         )
 
     async def until(self, kind: type[M], fits: Callable[[M], bool] = lambda _: True) -> M:
-        """The first message of a kind that fits, already said or still to come. Raises `Stuck`."""
+        """Return the first message of a kind that fits, old or new. Raise `Stuck` if none comes."""
         try:
             async with asyncio.timeout(WITHIN_S):
                 while True:
@@ -285,7 +284,7 @@ class Fleet:
             raise Stuck(f"{kind.__name__} was not said\n{self.logs()}") from None
 
     async def _more(self) -> None:
-        """Something new, or time to look at the pods again."""
+        """Wait until a message arrives, or until it is time to check the pods again."""
         seen = len(self.said)
         try:
             async with asyncio.timeout(LOOK_S), self._news:
@@ -294,7 +293,10 @@ class Fleet:
             return
 
     def _complain(self, kind: type[Message]) -> None:
-        """Fail at once where nobody is left who could say it."""
+        """Raise `Stuck` at once if the job is over or pods have died.
+
+        No such message can come then.
+        """
         over = [m for m in self.said if isinstance(m, JobFinished)]
         if over and kind is not JobFinished:
             raise Stuck(f"the job is over before {kind.__name__}: {over[0]}\n{self.logs()}")
@@ -317,8 +319,9 @@ class Fleet:
         return "\n".join(f"---- {path.name}\n{path.read_text()[-2500:]}" for path in found)
 
     def counts(self, at: CheckpointSaved | None = None) -> dict[str, Any]:
-        """How often each example was applied, as a checkpoint (absent: the last) has it, read in
-        another process.
+        """Return how often each example was applied, according to a checkpoint (default: the last).
+
+        Another process reads the checkpoint.
         """
         saved = at or [m for m in self.said if isinstance(m, CheckpointSaved)][-1]
         command = [sys.executable, str(PROGRAMS / "read_counts.py"), saved.path]
@@ -343,7 +346,7 @@ class Fleet:
             "trainer_checkpoint_dir": str(self.folder / "checkpoints"),
             "trainer_progress_s": "0.1",
             "trainer_peer_grace_s": "30",
-            # After the loss of a task, a stopping pod waits so long for another generation.
+            # After the loss of a task, a stopping pod waits this long for another generation.
             "trainer_grace_s": "5",
             **{f"trainer_{name}": str(value) for name, value in self.settings.items()},
         }
@@ -357,7 +360,7 @@ class Fleet:
         self._groups.add(self.pods[name].pid)
 
     def _addresses(self, ready: list[TaskReady]) -> Iterable[TaskAddress]:
-        """Each takes the port that the running generation does not use."""
+        """Yield the addresses, each with the port that the running generation does not use."""
         index = {"chief": 0, "ps": 0, "worker": 0}
         for task in ready:
             port = next(p for p in task.ports if p != self.used.get(task.pod))

@@ -1,6 +1,7 @@
-"""How often to save: Young's optimum of a measured cost and a failure rate that is learnt.
+"""Tests of the save interval, and of the choice of checkpoints to keep.
 
-Which checkpoints stay: those that the ledger names, and what may be named yet.
+The interval is Young's optimum of a measured cost and a failure rate that is learned. The
+checkpoints that the ledger names, or may still name, are kept.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from services.trainer.checkpoint_policy import (
 
 
 def waste(interval_s: float, cost_s: float, between_s: float) -> float:
-    """The share of time that is lost: to saves, and to half an interval a failure."""
+    """Return the share of time that is lost to saves, and to half an interval for each failure."""
     return cost_s / interval_s + interval_s / (2 * between_s)
 
 
@@ -92,9 +93,7 @@ def test_the_allowed_repetition_bounds_the_interval_up_to_a_tenth_of_the_time(
 
 
 def test_one_slow_save_does_not_change_the_interval() -> None:
-    """As it was: three saves of 0.1 s, one of 4 s while a node was drained, and 175 s to the next
-    one.
-    """
+    """Regression: three saves of 0.1 s, one of 4 s during a node drain, then none for 175 s."""
     past = SaveHistory()
     for _ in range(3):
         past = record_save(past, 27.0, 0.1, 0.3)

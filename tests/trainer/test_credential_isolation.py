@@ -1,4 +1,4 @@
-"""A credential that is given in the environment is nowhere to be seen afterwards."""
+"""Tests that a credential from the environment cannot be seen after the start of a process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_credential_is_removed_from_the_environment() -> None:
         seen = Path(f"/proc/{process.pid}/environ").read_bytes() if os.getuid() == 0 else b""
         process.stdin.close()
 
-    assert said == f"{SECRET!r} [] {process.pid}\n"  # the very same process
+    assert said == f"{SECRET!r} [] {process.pid}\n"  # the same process
     assert b"the secret" not in seen
 
 

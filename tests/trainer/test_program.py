@@ -1,4 +1,4 @@
-"""A training program: what is missing is named, what breaks keeps its own traceback."""
+"""Tests of a training program: missing functions are named, and errors keep their traceback."""
 
 from __future__ import annotations
 

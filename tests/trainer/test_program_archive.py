@@ -1,5 +1,6 @@
-"""Programs of several files: the archive depends on the files alone, and nothing is written outside
-its folder.
+"""Tests of programs of several files: the archive depends on the files alone.
+
+Nothing is written outside the program's folder.
 """
 
 from __future__ import annotations
@@ -161,14 +162,14 @@ def test_a_file_that_is_a_folder_too_is_refused() -> None:
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_a_file_that_is_there_twice_is_refused() -> None:
-    assert reasons(zipped(("a.py", b""), ("a.py", b"x"))) == "a.py is there twice"
+    assert reasons(zipped(("a.py", b""), ("a.py", b"x"))) == "a.py occurs twice"
 
 
 def test_more_than_a_program_may_have_is_refused_before_it_is_unpacked() -> None:
     bomb = zipped(("data", bytes(LARGEST_PROGRAM + 1)), method=zipfile.ZIP_DEFLATED)
 
     assert len(bomb) < LARGEST_PROGRAM / 100
-    assert reasons(bomb).startswith("its files have 16.0 MiB; at most 16 MiB are possible.")
+    assert reasons(bomb).startswith("its files have 16.0 MiB; at most 16 MiB are allowed.")
 
 
 def test_too_many_files_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Parameters of a job: each function gets those that it names, and no other is passed over."""
+"""Tests of the parameters of a job: each function gets those that it names; none is ignored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.trainer.program_params import (
+from services.trainer.program import (
     accepts_call,
     bind_params,
     missing_params,

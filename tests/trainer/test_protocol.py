@@ -1,5 +1,6 @@
-"""Lines between a supervisor and its children: every word comes through, and nothing else is taken
-for one.
+"""Tests of the lines between a supervisor and its children.
+
+Every event is decoded, and no other line is taken for an event.
 """
 
 from __future__ import annotations

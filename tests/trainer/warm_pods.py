@@ -1,9 +1,9 @@
 """Pods that are forked from a warm process: one for each test run, or process of pytest-xdist.
 
 Importing TensorFlow takes three seconds of CPU, and each pod's fork server does it. Here one
-process does it for all pods: it has imported TensorFlow and started nothing of it. A pod is a fork
-of that process, and runs `services.trainer` as `python -m` does. The fork server is a fork of its
-pod, as is a process that the pod starts for a single child.
+process imports TensorFlow for all pods, and starts nothing of it. A pod is a fork of that process,
+and runs `services.trainer` as `python -m` does. The fork server is a fork of its pod, as is a
+process that the pod starts for a single child.
 
 A test that is about processes or memory starts its pods as production does: `Fleet(warm=False)`.
 """
@@ -75,7 +75,7 @@ def start_pod(environment: Mapping[str, str], log: Path) -> WarmPod:
 async def start_warm_process(environment: Mapping[str, str]) -> None:
     """Start the process that forks pods, unless it runs, and wait until it has imported TensorFlow.
 
-    The environment is that of the import. The wait is in a thread: a bus is to answer meanwhile.
+    The import has this environment. The wait is in a thread, so that the event loop can go on.
     """
     _warm_context()
     before = dict(os.environ)
@@ -119,7 +119,7 @@ def _run_pod(environment: dict[str, str], log: Path) -> None:
 
 
 def _use_own_ports() -> None:
-    """Search for free ports from a random one on, as a new process does."""
+    """Start the search for free ports at a random one, as a new process does."""
     from shared.runtime import process
 
     for _ in range(random.randrange(len(process.FREE))):
@@ -152,7 +152,7 @@ class _ForkedProcess:
 
 
 def _fork_process(module: str, theirs: socket.socket, *words: str) -> _ForkedProcess:
-    """Run a module in a fork of this pod that has nothing of it but one end of a socket pair."""
+    """Run a module in a fork of this pod that inherits only one end of a socket pair."""
     handle = theirs.fileno()
     pid = os.fork()
     if pid == 0:

@@ -1,9 +1,10 @@
-"""Install a recorded version of Weir beside this one: `python -m tests.versions.install VERSION
-FOLDER`.
+"""Install a recorded version of Weir beside this one.
 
-A wheel is built from the commit of that version and unpacked into FOLDER; what it needs besides is
-taken from the environment that runs this. Run it with `PYTHONPATH=FOLDER`, from another folder than
-this project's.
+    python -m tests.versions.install VERSION FOLDER
+
+A wheel is built from the commit of that version and unpacked into FOLDER. Its dependencies are
+those of the environment that runs this. Run the version with `PYTHONPATH=FOLDER`, from a folder
+outside of this project.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a newer version writes: the same documents with a field more in every struct."""
+"""Documents as a newer version writes them, with one more field in every struct."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ VALUE = {"a": [1, {"b": None}]}
 
 
 def with_new_fields(kind: Any, raw: Any) -> Any:
-    """Return a JSON value of this type with an unknown field in every struct of it, however
-    deep.
-    """
+    """Return a JSON value of this type with an unknown field in every struct, at any depth."""
     if isinstance(raw, dict) and (struct := _struct_of(kind, raw)):
         types = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
         return {
@@ -57,7 +55,7 @@ def structs_in(kind: Any, raw: Any) -> set[str]:
 
 
 def _struct_of(kind: Any, raw: dict[str, Any]) -> type[msgspec.Struct] | None:
-    """Return the struct that this object is: of several that it may be, that of its tag."""
+    """Return the struct type of this object; of several possible types, that of its tag."""
     if get_origin(kind) in (dict, list, tuple):
         return None
     for candidate in (kind, *get_args(kind)):
@@ -69,9 +67,7 @@ def _struct_of(kind: Any, raw: dict[str, Any]) -> type[msgspec.Struct] | None:
 
 
 def _values_of(kind: Any) -> Any:
-    """Return the type of the values of a list or dictionary, also where None or a bound may be
-    instead.
-    """
+    """Return the type of the values of a list or dictionary, also if it is optional or bounded."""
     if struct_type(kind) is kind:
         return None
     for candidate in (kind, *get_args(kind)):

@@ -1,5 +1,6 @@
-"""Record what this version writes: `python -m tests.versions.record VERSION`, on the commit that is
-to be VERSION.
+"""Record what this version writes, on the commit that is to be VERSION.
+
+    python -m tests.versions.record VERSION
 
 One job on a stack of its own grows, is stopped with the stack while it trains, and finishes after
 the next start.

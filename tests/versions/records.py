@@ -1,10 +1,10 @@
-"""What a version of Weir has written, as a fixture: every stored message and entry of a bus, and a
-checkpoint.
+"""Fixtures: what a version of Weir has written.
 
     <version>/commit            the commit of that version
     <version>/log.jsonl.gz      a line for each stored message of each stream, buckets included
-    <version>/checkpoint/       the files of the checkpoint that the ledger names, while the job runs
-    <version>/running.jsonl.gz  the log as it was then; `log` goes on until the job has finished
+    <version>/checkpoint/       the files of the checkpoint that the ledger names, while the job
+                                runs
+    <version>/running.jsonl.gz  the log at that time; `log` continues until the job has finished
 
 Later versions read these files, and `tests/versions/install.py` installs the version itself.
 """

@@ -1,7 +1,7 @@
-"""Every service reads what a newer version writes: the recorded job is replayed with an unknown
-field in every struct.
+"""Tests that every service reads what a newer version writes.
 
-Each of the four services comes to the same state and to the same orders as without those fields.
+The recorded job is replayed with an unknown field in every struct. Each of the four services
+reaches the same state and gives the same orders as without these fields.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def heard(records: Sequence[Record], newer: bool) -> list[StoredMessage]:
             body = record.data
             if (
                 newer and "requested" not in record.subject
-            ):  # a person's request is not written by a newer version
+            ):  # a user's request is not written by a newer version
                 body = rewritten(record.subject, body)
                 assert NAME.encode() in body
             message = subjects.decode_message(record.subject, body)
@@ -140,7 +140,7 @@ def test_trainers_act_the_same_on_messages_of_a_newer_writer(
 
 @pytest.mark.parametrize("message", one_of_each(), ids=lambda message: type(message).__name__)
 def test_every_message_struct_is_covered(message: Message) -> None:
-    """Else the replay would prove less than it says."""
+    """Otherwise the replay would not cover every struct."""
     kind, raw = type(message), msgspec.json.decode(msgspec.json.encode(message))
     body = rewritten_as(kind, message)
 
@@ -179,9 +179,7 @@ DOCUMENTS = [
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: type(document).__name__)
 def test_bucket_entries_of_a_newer_writer_are_read(document: msgspec.Struct) -> None:
-    """The ledger, marks beside checkpoints, keys that `weir credentials` wrote, and what a pod and
-    its children say.
-    """
+    """Ledger, commit marks, keys, dead letters, and messages between a pod and its children."""
     body = rewritten_as(type(document), document)
 
     assert NAME.encode() in body

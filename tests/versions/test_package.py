@@ -1,6 +1,4 @@
-"""The wheel of this version has what runs outside of a checkout, and metadata that a package index
-takes.
-"""
+"""Tests of the wheel of this version: its files, its metadata, and commands outside a checkout."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Unpack the wheel, as an installer does with a wheel of Python alone."""
+    """Unpack the wheel, as an installer does with a wheel that has only Python files."""
     folder = tmp_path_factory.mktemp("installed")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)

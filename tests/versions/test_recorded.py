@@ -1,5 +1,6 @@
-"""This version reads what recorded versions have written: messages, snapshots, the ledger and a
-checkpoint.
+"""Tests that this version reads what recorded versions have written.
+
+These are messages, snapshots, the ledger and a checkpoint.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""A job that began under the recorded version goes on while the services are replaced one by one,
-and ends exactly.
+"""Tests of an upgrade: services are replaced one by one while a job trains.
+
+The job starts under the recorded version, and every example is trained once per epoch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.long
 VERSION, EPOCHS = "0.2.0", 60
 THREE_NODES = f"{PLACES}  - {{name: node-3, cpu: 2, memory_gib: 8}}\n"
 SPAN = {"start": 1, "min": 1, "max": 3}
-"""The policy adds a ps and a worker at a time: two places become free for each growth."""
+"""The policy adds a ps and a worker at a time, so each growth needs the room of two pods."""
 ORDERS = [
     ("allocator", "launcher", "monitor"),
     ("launcher", "allocator", "monitor"),
@@ -89,7 +90,7 @@ def dataset(start, stop):
 
 
 async def grow(scene: Scene, strangers: list[str], generation: int) -> TrainingResumed:
-    """Free the places of these pods; return the next generation's start, once it trains on."""
+    """Remove these pods of other users; return the next resumption once the job trains on."""
     for stranger in strangers:
         await scene.stranger_leaves(stranger)
     resumed = await scene.hear(TrainingResumed, lambda m: m.generation > generation)

@@ -1,8 +1,7 @@
-"""A stack of two versions of Weir: every service runs one of both, and can be replaced by the other
-while a job trains.
+"""A stack of two versions of Weir: a service can be replaced by the other version during training.
 
-A pod runs the version of the launcher that made it, as its image would. The bus is made by the
-older version, too: its credentials, its server's configuration and its streams.
+A pod runs the version of the launcher that created it, as its image would. The older version also
+creates the bus: its credentials, the configuration of its server and its streams.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ asyncio.run(create())
 
 
 class TwoVersions(Stack):
-    """`packages`: the folder with the Python packages of each version."""
+    """A stack with services of two versions. `packages`: the folder of each version's packages."""
 
     def __init__(
         self, folder: Path, cluster_file: Path, settings: Mapping[str, str], old: Path
@@ -63,16 +62,15 @@ class TwoVersions(Stack):
         await self._start(name, [sys.executable, "-P", "-m", f"services.{name}"], environment)
 
     async def roll(self, name: str, version: str) -> None:
-        """Replace a service as a Deployment does: the new replica starts beside the old one, which
-        is then stopped.
-        """
+        """Replace a service as a Deployment does: start the new replica, then stop the old one."""
         before = self.parts[name]
         await self.start_version(name, version)
         await before.stop()
 
     async def upgrade_bus(self) -> None:
-        """Issue credentials again, restart the bus with them, and create the streams again, all by
-        this version.
+        """Upgrade the bus to this version.
+
+        Issue credentials again, restart the server with them, and create the streams again.
         """
         keyring.write_credentials(self.credentials, time.time())
         await self._stop("nats")

@@ -1,4 +1,4 @@
-"""What would happen if a job were asked for now."""
+"""Tests of proposals: what would happen if a job were requested now."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_policy_that_cannot_be_loaded_is_named() -> None:
         False,
     )
     assert named.unsure.startswith(
-        "policy mine:fair (of default/other) is not known here, so config-manager is asked"
+        "policy mine:fair (of default/other) is not known here, so config-manager was used"
     )
     assert (
         outlook(Story().hear(node(), accepted()).state, request("second"), 2000.0, RULES).unsure

@@ -1,1 +1,1 @@
-"""Programs that people have, each with a reference: the same program in one process."""
+"""Typical training programs, each with a reference: the same program in one process."""

@@ -1,4 +1,4 @@
-"""The programs of the zoo: how long each trains, by which metric it is judged, how it is spoilt."""
+"""The programs of the zoo: epochs and batches, metrics, and how to disable their features."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ FOLDER = Path(__file__).parent / "programs"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One program. `metric`: its name in the result of a job. `shuffled`: its feature is the order,
-    so that it is spoilt by `shuffle: off` and not by `feature: false`. `reads_files`: its data is in
-    files, whose folder is its parameter `folder`.
+    """One program. `metric`: its name in the result of a job.
+
+    `shuffled`: its feature is the order of examples, so it is disabled with `shuffle: off` and not
+    with `feature: false`. `reads_files`: its data is in files, in the folder of its parameter
+    `folder`.
     """
 
     epochs: int

@@ -1,10 +1,11 @@
-"""A program of the zoo in one process, as TensorFlow's guides write it, without any part of Weir:
-`Model.fit`, or a plain loop for a program with a `train_step`.
+"""Train a program of the zoo in one process, as in TensorFlow's guides, without Weir.
+
+It uses `Model.fit`, or a plain loop for a program with a `train_step`.
 
     python -m tests.zoo.reference NAME FOLDER SEED... [--without-feature]
 
-FOLDER is where the program's data goes. Prints a line of JSON for each seed. Examples are shuffled
-as `fit` shuffles arrays: all of them, anew for each epoch.
+The program's data is written to FOLDER. Prints a line of JSON for each seed. Examples are shuffled
+as `fit` shuffles arrays: all of them, again for each epoch.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ import tensorflow as tf
 from tests.zoo.catalogue import FOLDER, ZOO, Entry
 
 EVALUATED = 256
-"""Examples in one batch of an evaluation, as Weir has it: a metric may be a mean over batches."""
+"""Examples in one batch of an evaluation, as in Weir: a metric may be a mean over batches."""
 
 
 class Program:
-    """A program's functions, called with those parameters that they name."""
+    """The functions of a program, called with the parameters in their signatures."""
 
     def __init__(self, name: str, params: Mapping[str, Any]) -> None:
         self.module, self.params = load_program(name), params
@@ -55,7 +56,7 @@ def load_program(name: str) -> ModuleType:
 
 
 def write_data(name: str, folder: Path) -> None:
-    """Write the files that a program reads, where it reads any."""
+    """Write the files that a program reads, if it reads any."""
     program = Program(name, {})
     if program.has("write_data"):
         program.call("write_data", folder)
@@ -64,7 +65,7 @@ def write_data(name: str, folder: Path) -> None:
 def run_reference(
     name: str, params: Mapping[str, Any], seed: int, shuffled: bool
 ) -> dict[str, Any]:
-    """Train a program once. Return its metric before and after, the steps, and the seconds."""
+    """Train a program once. Return its metric before and after, the steps, and the time in s."""
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(seed)
     entry, program = ZOO[name], Program(name, params)
@@ -148,7 +149,7 @@ def run_loop(program: Program, models: Any, batches: Any, epochs: int) -> int:
 
 
 def evaluate(program: Program, models: Any, entry: Entry) -> float:
-    """Return the program's metric over its evaluation."""
+    """Return the program's metric on its evaluation data."""
     metrics = program.call("metrics")
     for batch in batch_examples(program, program.call("evaluation"), EVALUATED):
         inputs, labels = batch
@@ -172,7 +173,7 @@ def model_outputs(program: Program, models: Any, inputs: Any) -> Any:
 
 
 def named_metrics(metrics: Any) -> list[tuple[Any, str]]:
-    """Return each metric with the name of its output; empty for that of the whole model."""
+    """Return each metric with the name of its output, or with an empty name for the whole model."""
     if isinstance(metrics, dict):
         return [(metric, name) for name, some in metrics.items() for metric in some]
     return [(metric, "") for metric in metrics]

@@ -1,4 +1,4 @@
-"""The catalogue and the programs of the zoo belong together."""
+"""Tests that the catalogue and the programs of the zoo agree."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 
 import pytest
 
+from tests.architecture.source import Module
 from tests.zoo.catalogue import FOLDER, ZOO
 
 
@@ -22,9 +23,7 @@ def test_a_program_has_a_switch_for_its_feature_and_imports_nothing_of_weir(name
         if isinstance(node, ast.FunctionDef)
         for each in node.args.kwonlyargs
     }
-    imported = {
-        node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module
-    }
+    imported = Module(FOLDER / f"{name}.py", name).imports
 
     assert ("feature" in parameters) is not ZOO[name].shuffled
     assert ("folder" in parameters) is ZOO[name].reads_files

@@ -1,4 +1,4 @@
-"""Each program of the zoo trains in one process. TensorFlow is needed: it is what trains."""
+"""Tests that each program of the zoo trains in one process. They need TensorFlow for training."""
 
 from __future__ import annotations
 

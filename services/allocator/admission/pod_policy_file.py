@@ -78,7 +78,7 @@ def _reasons_against(raw: dict[Any, Any]) -> list[str]:
     reasons = []
     for name in raw:
         if name not in SECTIONS:
-            reasons.append(f"{name}: no such section; there are {', '.join(SECTIONS)}")
+            reasons.append(f"{name}: no such section; use {' or '.join(SECTIONS)}")
     known = {name: value for name, value in raw.items() if name in SECTIONS}
     reasons += field_reasons(PodPolicy, _with_sections(known), "")
     reasons += _null_reasons("default", raw.get("default"))
@@ -120,7 +120,7 @@ def _repeated_keys(node: yaml.Node, path: str) -> list[tuple[int, str]]:
     for key, value in node.value:
         name = f"{path}.{key.value}".lstrip(".")
         if key.value in seen:
-            found.append((key.start_mark.line + 1, f"{name}: is there twice"))
+            found.append((key.start_mark.line + 1, f"{name}: occurs twice"))
         seen.add(key.value)
         found += _repeated_keys(value, name)
     return found

@@ -1,4 +1,4 @@
-"""The settings of pods in a request: their form, and the permission of the cluster's owner.
+"""The settings of pods in a request: their form, and the permission of the cluster and its owner.
 
 `form_reasons` refuses what no cluster allows: names that Weir sets itself, a variable without a
 value, a condition on nodes that Kubernetes would not read. `policy_reasons` refuses what the
@@ -8,6 +8,14 @@ Law: no setting takes a pod out of the Pod Security standard `restricted`, and n
 process that holds the job's credentials before it has hidden them. So variables that make Python or
 the dynamic linker load code are refused, and labels and annotations of Kubernetes, Weir and a TFJob
 are.
+
+`forbidden_reason` explains features that no job gets. `permission_reasons` refuses those that only
+the settings of the cluster allow:
+
+namespace          one of `job_namespaces`, where there are any
+image              below one of `images`, where there are any; or of the owner's pod policy
+a node's folder    below one of `host_paths`; everywhere else data is on a claim
+privileges         none: a request has no field for them
 """
 
 from __future__ import annotations
@@ -73,7 +81,7 @@ def _variable_reasons(variables: tuple[EnvVar, ...]) -> Iterator[str]:
     for i, variable in enumerate(variables):
         where = f"env[{i}]"
         if is_reserved_variable(variable.name):
-            yield f"{where}.name: {variable.name!r} is reserved: a pod's own variables and Python's"
+            yield f"{where}.name: {variable.name!r} is reserved for the pod or for Python"
         if (variable.value is None) == (variable.value_from is None):
             yield f"{where}: {variable.name} needs either value or value_from"
         source = variable.value_from
@@ -168,7 +176,7 @@ def _shm_reasons(parts: Fields) -> Iterator[str]:
             )
     for i, volume in enumerate(parts.get("volumes", ())):
         if posixpath.normpath(volume.mount_path) == SHM:
-            yield f"volumes[{i}].mount_path: {SHM} is there already, by shm_gib"
+            yield f"volumes[{i}].mount_path: {SHM} is already mounted by shm_gib"
 
 
 # ---------------------------------------------------------------- the permission
@@ -202,7 +210,7 @@ def policy_reasons(parts: Fields, rules: Rules) -> Iterator[str]:
 
 def _refusal(namespace: str, kind: str, allowed: Any) -> str:
     """Return the end of a reason. `kind`: the list of the policy."""
-    names = f"allowed: {format_names(list(allowed), NAMES_SHOWN)}" if allowed else "none is"
+    names = f"allowed: {format_names(list(allowed), NAMES_SHOWN)}" if allowed else "none is allowed"
     return f"is not allowed in namespace {namespace!r}; {names} ({kind} of {SETTING})"
 
 
@@ -287,3 +295,165 @@ def describe_toleration(toleration: Toleration) -> str:
     if toleration.operator == "Equal":
         text += f"={toleration.value}"
     return f"{text}:{toleration.effect or '*'}"
+
+
+# ---------------------------------------------------------------- what the cluster allows, or no cluster
+
+
+PRIVILEGES = {
+    "allowprivilegeescalation",
+    "apparmor",
+    "apparmorprofile",
+    "automountserviceaccounttoken",
+    "capabilities",
+    "hostipc",
+    "hostnetwork",
+    "hostpid",
+    "hostports",
+    "hostusers",
+    "privileged",
+    "privilegeescalation",
+    "procmount",
+    "root",
+    "runasroot",
+    "runasuser",
+    "runtimeclassname",
+    "seccomp",
+    "seccompprofile",
+    "securitycontext",
+    "selinux",
+    "selinuxoptions",
+    "sysctls",
+}
+SOURCES = {
+    "csi",
+    "downwardapi",
+    "emptydir",
+    "ephemeral",
+    "hostpath",
+    "image",
+    "iscsi",
+    "nfs",
+    "persistentvolumeclaim",
+    "projected",
+}
+"""As Kubernetes and people call them, without capitals and dashes."""
+
+UNSUPPORTED = {
+    "podaffinity": "not supported: Weir itself puts the tasks of a job near each other",
+    "podantiaffinity": "not supported: Weir itself chooses the nodes; exclude some with"
+    " `affinity.node_affinity`",
+    "preferredduringschedulingignoredduringexecution": "not supported: Weir chooses among the"
+    " nodes that the required terms allow; give only those",
+    "tolerationseconds": "not supported: a task stays on a node for as long as the taint is"
+    " tolerated",
+    "topologyspreadconstraints": "not supported: Weir itself puts the tasks of a job near each"
+    " other",
+}
+"""Parts of Kubernetes' pods that a request does not have, and why."""
+SAME_KIND = "all tasks of a role have the same resources; for others, submit another job"
+ONE_KIND = {
+    "workers": SAME_KIND,
+    "ps": SAME_KIND,
+    "resources.worker": SAME_KIND,
+    "resources.ps": SAME_KIND,
+}
+"""The fields that somebody might write as a list, and the reason against it."""
+
+
+def forbidden_reason(path: str) -> str:
+    """Return the reason against a forbidden field; empty: the field is only unknown."""
+    name = path.rpartition(".")[2].lower()
+    word = "".join(filter(str.isalnum, name))
+    if path.startswith("volumes[") and word in SOURCES:
+        return (
+            "not allowed; a volume is a `claim`, a `secret`, a `config_map` or, where the cluster"
+            " allows it, a `host_path`"
+        )
+    if word in UNSUPPORTED:
+        return UNSUPPORTED[word]
+    if word in PRIVILEGES:
+        return "not allowed: a job's pods get no privileges"
+    return ""
+
+
+def permission_reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
+    """Yield the reasons against the namespace, the image and the folders that a request names.
+
+    `parts`: its fields, as far as they can be read.
+    """
+    namespace = parts.get("namespace", "default")
+    volumes = parts.get("volumes", ())
+    yield from _namespace_reasons(namespace, rules.job_namespaces)
+    yield from _image_reasons(parts.get("image"), namespace, rules)
+    for i, volume in enumerate(volumes):
+        for why in _folder_reasons(volume, rules.host_paths):
+            yield f"volumes[{i}].{why}"
+
+
+def _namespace_reasons(name: str, allowed: tuple[str, ...]) -> Iterator[str]:
+    """Yield the reason against a namespace without permission for jobs. Without a list of allowed
+    ones every namespace is allowed.
+    """
+    if allowed and name not in allowed:
+        yield f"namespace: jobs may not run in {name!r}; allowed are {', '.join(allowed)}"
+
+
+def _image_reasons(name: str | None, namespace: str, rules: Rules) -> Iterator[str]:
+    """Yield the reason against an image that is below none of the prefixes of the setting and of
+    the owner's pod policy. Without a file and without prefixes every image is allowed.
+    """
+    if name is None:
+        return
+    by_policy = rules.pod_rules.rules_of(namespace).images or ()
+    allowed = tuple(dict.fromkeys((*rules.images, *by_policy)))
+    if not allowed and not rules.pod_rules.is_file:
+        return
+    for prefix in allowed:
+        if prefix == "*" or _is_of(name, prefix):
+            return
+    if by_policy:
+        yield (
+            f"image: {name!r} is not allowed in namespace {namespace!r}; allowed are "
+            f"{', '.join(allowed)} (WEIR_ALLOCATOR_IMAGES and the pod policy)"
+        )
+    else:
+        names = ", ".join(allowed) or "none"
+        yield f"image: {name!r} is not allowed; WEIR_ALLOCATOR_IMAGES allows {names}"
+
+
+def _is_of(name: str, prefix: str) -> bool:
+    """Return True if an image is below a prefix that ends with `/`, or is that very image, with any
+    tag and digest.
+    """
+    if not name.startswith(prefix):
+        return False
+    rest = name.removeprefix(prefix)
+    if prefix.endswith("/") or not rest:
+        return True
+    return rest[0] in ":@" and "/" not in rest
+
+
+def _folder_reasons(volume: Volume, allowed: tuple[str, ...]) -> Iterator[str]:
+    """Refuse a folder of the node that the cluster does not allow."""
+    path = volume.host_path
+    if path is None:
+        return
+    if not path.startswith("/") or ".." in path.split("/"):
+        yield f"host_path: {path!r} is not an absolute path without `..`"
+    elif not allowed:
+        yield (
+            f"host_path: {path!r} is a folder of the node, and this cluster allows none; use a"
+            " `claim`"
+        )
+    elif not any(_is_below(path, folder) for folder in allowed):
+        yield (
+            f"host_path: {path!r} is not below a folder of the node that is allowed: "
+            f"{', '.join(allowed)}"
+        )
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Return True if a path is a folder or below it."""
+    beginning = folder.rstrip("/") + "/"
+    return f"{path}/".startswith(beginning)

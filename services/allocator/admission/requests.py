@@ -67,14 +67,15 @@ class ProgramFault(Enum):
 
     NO_BUCKET = (
         "namespace: {namespace!r} is not provisioned on the bus; "
-        "`weir streams create --namespace {namespace}` does it"
+        "run `weir streams create --namespace {namespace}`"
     )
     MISSING = (
         "program.digest: the store has no program {digest} "
-        "that can be read in namespace {namespace!r}; `weir submit` stores it"
+        "that can be read in namespace {namespace!r}; submit the job with `weir submit`"
     )
     OTHER = (
-        "program.digest: the store has something else as {digest}; `weir submit` stores it again"
+        "program.digest: the store has other content under {digest}; "
+        "submit the job again with `weir submit`"
     )
 
 
@@ -125,7 +126,7 @@ def _reasons_against_job(
 def _name_reasons(state: State, request: JobRequested) -> Iterator[str]:
     """Refuse the name of a job that is open."""
     if request.key() in state.jobs:
-        yield f"job: {request.job!r} is open already in namespace {request.namespace!r}"
+        yield f"job: {request.job!r} has not ended yet in namespace {request.namespace!r}"
 
 
 def _program_reasons(request: JobRequested, program: int | ProgramFault) -> Iterator[str]:
@@ -134,7 +135,7 @@ def _program_reasons(request: JobRequested, program: int | ProgramFault) -> Iter
         digest = request.program.digest
         yield program.value.format(namespace=request.namespace, digest=digest)
     elif program > LARGEST_PROGRAM:
-        yield f"program: it has {program:,} bytes, more than {LARGEST_PROGRAM:,}"
+        yield f"program: {program:,} bytes are more than {LARGEST_PROGRAM:,}"
 
 
 def _folder_reasons(state: State, request: JobRequested) -> Iterator[str]:
@@ -162,7 +163,7 @@ def _open_job_reasons(state: State, namespace: str, rules: Rules) -> Iterator[st
             count += 1
     if count >= rules.open_jobs:
         jobs = format_count(count, "open job")
-        yield f"namespace: it has {jobs}; WEIR_ALLOCATOR_OPEN_JOBS allows no more"
+        yield f"namespace: has {jobs}, the limit set by WEIR_ALLOCATOR_OPEN_JOBS"
 
 
 def _quota_reasons(request: JobRequested, rules: Rules) -> Iterator[str]:

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from services.allocator.admission import permissions, pod_settings
+from services.allocator.admission import pod_settings
 from services.allocator.placement.placers import ROLES
 from services.allocator.pod_policy import ALLOW_ALL
 from services.allocator.policies.contract import Quotas
@@ -214,11 +214,11 @@ def _value_reasons(kind: Any, value: Any, path: str) -> list[str]:
         return field_reasons(struct, value, f"{path}.")
     if struct and isinstance(value, list) and get_origin(plain) is tuple:
         return _item_reasons(struct, value, path)
-    if isinstance(value, list) and path in permissions.ONE_KIND:
-        return [f"{path}: {permissions.ONE_KIND[path]}"]
+    if isinstance(value, list) and path in pod_settings.ONE_KIND:
+        return [f"{path}: {pod_settings.ONE_KIND[path]}"]
     wrong = _conversion_error(kind, value)
     if wrong and path.startswith(TEXT_FIELDS) and isinstance(value, int | float):
-        wrong = f"is a text: write '{written_value(value)}' in quotes"
+        wrong = f"must be a string: write '{written_value(value)}' in quotes"
     if wrong:
         return [f"{path}: {wrong}"]
     return []
@@ -264,7 +264,7 @@ def _conversion_error(kind: Any, value: Any) -> str:
 
 def _unknown_reason(path: str, name: str, fields: Iterable[str]) -> str:
     """Return the reason against a field that does not exist."""
-    why = permissions.forbidden_reason(path)
+    why = pod_settings.forbidden_reason(path)
     if why:
         return f"{path}: {why}"
     near = difflib.get_close_matches(name, list(fields), n=1)
@@ -310,7 +310,7 @@ def _rule_reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
     yield from pod_settings.form_reasons(parts)
     yield from _grace_reasons(parts.get("grace_s"), rules)
     yield from _task_reasons(ps, workers)
-    yield from permissions.permission_reasons(parts, rules)
+    yield from pod_settings.permission_reasons(parts, rules)
     yield from pod_settings.policy_reasons(parts, rules)
 
 
@@ -373,8 +373,8 @@ def _amount_reasons(resources: RoleResources | None) -> Iterator[str]:
                 )
         if size.gpu > 1:
             yield (
-                f"resources.{role}.gpu: {size.gpu} devices, and a task uses one; "
-                "ask for more workers of one device each"
+                f"resources.{role}.gpu: {size.gpu} devices, but a task uses only one; "
+                "use more workers with one device each"
             )
 
 
@@ -479,7 +479,7 @@ def _param_reasons(params: Mapping[str, Any]) -> Iterator[str]:
     if len(params) > MOST_PARAMS:
         yield f"params: {len(params):,} are more than {MOST_PARAMS}"
     elif size > LARGEST_PARAMS:
-        yield f"params: they have {size:,} bytes as JSON, more than {LARGEST_PARAMS:,}"
+        yield f"params: {size:,} bytes as JSON are more than {LARGEST_PARAMS:,}"
 
 
 def _repeated_values(field: str, values: list[str]) -> Iterator[str]:
@@ -505,13 +505,13 @@ def _mount_reasons(volume: Volume) -> Iterator[str]:
 
 TEXT_FIELDS = ("env[", "labels.", "annotations.", "node_selector.")
 """Fields in which YAML reads a text without quotes as a number or a truth value."""
-NAME = "a name: small letters, digits and -, beginning with a letter, not ending with -"
-OBJECT_NAME = "the name of an object: small letters, digits, - and ."
+NAME = "a name: lower-case letters, digits and -, beginning with a letter, not ending with -"
+OBJECT_NAME = "the name of an object: lower-case letters, digits, - and ."
 (DIGEST,) = (meta.pattern for meta in get_args(Digest)[1:])
 PATTERNS = {
     DNS_LABEL: NAME,
     r"^/": "an absolute path",
-    PARAM_NAME: "the name of an argument in Python",
+    PARAM_NAME: "the name of a Python argument",
     DIGEST: "`sha256-` and 64 hexadecimal digits",
     SUBDOMAIN: OBJECT_NAME,
     LABEL_KEY: "the key of a label, such as pool or example.com/pool",

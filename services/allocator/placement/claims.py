@@ -241,13 +241,13 @@ class ReachableNodes:
             word = "claim" if len(claims) == 1 else "claims"
             names = f"{word} {format_names(claims, NAMES_SHOWN)}"
         if not reached and bound_by_claims:
-            return f"no node can use its {names}"
+            return f"its {names} cannot be used on any node"
         if not reached:
-            return f"no node fulfils its {names}"
+            return f"no node matches its {names}"
         nodes = format_some_names(reached, "node")
         if bound_by_claims:
-            return f"its {names} can be used on {nodes} only"
-        return f"by its {names} it may use {nodes} only"
+            return f"its {names} can only be used on {nodes}"
+        return f"it may only use {nodes}, because of its {names}"
 
     def _note_on_taints(self, job: Job) -> str:
         """Return the taints that close every node to the job that it could use otherwise."""

@@ -172,7 +172,7 @@ def limit_range_reason(
         wants = getattr(sizes, role)
         if not fits(wants, most):
             lacks = _describe_lack(
-                wants, most, 0, None, None, "wants {}, and at most {:.4g} is allowed"
+                wants, most, 0, None, None, "needs {}, and at most {:.4g} is allowed"
             )
             refused.append(f"a {role} {lacks}")
 

@@ -17,8 +17,7 @@ from services.allocator.placement.quota import clamp_to_limits
 from services.allocator.placement.room import Room
 from services.allocator.policies.contract import Size
 from services.allocator.settings import Rules
-from services.allocator.state.exits import OUT_OF_MEMORY
-from services.allocator.state.job import Job
+from services.allocator.state.job import OUT_OF_MEMORY, Job
 from services.allocator.state.policy_view import task_sizes
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 

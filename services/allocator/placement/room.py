@@ -461,16 +461,16 @@ class Room:
         """Add so much to the nodes and to the quotas meanwhile; tasks taken meanwhile have to be
         given back before the end.
         """
-        free = {name: self.nodes[name].free for name in nodes.keys() & self.nodes.keys()}
-        remaining_quotas = {
-            namespace: self.remaining_quotas[namespace]
-            for namespace in quotas.keys() & self.remaining_quotas.keys()
-        }
-        more_free = {name: add(amount, nodes[name]) for name, amount in free.items()}
-        more_left = {
-            namespace: add(amount, quotas[namespace])
-            for namespace, amount in remaining_quotas.items()
-        }
+        free = {}
+        more_free = {}
+        for name in nodes.keys() & self.nodes.keys():
+            free[name] = self.nodes[name].free
+            more_free[name] = add(free[name], nodes[name])
+        remaining_quotas = {}
+        more_left = {}
+        for namespace in quotas.keys() & self.remaining_quotas.keys():
+            remaining_quotas[namespace] = self.remaining_quotas[namespace]
+            more_left[namespace] = add(remaining_quotas[namespace], quotas[namespace])
 
         self._set_free(more_free, more_left)
         try:

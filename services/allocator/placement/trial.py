@@ -355,7 +355,7 @@ def _describe_task(role: Role, amount: float, name: str, most: float) -> str:
     if most <= ROUNDING:
         return f"no node has any {WORDS[name]} free"
     free = math.floor(100 * (most + ROUNDING)) / 100
-    return f"a {role} wants {amount:g} {UNITS[name]}, and the most free on one node is {free:g}"
+    return f"a {role} needs {amount:g} {UNITS[name]}, and the most free on one node is {free:g}"
 
 
 def _describe_shortage(names: Sequence[str], too_large: Sequence[str]) -> str:
@@ -381,7 +381,7 @@ def unschedulable_reason(room: Room, roles: Iterable[Role], sizes: RoleResources
         if largest is None or fits(wants, largest):
             continue
         sentence = (
-            f"it wants {describe_resources(wants)}, and the largest has"
+            f"it needs {describe_resources(wants)}, and the largest has"
             f" {describe_resources(largest)}"
         )
         reasons.append(f"{NEVER} for a {role}: {sentence}")

@@ -90,4 +90,4 @@ def _take_step(job: JobSnapshot, size: Size, step: Size, room: Room) -> str:
 
 def static(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
     """Start the jobs that wait at the size that was asked for, and leave the others alone."""
-    return [start_target(job, "the size that was asked for") for job in jobs if job.size is None]
+    return [start_target(job, "the requested size") for job in jobs if job.size is None]

@@ -117,7 +117,7 @@ def dike(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> li
     for job in jobs:
         if job.size is None:
             place_most(room, job.key, (), job.start, job.least, job.sizes, serial=0)
-            targets.append(start_target(job, "the first probe is the size that was asked for"))
+            targets.append(start_target(job, "the first probe is the requested size"))
         elif not job.busy:
             running.append(job)
 
@@ -364,7 +364,7 @@ def _saved_s(job: JobSnapshot, speed: float, gain: float) -> float:
 def _unchanged_target(job: JobSnapshot, size: Size, model: DikeModel) -> Target:
     """Return the target for the present size."""
     tried = format_count(len(model.tried), "size")
-    reason = f"the best of {tried} tried; a probe of another size would not pay"
+    reason = f"the best of {tried} tried; another probe is not worth the pause"
     return _dike_target(job, size, reason)
 
 

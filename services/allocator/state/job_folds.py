@@ -13,9 +13,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from services.allocator.state import exits, observations
-from services.allocator.state.exits import Exit
-from services.allocator.state.job import EarlyResumption, Job, LeavingNotice, without_key
+from services.allocator.state import observations
+from services.allocator.state.job import (
+    LOST_ANOTHER,
+    TAKEN,
+    EarlyResumption,
+    Exit,
+    Job,
+    LeavingNotice,
+    is_own_fault,
+    is_unexplained,
+    without_key,
+)
 from services.allocator.state.observations import (
     RECENT_KEPT,
     TRIED_KEPT,
@@ -375,9 +384,9 @@ def _on_task_exit(job: Job, message: TaskExited, stored_s: float) -> Job:
     base = job.active_decision or job.pending_decision
     if base is None or message.pod not in job.pods(base):
         return job
-    if exits.is_own_fault(ended):
+    if is_own_fault(ended):
         return _with_failure(job, base.generation, stored_s)
-    if exits.is_unexplained(ended) and not _lost_taken_task(job, base, ended):
+    if is_unexplained(ended) and not _lost_taken_task(job, base, ended):
         killed = {*job.killed_generations, base.generation}
         return replace(job, killed_generations=tuple(sorted(killed)))
     return job
@@ -392,11 +401,11 @@ def _with_failure(job: Job, generation: int, stored_s: float) -> Job:
 
 def _lost_taken_task(job: Job, base: AllocationDecided, ended: Exit) -> bool:
     """Return True if a task ended because another one of its generation had been taken away."""
-    if ended.code != exits.LOST_ANOTHER:
+    if ended.code != LOST_ANOTHER:
         return False
     for task in base.tasks:
         other = job.exit_of(task)
-        if other and other.reason in exits.TAKEN:
+        if other and other.reason in TAKEN:
             return True
     return False
 

@@ -26,9 +26,7 @@ from services.allocator.policies.contract import (
     Size,
 )
 from services.allocator.settings import Rules
-from services.allocator.state import exits
-from services.allocator.state.exits import OUT_OF_MEMORY, SHUT_DOWN
-from services.allocator.state.job import Job
+from services.allocator.state.job import OUT_OF_MEMORY, SHUT_DOWN, Job, is_completed, is_lost
 from shared.messages import (
     AllocationDecided,
     JobRequested,
@@ -172,11 +170,11 @@ def has_lost_tasks(job: Job) -> bool:
     if not job.exits or current is None or job.pending_generation is not None:
         return False
     chiefs = [task for task in current.tasks if task.role == "chief"]
-    if any(exits.is_completed(job.exit_of(chief)) for chief in chiefs):
+    if any(is_completed(job.exit_of(chief)) for chief in chiefs):
         return False
     if job.stands_still:
         return True
-    training = [task for task in current.tasks if not exits.is_lost(job.exit_of(task))]
+    training = [task for task in current.tasks if not is_lost(job.exit_of(task))]
     return counted_size(training).workers < shrink_floor(job, size_of(current)).workers
 
 

@@ -76,11 +76,11 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True):
         """Return the reason of the decision that shrinks or suspends the job: the job that it gives
         way to, and the size that it keeps.
         """
-        other = "gives way"
+        other = "preempted"
         if self.claim:
-            other = f"gives way to {self.claim.job}, which {describe_claim(self.claim)}"
+            other = f"preempted by {self.claim.job}, which {describe_claim(self.claim)}"
         if not self.tasks:
-            return f"{other}: saves, and goes on when there is room"
+            return f"{other}: saves, and continues when there is room"
         return f"{other}: shrinks to {counted_size(self.tasks).describe()}"
 
 

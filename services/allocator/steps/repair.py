@@ -17,8 +17,14 @@ import math
 
 from services.allocator.placement.trial import Placed, Shortage
 from services.allocator.settings import Rules
-from services.allocator.state import exits
-from services.allocator.state.job import Job
+from services.allocator.state.job import (
+    SHUT_DOWN,
+    UNSCHEDULABLE,
+    Job,
+    describe_exit,
+    is_completed,
+    is_own_fault,
+)
 from services.allocator.state.policy_view import shrink_floor, size_of
 from services.allocator.steps.evacuation import departure_reasons
 from services.allocator.steps.finish import describe_budget
@@ -61,7 +67,9 @@ def _replace_tasks(
     trial = _trial(situation, newest, lost, may_shrink=is_settled)
     if isinstance(trial, Shortage):
         if not is_settled:
-            return Verdict(why=f"{names}; waits for its room to become free", wake_s=settled_s)
+            return Verdict(
+                why=f"{names}; waits until the capacity of lost pods is free", wake_s=settled_s
+            )
         roles = [task.role for task in lost]
         return Verdict(why=f"{names}; {trial.describe_for(roles, 'to replace it')}")
 
@@ -108,7 +116,7 @@ def _report_deadline_s(job: Job, newest: AllocationDecided, rules: Rules) -> flo
         if task.role != "chief":
             continue
         end = job.exit_of(task)
-        if end and exits.is_completed(end):
+        if end and is_completed(end):
             until_s = max(until_s, end.at_s + rules.finish_s)
     return until_s
 
@@ -128,11 +136,11 @@ def _is_left_to_launcher(job: Job, task: TaskPlan) -> bool:
     if ended is None:
         return False
     if current is None:
-        return ended.reason == exits.UNSCHEDULABLE
+        return ended.reason == UNSCHEDULABLE
     for running in current.tasks:
         if running.serial == task.serial:
             return False
-    return ended.reason == exits.UNSCHEDULABLE or exits.is_own_fault(ended)
+    return ended.reason == UNSCHEDULABLE or is_own_fault(ended)
 
 
 def _describe_loss(job: Job, lost: Tasks) -> str:
@@ -150,7 +158,7 @@ def _were_shut_down(job: Job, tasks: Tasks) -> bool:
     """Return True if all of these tasks were shut down in order, so that no fault is looked for."""
     for task in tasks:
         ended = job.exit_of(task)
-        if ended is None or ended.reason not in exits.SHUT_DOWN:
+        if ended is None or ended.reason not in SHUT_DOWN:
             return False
     return True
 
@@ -161,4 +169,4 @@ def _describe_end(job: Job, task: TaskPlan) -> str:
     ended = job.exit_of(task)
     if ended is None:
         return pod
-    return f"{pod} ({exits.describe_exit(ended)})"
+    return f"{pod} ({describe_exit(ended)})"

@@ -26,7 +26,7 @@ from services.allocator.steps.verdict import Verdict
 from shared.messages import AllocationDecided, CapacityChanged, OwnPod, Resources
 
 Nodes = Mapping[str, CapacityChanged]
-REMEDY = "the launcher does not act on it: look at its log, and at `weir dead-letters`"
+REMEDY = "the launcher does not act on it: see the launcher's log and `weir dead-letters`"
 LEAST_S = 1.0
 """Shortest wait between two looks."""
 

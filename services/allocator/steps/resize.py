@@ -12,6 +12,9 @@ quota allows; the rest of the target waits. A change that adds tasks of one role
 of another waits as a whole, because the removed tasks become free later. `ps_cap`: each variable is
 on one ps, so additional ps have nothing to serve (tensorflow#37100). The number of variables is
 known after the first report. The cap never shrinks a job.
+
+A job above the bounds that its user changed shrinks at once; a job below them grows as soon as there
+is room. Neither has to pay, because the user asked for it.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from services.allocator.policies.contract import JobSnapshot, Size, Target
 from services.allocator.state.job import Job
 from services.allocator.state.policy_view import counted_size, shrink_floor, size_of
 from services.allocator.state.releases import bounded_wait, expected_room
-from services.allocator.steps.preemption import release_wait
+from services.allocator.steps.preemption import decide_tasks, release_wait
 from services.allocator.steps.resize_conditions import (
     Payback,
     PendingChange,
@@ -44,7 +47,7 @@ from services.allocator.steps.resize_conditions import (
     update_pending_change,
 )
 from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
-from shared.messages import AllocationDecided, Alternative, TaskPlan
+from shared.messages import AllocationDecided, Alternative, JobRequested, Span, TaskPlan
 from shared.text import format_count
 
 
@@ -115,13 +118,13 @@ def start_or_resize(situation: Situation) -> Verdict:
 def _reason_without_target(situation: Situation) -> str:
     """Return the reason for a job without a desired size: a lack of room, if its floor has none."""
     if situation.current is not None:
-        return "the policy leaves it as it is"
+        return "keeps its size: its policy gives no target"
     request = situation.job.request
     trial = situation.trial((), Size(request.ps.min, request.workers.min))
     if isinstance(trial, Shortage):
         return trial.describe()
     trial.undo()
-    return "the policy lets it wait"
+    return "waits: its policy gives no target"
 
 
 def _start(situation: Situation, target: Target) -> Verdict:
@@ -245,7 +248,7 @@ def _resize(situation: Situation, current: AllocationDecided, target: Target) ->
     if _grows(situation.size, target) and not gain.pays:
         return Verdict(why=f"{new_size} is not worth the pause: {gain.describe()}")
     if gain.left_s <= _handover_s(job, current, gain):
-        job_end = f"the job ends in {gain.left_s:.1f} s as it is"
+        job_end = f"the job ends in {gain.left_s:.1f} s without it"
         return Verdict(why=f"{new_size} would come too late: {job_end}")
 
     # 2. Has it been wanted for long enough?
@@ -334,7 +337,7 @@ def _decide_placed(
             workers = format_count(target.workers, "worker")
             return Verdict(why=f"waits for room for {workers} on one node", pending_change=pending)
 
-    why = f"staying: the change {gain.describe()}"
+    why = f"keeping its size: the change {gain.describe()}"
     stay = Alternative(ps=size.ps, workers=size.workers, batch=current.batch, why=why)
     others = (*target.alternatives, stay)
     return _grant(situation, placed.tasks, target, pending.cause, others, gain)
@@ -498,3 +501,36 @@ def _with_ps(target: Target, ps: int, why: str, now: Size) -> Target:
         speed_now=speeds.speed_now,
         alternatives=alternatives,
     )
+
+
+# ---------------------------------------------------------------- bounds that the user changed
+
+
+def fit_into_bounds(situation: Situation) -> Verdict | None:
+    """Take the size of a job into the bounds that its user changed; None: it is within them, or has
+    to wait.
+    """
+    job, current = situation.job, situation.current
+    if not job.changed or current is None or job.pending_generation is not None or job.is_trained:
+        return None
+    if situation.now < retry_s(job, situation.settings):
+        return None
+    size = size_of(current)
+    wanted = _inside_bounds(size, job.request)
+    if size == wanted:
+        return None
+    trial = situation.trial(current.tasks, wanted)
+    if isinstance(trial, Shortage):
+        return None
+    return decide_tasks(situation, trial.tasks, f"its bounds were changed: {wanted.describe()}")
+
+
+def _inside_bounds(size: Size, request: JobRequested) -> Size:
+    """Return the size within the bounds of the request that is nearest to this one."""
+    ps = _inside(size.ps, request.ps)
+    workers = _inside(size.workers, request.workers)
+    return Size(ps, workers)
+
+
+def _inside(number: int, span: Span) -> int:
+    return max(span.min, min(number, span.max))

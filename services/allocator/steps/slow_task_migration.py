@@ -123,4 +123,4 @@ def _speed_share(current: AllocationDecided, task: TaskPlan) -> float:
 def _describe_cpu_share(job: Job, task: TaskPlan) -> str:
     """Return the share of its promised CPU that a task gets, as a part of the reason."""
     share = _cpu_share(job, task)
-    return f"{job.pod(task)} gets {share:.0%} of the CPU that {task.node} has promised it"
+    return f"{job.pod(task)} gets {share:.0%} of the CPU that it requested on {task.node}"

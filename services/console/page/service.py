@@ -31,11 +31,11 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from services.console import dry_run
 from services.console.board.board import Board
 from services.console.board.figures import Stack, stack_cores
 from services.console.dry_run import rules_from_environment
 from services.console.page import browser_updates
-from services.console.page import what_if as what_if_module
 from services.console.page.browser_updates import News, job_detail
 from services.console.page.watch import Watch
 from services.console.trouble import Trouble
@@ -88,7 +88,9 @@ def access_check(host: str) -> Middleware:
     @web.middleware
     async def guard_request(request: web.Request, handler: Handler) -> web.StreamResponse:
         if local and _host_name(request.host) not in LOOPBACK:
-            raise web.HTTPForbidden(text="this page answers to this machine's own names only\n")
+            raise web.HTTPForbidden(
+                text="this page only answers requests to a host name of this machine\n"
+            )
         origin = request.headers.get("Origin")
         if origin and urlsplit(origin).netloc != request.host:
             raise web.HTTPForbidden(text="requests from another site are refused\n")
@@ -252,12 +254,12 @@ class Page:
     async def ready(self, request: web.Request) -> web.Response:
         if not self.watch.caught_up or self.watch.cut_s is not None:
             return web.Response(
-                status=503, text="not ready: the log is being read, or the bus is away\n"
+                status=503, text="not ready: the log is being read, or the bus is not connected\n"
             )
         return web.Response(text="ready\n")
 
     async def example(self, request: web.Request) -> web.Response:
-        return web.Response(text=what_if_module.example_proposal(self.watch.board.state))
+        return web.Response(text=dry_run.example_proposal(self.watch.board.state))
 
     async def what_if(self, request: web.Request) -> web.Response:
         """Answer one proposal at a time, in a thread: it may take as long as two decisions."""
@@ -266,12 +268,10 @@ class Page:
             try:
                 rules, state = rules_from_environment(), self.watch.board.state
                 found = await asyncio.to_thread(
-                    what_if_module.answer_proposal, state, text, time.time(), rules
+                    dry_run.answer_proposal, state, text, time.time(), rules
                 )
             except Trouble as trouble:
-                found = what_if_module.Answer(
-                    refused=[f"the page's own settings are wrong: {trouble}"]
-                )
+                found = dry_run.Answer(refused=[f"the page's own settings are wrong: {trouble}"])
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
     async def open(self) -> web.AppRunner:
@@ -294,7 +294,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     page = Page(watch, settings)
     runner = await page.open()
     bus.on_close(runner.cleanup)
-    bus.health.require("the bus's log", lambda: watch.caught_up)
-    bus.health.require("hearing the bus", lambda: watch.cut_s is None)
+    bus.health.require("the log of the bus", lambda: watch.caught_up)
+    bus.health.require("messages of the bus", lambda: watch.cut_s is None)
     bus.spawn(watch.run())
     log.info("PageServed", url=page.url)

@@ -148,7 +148,7 @@ def _cards(report: Contents) -> str:
     speed = number(account.examples_per_second)
     held = number(account.parts.held_total / HOUR_S)
     repeated = number(account.done_again_core_s / HOUR_S)
-    waste = f"{repeated} of them done again ({format_count(account.lost, 'example')} lost)"
+    waste = f"{repeated} of them repeated ({format_count(account.lost, 'example')} lost)"
     cards = [
         _card(name, lasting(account.completion_s), _time_split(account)),
         _card("Utilisation of CPU", percent(account.utilisation), use),
@@ -198,7 +198,7 @@ def _card(name: str, value: str, note: str) -> str:
 def _pause_section(report: Contents) -> str:
     story, account = report.story, report.account
     if not account.pauses:
-        lead = f"None: a pause is a hand-over, or follows a crash.{_save_cost(story)}"
+        lead = f"None. A pause is a hand-over, or the time after a crash.{_save_cost(story)}"
         return _section("Pauses", lead)
     lead = (
         f"{lasting(account.paused_s)} in {format_count(account.pauses, 'pause')}, each from the"
@@ -224,7 +224,7 @@ def _save_cost(story: JobHistory) -> str:
     if not story.save_cost_s:
         return ""
     cost = lasting(story.save_cost_s)
-    return f" Saves also hold training, but are not pauses: they cost {cost} in all."
+    return f" Saves also stop training, but do not count as pauses: {cost} in total."
 
 
 def _cost(account: Account) -> str:

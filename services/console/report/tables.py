@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from services.allocator.state.exits import SHUT_DOWN
+from services.allocator.state.job import SHUT_DOWN
 from services.console.board.figures import HOUR_S, Outcome
 from services.console.report.account import Account, DecisionResult
 from services.console.report.charts import PARTS
@@ -62,9 +62,9 @@ def parts(account: Account) -> str:
     for name, style, label in PARTS:
         amounts.append((f'<i class="swatch {style}"></i>{label}', getattr(account.parts, name)))
     amounts.append(("<b>held</b>", held))
-    amounts.append(("of training: done again", account.done_again_core_s))
+    amounts.append(("of training: repeated", account.done_again_core_s))
     amounts.append(("used", account.used_core_s))
-    heads = ("cores were held for", "CPU-hours", "core-seconds", "share of the held cores")
+    heads = ("cores held for", "CPU-hours", "core-seconds", "share of the held cores")
     rows = [_amount_row(label, core_s, held) for label, core_s in amounts]
     return html_table(heads, rows, "amounts")
 
@@ -119,7 +119,7 @@ def _alternatives(alternatives: Sequence[Alternative]) -> str:
     for other in alternatives:
         size = format_size(other.ps, other.workers)
         items.append(f"<li>{size}, batch {other.batch}: {text(other.why)}</li>")
-    summary = f"alternatives that lost ({len(items)})"
+    summary = f"rejected alternatives ({len(items)})"
     return f"<details><summary>{summary}</summary><ul>{''.join(items)}</ul></details>"
 
 
@@ -143,7 +143,7 @@ def _result(result: DecisionResult) -> str:
     reaction = lasting(outcome.reaction_s)
     lines.append(f"{_hand_over_cost(outcome)}; trained {reaction} after the decision")
     if result.total_saved_s is not None:
-        lines.append(f"<b>in all {format_saving(result.total_saved_s, fine=True)}</b>")
+        lines.append(f"<b>in total {format_saving(result.total_saved_s, fine=True)}</b>")
     return "<br>".join(lines)
 
 

@@ -1,15 +1,19 @@
-"""Cells of text tables: numbers, bars, curves, job colours, and the choice of columns that fit.
+"""Cells of text tables: numbers, bars, curves, job colours, the choice of columns that fit; and the
+terminal that a command prints them to.
 
-A number that is not known is a dash. Cells are cut and never wrapped.
+A number that is not known is a dash. Cells are cut and never wrapped. Without a terminal, lines
+have no maximum width, so that other programs can cut and count them.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
 from string import ascii_uppercase
 from typing import Literal, NamedTuple
 
 from rich.cells import cell_len
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -210,3 +214,24 @@ def plain_table(
         rest = width - sum(widths[:-1]) - GAP * (len(widths) - 1)
         drawn.columns[-1].max_width = max(rest, widths[-1], 1)
     return drawn
+
+
+# ---------------------------------------------------------------- the terminal
+
+
+class Terminal(Console):
+    """The terminal of a command. Like `print`, it raises an error when the pipe is closed."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+    def put(self, drawn: RenderableType) -> None:
+        """Print without the blanks at the ends of lines."""
+        with self.capture() as captured:
+            self.print(drawn)
+        print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
+
+
+def table_console() -> Terminal:
+    """Return a console as wide as the terminal; without a width limit if there is no terminal."""
+    return Terminal(width=None if sys.stdout.isatty() else ENDLESS)

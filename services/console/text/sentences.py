@@ -83,7 +83,7 @@ def _describe_request(m: JobRequested) -> str:
 
 
 def _describe_cancel(m: CancelRequested) -> str:
-    return "is to stop and leave nothing behind"
+    return "is to be cancelled: its pods are removed"
 
 
 def _describe_change_request(m: ChangeRequested) -> str:
@@ -91,11 +91,11 @@ def _describe_change_request(m: ChangeRequested) -> str:
     for role, span in (("ps", m.ps), ("workers", m.workers)):
         if span:
             parts.append(f"{span.min} to {span.max} {role}")
-    return f"is to have {' and '.join(parts) or 'no change'}"
+    return f"is to be changed: {', '.join(parts) or 'no change'}"
 
 
 def _describe_suspend(m: SuspendRequested) -> str:
-    return "is to save and release its resources"
+    return "is to be suspended: it saves and releases its resources"
 
 
 def _describe_resume(m: ResumeRequested) -> str:
@@ -103,11 +103,11 @@ def _describe_resume(m: ResumeRequested) -> str:
 
 
 def _describe_forget(m: ForgetRequested) -> str:
-    return "is to be forgotten"
+    return "is to be forgotten: its messages are removed"
 
 
 def _describe_change(m: JobChanged) -> str:
-    state = "is suspended" if m.suspended else "may run"
+    state = "is suspended" if m.suspended else "is not suspended"
     workers = format_count(m.workers.max, "worker")
     bounds = f"{m.ps.min} to {m.ps.max} ps, {m.workers.min} to {workers}"
     return f"{state}, priority {m.priority}, {bounds}"
@@ -133,7 +133,7 @@ def _describe_capacity(m: CapacityChanged) -> str:
         return "is gone"
     parts = [f"has {amount(m.free)} free of {amount(m.allocatable)}"]
     if m.own:
-        parts.append(f"{format_count(len(m.own), 'pod')} of ours")
+        parts.append(f"{format_count(len(m.own), 'pod')} of jobs")
     if not m.ready:
         parts.append("is not ready")
     if not m.schedulable:
@@ -147,7 +147,7 @@ def _describe_quota(m: QuotaChanged) -> str:
         limit = f"{bound.quota} allows {bound.hard:.6g} {bound.resource}"
         parts.append(f"{limit}, {bound.used:.6g} used")
     for bounds in m.task_bounds:
-        parts.append(f"{bounds.limit_range} bounds each task")
+        parts.append(f"{bounds.limit_range} limits each task")
     return "; ".join(parts) or "has no quota"
 
 
@@ -160,10 +160,10 @@ def _describe_claims(m: ClaimsChanged) -> str:
 
 def _describe_decision(m: AllocationDecided) -> str:
     if not m.tasks:
-        return f"is to have no tasks: {m.reason}"
+        return f"gets no tasks: {m.reason}"
     nodes = format_count(len({task.node for task in m.tasks}), "node")
     size = f"{_count_roles(m.tasks)} on {nodes}, batch {m.batch}"
-    return f"is to have {size}: {m.reason}{_describe_rate(m)}"
+    return f"gets {size}: {m.reason}{_describe_rate(m)}"
 
 
 def _describe_rate(m: AllocationDecided) -> str:
@@ -202,18 +202,18 @@ def _describe_leaving(m: TaskLeaving) -> str:
     return f"{m.task()} has to leave {m.node}{until}: {cause}; {remedy}"
 
 
-MOVES = "it works on until another node has its place, and the chief saves in time"
+MOVES = "it runs until another node has its replacement; the chief saves before it ends"
 ENDS = (
-    "it works on until another node has its place or, where all of its job is told so, until the"
-    " chief has saved"
+    "it runs until another node has its replacement or, if all tasks of its job have to end, until"
+    " the chief has saved"
 )
 LEAVES = {
-    SIGTERM: ("it was told to end", ENDS),
+    SIGTERM: ("it received SIGTERM", ENDS),
     EVICTED: ("Kubernetes evicts the pod", MOVES),
-    DELETED: ("somebody deletes the pod", MOVES),
+    DELETED: ("the pod is being deleted", MOVES),
     CORDONED: (
         "the node is cordoned",
-        "it moves when all fits elsewhere, and stays if that is taken back",
+        "it moves when all such tasks fit elsewhere, and stays if the node is uncordoned",
     ),
     TAINTED: ("the node is being taken away", MOVES),
 }
@@ -260,7 +260,7 @@ def _describe_hand_over(m: HandOverOrdered) -> str:
 
 
 def _describe_abandoned(m: GenerationAbandoned) -> str:
-    meanwhile = "" if m.goes_on is None else f"; generation {m.goes_on} goes on"
+    meanwhile = "" if m.goes_on is None else f"; generation {m.goes_on} continues"
     return f"generation {m.generation} was abandoned: {headline(m.reason)}{meanwhile}"
 
 
@@ -278,25 +278,27 @@ def _describe_checkpoint(m: CheckpointSaved) -> str:
     duration = format_duration(m.seconds, fine=True)
     text = f"generation {m.generation} saved step {m.step} in {duration}"
     if m.pause_s and not m.stood and not m.final:
-        text += f", of which training stood still for {format_duration(m.pause_s, fine=True)}"
+        text += f"; training stopped for {format_duration(m.pause_s, fine=True)}"
     if m.final:
-        text += ", and applies nothing more"
+        text += "; it makes no more updates"
     if m.stood:
-        text += f", and all training stood still: {m.stood}"
+        text += f"; all training stopped meanwhile: {m.stood}"
     if m.waited_s >= WAITED_LEAST_S:
         text += f"; the bus answered only after {format_duration(m.waited_s)}"
     return text
 
 
 def _describe_failed_checkpoint(m: CheckpointFailed) -> str:
-    given_up = "" if m.successor is None else f"; generation {m.successor} is given up for it"
+    given_up = (
+        "" if m.successor is None else f"; generation {m.successor} is abandoned for this reason"
+    )
     text = f"generation {m.generation} could not save step {m.step}"
     return f"{text}: {m.cause}; {m.remedy}{given_up}"
 
 
 def _describe_skipped_checkpoint(m: CheckpointSkipped) -> str:
-    instead = f"{m.instead} is taken" if m.instead else "none is left, so it starts again"
-    return f"generation {m.generation} does not go on from {m.path}: {m.cause}; {instead}"
+    instead = f"it uses {m.instead}" if m.instead else "no other is left, so it starts again"
+    return f"generation {m.generation} cannot resume from {m.path}: {m.cause}; {instead}"
 
 
 def _describe_resumed(m: TrainingResumed) -> str:
@@ -309,7 +311,7 @@ def _describe_resumed(m: TrainingResumed) -> str:
     before = f"drain {p.drain_s:.2f}, save {p.save_s:.2f}, {waiting}"
     phases = f"{before}, restore {p.restore_s:.2f}, first step {p.first_step_s:.2f}"
     pause = f"after a pause of {m.pause_s:.2f} s ({phases}){off}"
-    return f"generation {m.generation} trains on from step {m.step} {pause}{at}"
+    return f"generation {m.generation} continues from step {m.step} {pause}{at}"
 
 
 def _describe_progress(m: ProgressReported) -> str:
@@ -329,23 +331,23 @@ def _describe_finish(m: JobFinished) -> str:
 
 
 def _describe_incident(m: ServiceTroubled) -> str:
-    lasted = "" if m.seconds is None else f", which is over after {m.seconds:.1f} s"
+    lasted = "" if m.seconds is None else f", over after {m.seconds:.1f} s"
     return f"{TROUBLES[m.what]}{lasted}: {headline(m.cause)}; {m.remedy}"
 
 
 TROUBLES = {
     "no room": "a stream is full",
     "bus away": "the bus was away",
-    "bus slow": "is too slow for the bus",
+    "bus slow": "reads too slowly from the bus",
     "kubernetes away": "Kubernetes cannot be read",
-    "began again": "began again",
+    "began again": "started again",
 }
 """The incident by its kind."""
 
 
 def _describe_dead_letter(m: DeadLetter) -> str:
-    where = f"{m.subject} (sequence {m.sequence}, said by {m.said_by})"
-    return f"{where} could not be read: {m.error}; `weir dead-letters` shows it whole"
+    where = f"{m.subject} (sequence {m.sequence}, published by {m.said_by})"
+    return f"{where} could not be read: {m.error}; `weir dead-letters` shows all of it"
 
 
 # ---------------------------------------------------------------- words
@@ -420,8 +422,8 @@ def describe_missing_log(key: str, views: Mapping[str, JobView]) -> str:
         return f"there is no job {name}; {_describe_known_jobs(views)}"
     if view.phase in ENDED.values():
         events = f"`weir events -n {view.namespace} --job {view.job}`"
-        more = f"{events} tells what happened, with --json its whole cause"
-        return f"job {name} is over ({view.phase.lower()}), and its logs went with its pods; {more}"
+        more = f"{events} shows what happened, with --json the full cause"
+        return f"job {name} is over ({view.phase.lower()}), its pods and logs are deleted; {more}"
     return f"job {name} has no pods yet: {view.why or view.reason or 'it is about to start'}"
 
 

@@ -36,7 +36,9 @@ from services.console.text.cells import (
 )
 from services.console.text.sentences import HOW_TO_SUBMIT
 from services.console.top.job_tables import WIDEST, in_order, job_badge, job_table
-from shared.messages import Resources
+from shared.messages import (
+    Resources,
+)
 from shared.text import (
     format_count,
     format_duration,
@@ -136,14 +138,14 @@ def _heading(board: Board, look: ScreenOptions, width: int) -> Iterator[Text]:
     summary = READING
     if board.nodes or board.jobs or not look.reading:
         nodes, held = format_count(len(board.nodes), "node"), percent(utilisation(board.totals))
-        summary = f"{nodes}, {held} of the cores ours; jobs: {_phase_counts(board)}"
+        summary = f"{nodes}, {held} of the cores held by jobs; jobs: {_phase_counts(board)}"
     yield Text(summary, no_wrap=True, overflow="ellipsis")
 
 
 def _connection_state(look: ScreenOptions) -> Text:
     if look.cut_s is not None:
         lasted = format_duration(max(look.now_s - look.cut_s, 0.0))
-        return Text(f" CUT OFF from the bus for {lasted} ", "bold white on red")
+        return Text(f" NO CONNECTION to the bus for {lasted} ", "bold white on red")
     if look.reading:
         return Text("reading the log", "bold yellow")
     return Text("live", "bold green")
@@ -192,7 +194,7 @@ def _title(
 NAME, FIGURES = 24, 55
 """The most columns of a name; the columns of all numbers and words. The bar has the rest."""
 WIDEST_BAR = 64
-HEADINGS = ("NODE", "HELD BY", "OURS", "OTHERS", "FREE", "ALL", "GIB OURS/ALL", "")
+HEADINGS = ("NODE", "HELD BY", "JOBS", "OTHERS", "FREE", "ALL", "GIB JOBS/ALL", "")
 
 
 def node_table(nodes: Sequence[Node], letters: Letters, width: int) -> Table:
@@ -266,7 +268,7 @@ def sum_lines(totals: Totals, load: Mapping[str, Resources], letters: Letters, w
 
 def _sum_text(number: Callable[[float], str], amounts: Sequence[float], unit: str) -> str:
     ours, others, free, whole, used = map(number, amounts)
-    held = f"ours {ours}, others {others}, free {free} of {whole} {unit}"
+    held = f"jobs {ours}, others {others}, free {free} of {whole} {unit}"
     return f"{held}; used {used}" if amounts[-1] else held
 
 
@@ -279,7 +281,7 @@ def decision_table(
     """Draw the decisions. `zone` None: the zone of this machine."""
     sizes = [decided_size(decision, width >= WIDE) for decision in decisions]
     widths = [3, 8, DECISION_NAME_WIDTH, max(map(len, sizes), default=0)]
-    table = plain_table(("", "AT", "JOB", "IS TO HAVE", "WHY"), (), widths, width)
+    table = plain_table(("", "AT", "JOB", "NEW SIZE", "WHY"), (), widths, width)
     table.columns[2].max_width = cap_columns(DECISION_NAME_WIDTH, width)
     for decision, size in zip(decisions, sizes, strict=True):
         at = datetime.fromtimestamp(decision.at_s, UTC).astimezone(zone)

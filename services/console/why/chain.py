@@ -179,19 +179,19 @@ AT = 12
 BECAUSE = 11
 HEADING = "bold underline"
 ROOTS = {
-    JobRequested: "a person",
-    CancelRequested: "a person",
-    ChangeRequested: "a person",
-    SuspendRequested: "a person",
-    ResumeRequested: "a person",
-    ForgetRequested: "a person",
-    CapacityChanged: "the world",
-    QuotaChanged: "the world",
-    ClaimsChanged: "the world",
-    TaskLeaving: "the world",
-    TaskExited: "the world",
-    ServiceTroubled: "the world",
-    DeadLetter: "the world",
+    JobRequested: "a user",
+    CancelRequested: "a user",
+    ChangeRequested: "a user",
+    SuspendRequested: "a user",
+    ResumeRequested: "a user",
+    ForgetRequested: "a user",
+    CapacityChanged: "the cluster",
+    QuotaChanged: "the cluster",
+    ClaimsChanged: "the cluster",
+    TaskLeaving: "the cluster",
+    TaskExited: "the cluster",
+    ServiceTroubled: "the cluster",
+    DeadLetter: "the cluster",
 }
 UNKNOWN = "not known"
 """The cause of any other kind without one: it is no longer in the log, or in no message."""

@@ -91,7 +91,7 @@ class _ExplanationText:
         e = self.e
         yield "has", self.current_size()
         if e.comes:
-            yield "is to have", [_holding(e.comes), _places(e.comes)]
+            yield "will have", [_holding(e.comes), _places(e.comes)]
         if e.ground:
             yield "because", self.decision(e.ground)
             yield "not", map(_alternative, e.ground.alternatives)
@@ -141,7 +141,7 @@ class _ExplanationText:
         if record.event:
             yield f"after {self.event(record.event)}"
         elif record.cause != "-":
-            yield f"after {record.cause}, which is not among the facts that were read"
+            yield f"after {record.cause}, which was not found in the log"
 
     def event(self, event: LogEntry) -> str:
         message = event.message
@@ -194,7 +194,7 @@ def _prospect(p: Prospect) -> str:
 
 def _speed_sources(p: Prospect) -> str:
     """Return the source of both speeds: a measurement, or a fit to the sizes of the job."""
-    fit = f"by a fit to {format_count(p.sizes_seen, 'size')} of its own"
+    fit = f"by a fit to {format_count(p.sizes_seen, 'measured size')} of this job"
     if not p.measured:
         return f"both {fit}; no speed was reported yet for its present tasks, batch and nodes"
     doubt = ""
@@ -225,7 +225,7 @@ BY_ITSELF = (Waits, Settles, Trains, Reports)
 def format_changes(changes: Sequence[AnyChange], e: Explanation, when: When) -> str:
     """Return the events to wait for first, then the actions of a user."""
     if changes == (Waits(until_s=e.at_s),):
-        return "nothing more, the decision is pending"
+        return "no action needed, the decision is pending"
     events, actions = [], []
     for change in changes:
         text = CHANGE_TEXTS[type(change)](change, e, when)
@@ -236,7 +236,7 @@ def format_changes(changes: Sequence[AnyChange], e: Explanation, when: When) -> 
     if not events:
         return " and ".join(actions)
     once = " and ".join(events)
-    return f"once {once}, {' and '.join(actions)}" if actions else f"only time, until {once}"
+    return f"once {once}, {' and '.join(actions)}" if actions else f"only waiting, until {once}"
 
 
 def _waits(change: Waits, e: Explanation, when: When) -> str:

@@ -39,7 +39,7 @@ from services.launcher.pods import is_growth, is_same_size
 from services.launcher.settings import Settings
 from services.launcher.steps.generations import wanted_tasks
 from services.launcher.view import View
-from shared.kube import labels, objects
+from shared.kube import objects
 from shared.messages import AllocationDecided, TaskPlan, TaskUpdated
 
 Body = dict[str, Any]
@@ -67,7 +67,7 @@ def has_network_policy(view: View, job: Job, rules: Settings) -> bool:
 
 def policy_manifest(order: CreatePolicy) -> Body:
     decision = order.decision
-    selected = {labels.JOB: decision.job, labels.UID: str(decision.uid)}
+    selected = {objects.JOB_LABEL: decision.job, objects.UID_LABEL: str(decision.uid)}
     own_pods = {"podSelector": {"matchLabels": selected}}
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -75,8 +75,8 @@ def policy_manifest(order: CreatePolicy) -> Body:
         "metadata": {
             "name": decision.job,
             "namespace": decision.namespace,
-            "labels": labels.job_labels(decision.job, decision.uid),
-            "ownerReferences": [labels.owner(decision.job, order.owner_uid)],
+            "labels": objects.job_labels(decision.job, decision.uid),
+            "ownerReferences": [objects.owner(decision.job, order.owner_uid)],
         },
         "spec": {**own_pods, "policyTypes": ["Ingress"], "ingress": [{"from": [own_pods]}]},
     }

@@ -44,22 +44,20 @@ from services.local.objects.admission import (
     with_new_resources,
     with_next_generation,
 )
-from services.local.objects.api_errors import (
-    bad_request,
-    conflict,
-    expired_error,
-    not_allowed,
-    not_found,
-)
 from services.local.objects.bodies import (
     Body,
+    bad_request,
+    conflict,
     containers_of,
+    expired_error,
     has_ended,
     init_containers_of,
     meta,
     name_of,
     namespace_of,
     node_of,
+    not_allowed,
+    not_found,
     spec,
     status,
     uid_of,

@@ -26,8 +26,7 @@ import msgspec
 from aiohttp import web
 from kubernetes.client import models
 
-from services.local.objects.api_errors import bad_request, no_such_path, unsupported_media
-from services.local.objects.bodies import Body
+from services.local.objects.bodies import Body, bad_request, no_such_path, unsupported_media
 from services.local.objects.kinds import BY_PATH, NEW_EVENT, Kind
 from services.local.objects.label_selectors import Match, field_selector, label_selector, match_both
 from services.local.store import Deletion
@@ -233,7 +232,7 @@ def _list_fault(value: Any, type_name: str, where: str) -> str:
     if not isinstance(value, list):
         return _mismatch(value, (list,), where)
     if None in value:
-        return f"{where}: null where an element is wanted"
+        return f"{where}: null is not a valid element"
     for index, item in enumerate(value):
         if fault := _type_fault(item, type_name, f"{where}[{index}]"):
             return fault
@@ -267,7 +266,7 @@ def _mismatch(value: Any, wanted: tuple[type, ...], where: str) -> str:
     if isinstance(value, wanted) and (bool in wanted or not isinstance(value, bool)):
         return ""
     found, expected = TYPE_NAMES[type(value)], TYPE_NAMES[wanted[0]]
-    return f"{where or 'the body'}: {found} where {expected} is wanted"
+    return f"{where or 'the body'}: expected {expected}, got {found}"
 
 
 @lru_cache(256)

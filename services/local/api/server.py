@@ -27,16 +27,19 @@ from services.local.api.request import (
 )
 from services.local.kubelet.container import KubeletContext
 from services.local.kubelet.kubelet import Sample, Usage
-from services.local.objects.api_errors import (
+from services.local.objects.bodies import (
     ApiError,
+    Body,
     bad_request,
     forbidden,
+    format_time,
+    labels,
     no_such_path,
     not_allowed,
     not_found,
+    status,
     unauthorized_error,
 )
-from services.local.objects.bodies import Body, format_time, labels, status
 from services.local.objects.kinds import NODE, POD
 from services.local.objects.label_selectors import label_selector
 from services.local.objects.resources import parse_amounts
@@ -175,7 +178,7 @@ async def error_responses(request: web.Request, handler: Handler) -> web.StreamR
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         log.warning("OddRequest", method=request.method, path=request.path, exc_info=True)
         refusal = bad_request(
-            f"the object is not of the form that its kind has: {type(error).__name__}: {error}"
+            f"the object does not match the schema of its kind: {type(error).__name__}: {error}"
         )
     return handlers.json_response(refusal.as_status(), refusal.code)
 

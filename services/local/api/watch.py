@@ -17,8 +17,14 @@ from services.local.api.handlers import form_of, matching_objects
 from services.local.api.request import JSON, ListOptions, ResourcePath, list_options
 from services.local.api.tables import format_object
 from services.local.events import to_events_v1
-from services.local.objects.api_errors import ApiError, bad_request, too_new
-from services.local.objects.bodies import Body, name_of, namespace_of
+from services.local.objects.bodies import (
+    ApiError,
+    Body,
+    bad_request,
+    name_of,
+    namespace_of,
+    too_new,
+)
 from services.local.objects.kinds import NEW_EVENT, Kind
 from services.local.store import ADDED, BOOKMARK, ERROR, Change, Store, encode, watch_line
 

@@ -324,7 +324,7 @@ class ProcOnly:
         self.ended_s: dict[str, float] = {}  # by node, the CPU seconds of pods that have ended
         self.found: dict[str, list[int]] = {}  # by pod, the processes of the last search
         self.searched_at = -FRESH_S
-        hint = "systemd-run --user --scope -p Delegate=yes, or root, would permit it"
+        hint = "start it with systemd-run --user --scope -p Delegate=yes, or as root"
         log.warning("LimitsNotEnforced", why=why, hint=hint)
 
     def open_node(self, node: str, cpu: int) -> None:

@@ -254,8 +254,14 @@ def with_progress(
     now = format_time(now_s)
     uid = str(meta(pod).get("uid"))
     phase = phase_of(mains)
-    if any(each.end is not None and each.end.code for each in inits):
-        phase = "Failed"
+    initialized = True
+    init_statuses = []
+    for each in inits:
+        init_statuses.append(container_status(each, uid))
+        if not each.end:
+            initialized = False
+        elif each.end.code:
+            phase = "Failed"
     pod = with_status(
         pod,
         hostIP=LOOPBACK,
@@ -266,10 +272,10 @@ def with_progress(
         observedGeneration=meta(pod).get("generation"),
         phase=phase,
         containerStatuses=[container_status(each, uid) for each in mains],
-        initContainerStatuses=[container_status(each, uid) for each in inits] or None,
+        initContainerStatuses=init_statuses or None,
     )
     ready = all(map(is_running, mains))
-    return with_readiness(pod, now, ready, phase, all(each.end for each in inits))
+    return with_readiness(pod, now, ready, phase, initialized)
 
 
 def with_readiness(pod: Body, now: str, ready: bool, phase: str, initialized: bool) -> Body:

@@ -15,10 +15,13 @@ from pathlib import Path
 from services.local.events import NORMAL, WARNING, record_event
 from services.local.kubelet import pod_status
 from services.local.kubelet.container import (
+    CannotLaunch,
     ContainerRun,
     KubeletContext,
+    Values,
     build_launch,
     empty_dirs,
+    write_files,
 )
 from services.local.kubelet.pod_status import (
     ContainerExit,
@@ -26,7 +29,6 @@ from services.local.kubelet.pod_status import (
     new_progress,
     pod_limits,
 )
-from services.local.kubelet.volumes import CannotLaunch, Values, write_files
 from services.local.objects.bodies import (
     Body,
     containers_of,

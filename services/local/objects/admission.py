@@ -16,12 +16,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from services.local.objects.api_errors import bad_request, conflict, invalid
 from services.local.objects.bodies import (
     Body,
+    bad_request,
+    conflict,
     containers_of,
     has_ended,
     init_containers_of,
+    invalid,
     labels,
     meta,
     name_of,

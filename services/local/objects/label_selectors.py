@@ -8,8 +8,7 @@ Also here: the expressions of a node affinity, which have `Gt` and `Lt` besides.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from services.local.objects.api_errors import bad_request
-from services.local.objects.bodies import Body, at_path, labels
+from services.local.objects.bodies import Body, at_path, bad_request, labels
 
 Test = Callable[[Mapping[str, str]], bool]
 Match = Callable[[Body], bool]

@@ -13,8 +13,7 @@ from typing import Any
 
 import jsonpatch
 
-from services.local.objects.api_errors import ApiError, bad_request
-from services.local.objects.bodies import Body
+from services.local.objects.bodies import ApiError, Body, bad_request
 
 MERGE_KEYS = {
     "conditions": ("type",),

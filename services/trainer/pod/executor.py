@@ -24,17 +24,17 @@ from nats.errors import Error as NatsError
 from nats.js.errors import APIError
 
 from services.trainer.pod.children import Child, ForkServer
-from services.trainer.pod.events import (
+from services.trainer.pod.fence import Fence
+from services.trainer.pod.publisher import last_progress
+from services.trainer.pod.state_machine import (
     ChildAssigned,
     ChildEventReceived,
     ChildExited,
     ChildNotStarted,
     Event,
     PutEvent,
+    SpawnChild,
 )
-from services.trainer.pod.fence import Fence
-from services.trainer.pod.publisher import last_progress
-from services.trainer.pod.state_machine import SpawnChild
 from services.trainer.pod.supervise import (
     BeginChild,
     DrainChild,

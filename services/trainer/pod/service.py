@@ -34,34 +34,32 @@ from services.trainer import checkpoint_policy
 from services.trainer.checkpoint_policy import SaveHistory
 from services.trainer.pod import fence, state_machine, supervise
 from services.trainer.pod.children import ForkServer, Ports
-from services.trainer.pod.events import (
-    FACTS,
-    NOTICES,
-    ORDERS,
-    ActionsPerformed,
-    DecisionFound,
-    Event,
-    FactReceived,
-    OrdersLost,
-    ShutdownFacts,
-    SignalReceived,
-    TimerDue,
-    cause_of,
-    lane_of,
-)
 from services.trainer.pod.executor import Executor
 from services.trainer.pod.publisher import Publisher
 from services.trainer.pod.state_machine import EXIT_BUS_LOST as EXIT_BUS_LOST
 from services.trainer.pod.state_machine import EXIT_EVICTED as EXIT_EVICTED
 from services.trainer.pod.state_machine import (
     EXIT_RETRY,
+    FACTS,
     LOOK_UP_S,
+    NOTICES,
+    ORDERS,
+    ActionsPerformed,
+    DecisionFound,
+    Event,
+    FactReceived,
     LookUp,
+    OrdersLost,
     PodAction,
     PodActions,
     Publication,
+    ShutdownFacts,
+    SignalReceived,
     StateMachine,
     TimerAction,
+    TimerDue,
+    cause_of,
+    lane_of,
 )
 from services.trainer.pod.usage import UsageReporter, memory_headroom
 from services.trainer.protocol import (

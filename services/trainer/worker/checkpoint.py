@@ -333,8 +333,8 @@ def check_same_files(found: Ledger, ledger: Ledger) -> None:
     raise failure_cause.plain_failure(
         f"files() returns other files than when the job began: "
         f"{format_count(len(ledger.files.lengths), 'group')} of files now, "
-        f"{len(found.files.lengths)} then; sort the list, and let no file come or go while the job "
-        "trains"
+        f"{len(found.files.lengths)} then; sort the list, and do not add or remove files while "
+        "the job trains"
     )
 
 

@@ -101,9 +101,9 @@ def load_program(path: Path, asked: Program, params: Mapping[str, Any]) -> Modul
     """Import a program into this process. It finds its parameters in the environment, too, and one
     of several files has its folder as the current one.
     """
-    from services.trainer import program, program_params
+    from services.trainer import program
 
-    os.environ[program_params.VARIABLE] = msgspec.json.encode(params).decode()
+    os.environ[program.VARIABLE] = msgspec.json.encode(params).decode()
     if asked.entry:
         os.chdir(program.program_folder(path, asked.entry))
     return program.load(path, asked.digest, asked.entry, params)

@@ -104,7 +104,7 @@ class FileList:
             raise BadProgram(
                 f"files() does not return the same list in every process; here it has "
                 f"{format_count(len(self.names), 'file')}, from {self.names[0]} to "
-                f"{self.names[-1]}: sort it, and let no file come or go while the job trains",
+                f"{self.names[-1]}: sort it, and do not add or remove files while the job trains",
                 self._program.files,
             )
         group = order.group(position)

@@ -370,8 +370,8 @@ class Lanes:
         if not isinstance(order, FileOrder) or not shard_ledger.is_open(self.ledger, rest):
             raise BadProgram(
                 f"{format_count(rest.size, 'example')} at the end of "
-                f"{describe_shard(self.ledger, rest)} did not come: every example has to come again "
-                "in each epoch, and batched() may leave out none"
+                f"{describe_shard(self.ledger, rest)} are missing: each epoch has to have every "
+                "example, and batched() may not leave out any"
             )
         self.ledger = shard_ledger.end_group(self.ledger, rest, order.group(rest.start))
 
@@ -555,9 +555,9 @@ def describe_stall(ledger: Ledger, steps: int, waited_s: float) -> str:
     """Return the facts about a step that does not return."""
     return (
         f"no update was applied for {waited_s:.0f} s (since update {steps}), while"
-        f" {_describe_given(ledger)}: a step does not return. It is"
-        " TensorFlow that runs the model and loss() inside of it, so there is no Python stack to"
-        " show; a loop that never ends, for instance a tf.while_loop, looks like this."
+        f" {_describe_given(ledger)}: a step does not return."
+        " TensorFlow runs the model and loss() in it, so there is no Python stack to show. A likely"
+        " cause is a loop that never ends, for instance a tf.while_loop."
     )
 
 
@@ -570,14 +570,14 @@ def _describe_given(ledger: Ledger) -> str:
         start, stop = shard_ledger.example_range(ledger, shard)
         spans.append(f"{start} .. {stop - 1}")
     count = format_count(sum([shard.size for shard in ledger.given]), "example")
-    return f"{count} were out (at the places {format_names(spans, SPANS_NAMED)} of their epoch)"
+    return f"workers had {count} (places {format_names(spans, SPANS_NAMED)} of their epoch)"
 
 
 def describe_shard(ledger: Ledger, shard: Shard) -> str:
     """Return the place of a shard in its epoch, as text."""
     start, stop = shard_ledger.example_range(ledger, shard)
     if ledger.files is None:
-        return f"the examples at the places {start} .. {stop - 1} of their epoch"
+        return f"the examples at places {start} .. {stop - 1} of their epoch"
     place = shard.start % ledger.examples // ledger.unit + 1
     group = f"group {place} of {len(ledger.files.lengths)} of the files of their epoch"
     if shard_ledger.is_open(ledger, shard):

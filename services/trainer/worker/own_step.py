@@ -37,7 +37,7 @@ MERGE_CALL = "`merge_call` called"
 CONTROL_FLOW = (
     "the training step applies gradients inside of a condition, a loop or another tf.function, "
     "which parameter servers cannot: apply them in train_step itself, and multiply a gradient by 0 "
-    "where it is not to count"
+    "to ignore it"
 )
 
 

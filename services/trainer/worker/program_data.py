@@ -30,8 +30,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from services.trainer import program_params
-from services.trainer.program import BadProgram, has_function, reads_files
+from services.trainer.program import (
+    BadProgram,
+    argument_count,
+    has_function,
+    reads_files,
+    signature_of,
+)
 from services.trainer.worker.file_source import FileList
 from shared.text import format_count
 
@@ -54,8 +59,8 @@ def example_bytes(spec: Any) -> int:
 
 def takes_numbers(program: ModuleType) -> bool:
     """Return whether the program has `dataset(numbers)`; otherwise it has `dataset(start, stop)`."""
-    signature = program_params.signature_of(program.dataset)
-    return program_params.argument_count("dataset", signature) == 1
+    signature = signature_of(program.dataset)
+    return argument_count("dataset", signature) == 1
 
 
 def read_batch(program: ModuleType, start: int, stop: int) -> list[Any]:

@@ -176,7 +176,7 @@ class EventWriter:
             )
             self._complain(
                 f"no summaries for TensorBoard under {self._folder}: {why}; {remedy}; training"
-                " goes on"
+                " continues"
             )
 
 
@@ -305,7 +305,7 @@ def start_values(word: Resumed, size: GenerationSize) -> dict[str, float]:
 def describe_start(word: Resumed, size: GenerationSize) -> str:
     """Return one line of Markdown: the generation that starts, and its pause."""
     tasks = f"{text.format_size(size.ps, size.workers)}, batch {size.batch}"
-    what = f"**generation {size.generation}** ({tasks}) trains from example {word.samples:,} on"
+    what = f"**generation {size.generation}** ({tasks}) trains from example {word.samples:,}"
     if word.pause_s is None:
         return f"{what}."
     parts = f"restore {word.restore_s:.2f} s, first step {word.first_step_s:.2f} s"

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from services.trainer.program import BadProgram, has_function
-from services.trainer.worker import optimizers, own_step, program_data, step_loss, step_resources
+from services.trainer.worker import optimizers, own_step, program_data, step_loss
 from services.trainer.worker.input_pipeline import Pipeline
 from services.trainer.worker.own_step import Kind
 from services.trainer.worker.scaling import PlacementPlan
@@ -112,7 +112,7 @@ def build_model(program: ModuleType, strategy: Any, ps: int) -> BuiltModel:
     kind = own_step.training_kind(program, plain)
     with (
         strategy.scope(),
-        step_resources.worker_tables(),
+        step_loss.worker_tables(),
         _place_variables(strategy, plan.next_place, plan.record_size),
     ):
         model = make_model(program)
@@ -207,11 +207,15 @@ def _program_optimizers(program: ModuleType, model: Any, kind: Kind) -> tuple[An
 
 
 def model_profile(models: Iterable[Any]) -> ModelProfile:
-    weights = [each for model in models for each in model.trainable_variables]
-    count = sum(int(tf.size(v.value)) for v in weights)
-    return ModelProfile(
-        parameters=count, bytes=sum(_variable_bytes(v) for v in weights), variables=len(weights)
-    )
+    parameters = 0
+    size_bytes = 0
+    variables = 0
+    for model in models:
+        for weight in model.trainable_variables:
+            parameters += int(tf.size(weight.value))
+            size_bytes += _variable_bytes(weight)
+            variables += 1
+    return ModelProfile(parameters=parameters, bytes=size_bytes, variables=variables)
 
 
 def _variable_bytes(variable: Any) -> int:
@@ -317,8 +321,8 @@ def _update_by_own_step(
 
 
 def _check_resources(program: ModuleType, built: BuiltModel) -> None:
-    if step_resources.PS in built.counters.applied.device:
-        step_resources.check_resources(program)
+    if step_loss.PS in built.counters.applied.device:
+        step_loss.check_resources(program)
 
 
 def _update_by_passes(

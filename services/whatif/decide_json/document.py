@@ -245,7 +245,7 @@ def reasons_against(job: str, fields: Fields) -> Iterator[str]:
     policy = said.get("policy")
     if isinstance(policy, str) and policy not in POLICIES:
         names = ", ".join(sorted(POLICIES))
-        yield f"policy: {policy!r} is not known; there are {names}"
+        yield f"policy: {policy!r} is not known; use one of {names}"
 
 
 def _against_span(name: str, span: Any) -> Iterator[str]:

@@ -203,7 +203,7 @@ def whole_number_cell(least: int) -> Callable[[str], int]:
 def label_cell(text: str) -> str:
     """Read a name as Kubernetes has it."""
     if not re.fullmatch(DNS_LABEL, text):
-        raise ValueError(f"{text!r} is not a name of small letters, digits and -")
+        raise ValueError(f"{text!r} is not a name of lower-case letters, digits and -")
     return text
 
 

@@ -435,7 +435,7 @@ def _against_shape(document: dict[str, Any]) -> Iterator[str]:
     known = (*KINDS, "quotas")
     for key in document:
         if key not in known:
-            yield f"{key}: unknown; there are {', '.join(known)}"
+            yield f"{key}: no such section; use {', '.join(known)}"
     if not document.get("nodes"):
         yield "nodes: at least one is required"
 

@@ -1,5 +1,6 @@
-"""Namespaces, images, folders of nodes and privileges: what is not given is refused, with every
-reason.
+"""Tests of the permissions of a request: namespaces, images, host paths and privileges.
+
+A refusal lists every reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The owner's policy file: every fault with its line, and how sections combine."""
+"""Tests of the pod policy file: each fault is reported with its line, and sections are combined."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def test_every_fault_of_the_file_has_its_line() -> None:
         "line 13",
         "line 15",
     ]
-    assert lines[0].endswith("everyone: no such section; there are default, namespaces")
+    assert lines[0].endswith("everyone: no such section; use default or namespaces")
     assert lines[1].endswith("default.secrets: has no value; write [] to allow none")
     assert "did you mean 'effect'?" in lines[5]
     assert lines[7].endswith("namespaces.team-a.largest_task.cpu: Expected `float` >= 0.0, got -1")
-    assert lines[9].endswith("namespaces.team-a.secrets: is there twice")
+    assert lines[9].endswith("namespaces.team-a.secrets: occurs twice")
 
 
 @pytest.mark.parametrize(

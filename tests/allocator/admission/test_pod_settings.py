@@ -1,4 +1,4 @@
-"""The settings of pods in a request: every refusal, and what the owner's policy allows."""
+"""Tests of the pod settings of a request: refusals, and what the pod policy allows."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def affinity(*terms: Any) -> dict[str, Any]:
     return {"node_affinity": {REQUIRED: {"node_selector_terms": list(terms)}}}
 
 
-# ---------------------------------------------------------------- the form
+# ---------------------------------------------------------------- format
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,13 @@ def affinity(*terms: Any) -> dict[str, Any]:
             {"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]},
             "env: A occurs 2 times",
         ),
-        ({"env": [{"name": "A", "value": 3}]}, "env[0].value: is a text: write '3' in quotes"),
+        (
+            {"env": [{"name": "A", "value": 3}]},
+            "env[0].value: must be a string: write '3' in quotes",
+        ),
         (
             {"env": [{"name": "A", "value": True}]},
-            "env[0].value: is a text: write 'true' in quotes",
+            "env[0].value: must be a string: write 'true' in quotes",
         ),
         ({"env": [{"name": "1A", "value": ""}]}, "env[0].name: Expected the name of a variable"),
         (
@@ -143,7 +146,7 @@ def affinity(*terms: Any) -> dict[str, Any]:
             {"annotations": {"container.apparmor.security.beta.kubernetes.io/x": "unconfined"}},
             "annotations: 'container.apparmor.security.beta.kubernetes.io/x' is reserved",
         ),
-        ({"labels": {"team": 3}}, "labels.team: is a text: write '3' in quotes"),
+        ({"labels": {"team": 3}}, "labels.team: must be a string: write '3' in quotes"),
         (
             {"tolerations": [{"operator": "Exists", "value": "x"}]},
             "tolerations[0].value: has to be absent if operator is Exists",
@@ -193,19 +196,19 @@ def affinity(*terms: Any) -> dict[str, Any]:
                 "shm_gib": 0.5,
                 "volumes": [{"name": "a", "mount_path": "/dev/shm/", "claim": "c"}],
             },
-            "volumes[0].mount_path: /dev/shm is there already, by shm_gib",
+            "volumes[0].mount_path: /dev/shm is already mounted by shm_gib",
         ),
         (
             {"workers": [{"count": 2}, {"count": 1}]},
-            "workers: all tasks of a role are of one kind; workers of another kind are another job",
+            "workers: all tasks of a role have the same resources; for others, submit another job",
         ),
         (
             {"resources": {"worker": [{"gpu": 1}, {"gpu": 0}]}},
-            "resources.worker: all tasks of a role are of one kind",
+            "resources.worker: all tasks of a role have the same resources",
         ),
         (
             {"resources": {"worker": {"gpu": 4}}},
-            "resources.worker.gpu: 4 devices, and a task uses one; ask for more workers",
+            "resources.worker.gpu: 4 devices, but a task uses only one; use more workers",
         ),
     ],
 )
@@ -232,7 +235,7 @@ def test_a_request_without_settings_is_written_without_them() -> None:
     assert not written.keys() & EVERYTHING.keys()
 
 
-# ---------------------------------------------------------------- the owner's policy
+# ---------------------------------------------------------------- pod policy
 
 
 def test_without_a_policy_a_request_may_have_claims_and_nothing_else_of_the_cluster() -> None:

@@ -1,4 +1,7 @@
-"""What finished jobs left on the bus goes some days after their end, and nothing else does."""
+"""Tests of removal: messages and programs of finished jobs are purged some days after their end.
+
+Nothing else is purged.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +42,13 @@ HOME = "default"
 
 
 class Scene:
-    """A bus, and the state of an allocator that has read it."""
+    """A bus, and the state of an allocator that has read its messages."""
 
     def __init__(self, bus: Bus) -> None:
         self.bus, self.state, self.removed = bus, State(), list[str]()
 
     async def say(self, *messages: Message) -> list[int]:
-        """Publish messages which the allocator hears; return their sequences."""
+        """Publish messages and fold them into the state; return their sequences."""
         found = []
         for message in messages:
             sequence = await self.bus.publish(message)
@@ -55,7 +58,7 @@ class Scene:
         return found
 
     async def job(self, name: str, digest: str = "") -> int:
-        """Run a job until it trains; return its uid."""
+        """Publish the messages of a job until it trains, and its entries; return its uid."""
         asked = request(name, program=Program(name="train.py", digest=digest or digest_of(BODY)))
         (uid,) = await self.say(replace(asked, request_id=f"{name}-{time.time_ns()}"))
         await self.say(
@@ -70,12 +73,12 @@ class Scene:
         await self.say(JobFinished(job=name, uid=uid, outcome="succeeded", finished_s=time.time()))
 
     async def remove(self, later_s: float = KEPT_S + 60) -> None:
-        """One pass, so long from now."""
+        """Remove what has expired `later_s` seconds from now."""
         removal = Removal(self.bus, KEPT_S, lambda: self.state, self.removed.append)
         await removal.remove_expired(time.time() + later_s)
 
     async def forget(self) -> None:
-        """Remove what was asked to be forgotten."""
+        """Carry out the forget requests that the state has read."""
 
         def on_removed(key: str) -> None:
             self.removed.append(key)
@@ -84,7 +87,7 @@ class Scene:
         await Removal(self.bus, KEPT_S, lambda: self.state, on_removed).remove_forgotten()
 
     async def left(self, name: str) -> list[int]:
-        """How many orders, facts and entries of a name there are."""
+        """Return the number of orders, facts, views and ledger entries of a job name."""
         counts = []
         for stream in (ORDERS, FACTS):
             info = await self.bus.js.stream_info(stream, subjects_filter=f"weir.*.*.{HOME}.{name}")
@@ -185,7 +188,7 @@ async def test_only_the_fact_of_a_deleted_node_is_purged(
     assert [heard.message.key() for heard in await read_last_node_facts(scene.bus)] == ["there"]
 
 
-# ---------------------------------------------------------------- forgetting
+# ---------------------------------------------------------------- forget requests
 
 
 async def test_forget_purges_a_finished_job_with_its_program(

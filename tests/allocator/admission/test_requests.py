@@ -1,4 +1,4 @@
-"""What the answer fills in of what a person left open."""
+"""Tests of the answer to a request: defaults for open fields, and the reasons of a refusal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT = RoleResources()
 
 
 def asked(resources: dict[str, dict[str, float]] | None) -> RoleResources:
-    """What becomes of the resources of a request, as they are written in JSON."""
+    """Return the resources that a request with these resources (as JSON) is accepted with."""
     said = msgspec.convert({**msgspec.to_builtins(request()), "resources": resources}, JobRequested)
     answered = answer_request(apply(State(), said, "weir-orders", 1, 0.0), 1, 0, 0.0, AT_ONCE)
     assert isinstance(answered, JobAccepted) and answered.request.resources
@@ -82,10 +82,10 @@ def test_a_missing_or_too_large_program_is_listed_with_other_reasons() -> None:
     assert reasons(LARGEST_PROGRAM) == (forbidden,)
     assert reasons(LARGEST_PROGRAM + 1) == (
         forbidden,
-        "program: it has 16,777,217 bytes, more than 16,777,216",
+        "program: 16,777,217 bytes are more than 16,777,216",
     )
     assert reasons(ProgramFault.MISSING)[1].startswith("program.digest: the store has no program")
-    assert "has something else" in reasons(ProgramFault.OTHER)[1]
+    assert "has other content" in reasons(ProgramFault.OTHER)[1]
     assert reasons(ProgramFault.NO_BUCKET)[1].startswith("namespace: 'default' is not provisioned")
 
 

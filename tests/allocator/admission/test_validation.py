@@ -1,6 +1,6 @@
-"""Every reason at once, and never an exception.
+"""Tests of the validation of requests: every reason is listed, and no input raises an exception.
 
-A request that is refused says what was expected, as people say it.
+A reason says which values are expected, in plain words.
 """
 
 from __future__ import annotations
@@ -133,13 +133,13 @@ def test_rules_between_fields_are_checked():
 def test_parameters_have_names_of_arguments_and_are_small():
     assert reasons(params={"learning_rate": 0.1, "layers": [1, {"a": None}]}) == ()
     assert reasons(params={"learning-rate": 0.1}) == (
-        "params: Expected the name of an argument in Python, at most 64 characters, got"
+        "params: Expected the name of a Python argument, at most 64 characters, got"
         " 'learning-rate'",
     )
     assert reasons(params=[1]) == ("params: Expected `object`, got [1]",)
     assert reasons(params={f"p{n}": n for n in range(101)}) == ("params: 101 are more than 100",)
     assert reasons(params={"text": "x" * 20_000}) == (
-        "params: they have 20,011 bytes as JSON, more than 16,384",
+        "params: 20,011 bytes as JSON are more than 16,384",
     )
 
 
@@ -192,9 +192,7 @@ SPAN = "Expected `{start, min, max}` (a job's file may have one number)"
 
 
 def test_the_expected_format_of_a_field_is_explained() -> None:
-    name = (
-        "Expected a name: small letters, digits and -, beginning with a letter, not ending with -"
-    )
+    name = "Expected a name: lower-case letters, digits and -, beginning with a letter, not ending with -"
     volume = {"name": "Data", "mount_path": "data", "claim": "c"}
 
     assert reasons(job="My Job") == (f"job: {name}, at most 40 characters, got 'My Job'",)

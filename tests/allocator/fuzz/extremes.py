@@ -1,4 +1,4 @@
-"""Numbers at the bounds of their fields, and beyond: of every field of a message, by its type."""
+"""Numbers at and beyond the bounds of their fields, for every field of a message, by its type."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BEYOND_REASON = (5e-324, 1e-300, 1e300, 1.7e308, -1.7e308, 2**62, -(2**62), 10**
 
 
 def places(message: Message) -> list[Place]:
-    """Where a message has numbers, or may have them, and of which type."""
+    """Return the place and type of every number that a message has or may have."""
     return [*_places(inspect.type_info(type(message)), msgspec.to_builtins(message), ())]
 
 
@@ -39,7 +39,7 @@ def _places(kind: inspect.Type, raw: Any, at: tuple[str | int, ...]) -> Iterator
 
 
 def at_bounds(kind: Number) -> tuple[float, ...]:
-    """The bounds of a number, both of which every number of a message has."""
+    """Return the two bounds of a number; every number of a message must have both."""
     assert kind.ge is not None and kind.le is not None, "a number without bounds"
     return kind.ge, kind.le
 
@@ -52,7 +52,7 @@ def beyond_bounds(kind: Number) -> tuple[float, ...]:
 
 
 def with_number(message: Message, place: Place, value: float) -> bytes:
-    """The body of the message with another number in this place."""
+    """Return the body of the message with the number at this place replaced."""
     raw = msgspec.json.decode(msgspec.json.encode(message))
     *way, last = place[0]
     at: Any = raw
@@ -63,7 +63,7 @@ def with_number(message: Message, place: Place, value: float) -> bytes:
 
 
 def read(message: M, body: bytes) -> M | None:
-    """The message as a service reads it; None where it is refused."""
+    """Return the message as a service reads it, or None if it is refused."""
     try:
         found = subjects.decode_message(subjects.subject_of(message), body)
     except subjects.UnreadableMessage:
@@ -72,7 +72,7 @@ def read(message: M, body: bytes) -> M | None:
 
 
 def odd(message: M, seed: int) -> M | None:
-    """The message with one odd number in it, as a service reads it; None where that is refused."""
+    """Return the message with one extreme number, as a service reads it, or None if refused."""
     if not (found := places(message)):
         return message
     place = found[seed % len(found)]

@@ -1,4 +1,4 @@
-"""What must hold of every decision, whatever happened before it."""
+"""The laws that every decision has to keep, whatever happened before it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from shared.messages import AllocationDecided, JobRequested, Resources, Span, Ta
 from tests.allocator.fuzz.world import World, actions
 
 QUIET_ROUNDS = 24
-"""Every job is at rest after so many rounds without news. Some policies go step by step: FlowCon
-halves the surplus of a task of a million cores in each round.
+"""The number of rounds without new facts after which every job must be at rest.
+
+Some policies change step by step: FlowCon halves the surplus of a task of a million cores in each
+round.
 """
 QUIET_S = 250.0
-"""Time between two rounds."""
+"""The time between two rounds, in seconds."""
 DUST = 1e-6
 
 
@@ -55,10 +57,9 @@ def check(world: World) -> None:
 
 
 def gives_way(job: Job, action: AllocationDecided, state: State) -> None:
-    """A job is suspended by its user; else only an elastic one, and only while one of higher
-    priority waits.
+    """Check a suspension: by the user, or of an elastic job for a waiting one of higher priority.
 
-    Where pods of a suspended job go on, as if nobody had heard of it, its suspension is repeated.
+    A suspension is repeated if pods of the job go on as if it had not been read.
     """
     if job.suspension is not None:
         assert not job.decided and (action.batch, action.revision) == (0, job.revision + 1)
@@ -84,13 +85,14 @@ def gives_way(job: Job, action: AllocationDecided, state: State) -> None:
 
 
 def _waits(job: Job) -> bool:
-    """A job waits that has no tasks, or stands still because it lost some."""
+    """Return True if a job has no decision yet, or stands still because it lost tasks."""
     return job.newest_decision is None or job.stands_still
 
 
 def within_quotas(world: World) -> None:
-    """All that a namespace's jobs were promised, each task at the most that any decision gives
-    it.
+    """Check that the resources promised to the jobs of each namespace are within its quota.
+
+    Each task counts with the most that any decision gives it.
     """
     for namespace, quota in world.rules.quotas.items():
         jobs = [job for job in world.state.jobs.values() if job.request.namespace == namespace]
@@ -101,7 +103,7 @@ def within_quotas(world: World) -> None:
 
 
 def promised_to(job: Job) -> list[Resources]:
-    """Of each task that is wanted and has not ended."""
+    """Return the resources of each task that is wanted and has not ended."""
     wanted = [
         task
         for decision in (job.active_decision, job.pending_decision)
@@ -113,8 +115,9 @@ def promised_to(job: Job) -> list[Resources]:
 
 
 def within_bounds(job: Job, action: AllocationDecided) -> None:
-    """Of the job, the gang floor among them. One whose user changed them may be outside, but comes
-    no further off.
+    """Check that a decision is within the bounds of its job, including the gang floor.
+
+    If the user changed the bounds, the job may be outside, but not further than before.
     """
     size, asked, had = (
         size_of(action),
@@ -135,8 +138,10 @@ def _is_within(number: int, span: Span, had: int) -> bool:
 
 
 def whole(job: Job, action: AllocationDecided) -> None:
-    """One chief; dense indices; a serial stands for the same task for ever; generation and revision
-    rise.
+    """Check the roles, indices, serials, generation and revision of a decision.
+
+    There is at most one chief; indices have no gaps; a serial always means the same task; the
+    revision rises and the generation never falls.
     """
     for role in ("chief", "ps", "worker"):
         indices = [task.index for task in action.tasks if task.role == role]
@@ -156,8 +161,9 @@ def whole(job: Job, action: AllocationDecided) -> None:
 
 
 def on_usable_nodes(job: Job, action: AllocationDecided, state: State) -> None:
-    """A new task is on a node that its pod may use: by selector, affinity and tolerations, as
-    Kubernetes' scheduler reads them.
+    """Check that new tasks are on nodes that their pod may use.
+
+    Selector, affinity and tolerations are read as by the Kubernetes scheduler.
     """
     pod = {"spec": pod_constraints(job.request)}
     known = {task.serial for decision in job.decided.values() for task in decision.tasks}
@@ -177,7 +183,7 @@ def on_usable_nodes(job: Job, action: AllocationDecided, state: State) -> None:
 
 
 def pod_constraints(request: JobRequested) -> dict[str, Any]:
-    """The part of a pod's spec that says which nodes it may use."""
+    """Return the part of a pod's spec that restricts its nodes."""
     task = TaskPlan(role="worker", index=0, serial=1, node="n0", resources=Resources())
     decision = AllocationDecided(
         job=request.job, uid=1, revision=1, request=request, tasks=(task,), batch=1, reason="-"
@@ -195,8 +201,10 @@ def pod_constraints(request: JobRequested) -> dict[str, Any]:
 
 
 def _is_next(job: Job, generation: int) -> bool:
-    """The next number; where reports of the job name one that nobody decided, a number above that,
-    but not any.
+    """Return True if this generation may follow the job's last one.
+
+    It is the next number. If a report names a generation without a decision, some numbers may be
+    skipped, but at most `GENERATIONS_LOST`.
     """
     if job.early is None:
         return generation == job.generation + 1
@@ -204,10 +212,10 @@ def _is_next(job: Job, generation: int) -> bool:
 
 
 def within_nodes(world: World) -> None:
-    """All that is new in this pass, tasks and what tasks grow by, fits into what was free of each
-    node, less what was promised before.
+    """Check that new tasks, and the growth of tasks, fit into what is free on each node.
 
-    A node may have shrunk below its promises; then nothing more of that resource goes there.
+    Earlier promises are deducted from what is free. A node may have shrunk below its promises; then
+    no more of that resource may be decided there.
     """
     new: dict[str, list[Resources]] = defaultdict(list)
     listed = shown(world.before)
@@ -235,7 +243,7 @@ def within_nodes(world: World) -> None:
 
 
 def held(job: Job, task: TaskPlan, listed: dict[str, Resources]) -> Resources:
-    """The most that the task has, or was promised."""
+    """Return the most that the task has or was promised."""
     known = [
         t.resources
         for decision in job.decided.values()
@@ -246,7 +254,7 @@ def held(job: Job, task: TaskPlan, listed: dict[str, Resources]) -> Resources:
 
 
 def promises(state: State) -> dict[str, list[Resources]]:
-    """Of tasks that are decided and have not ended, what nobody has seen them have; by node."""
+    """Return, by node, what wanted tasks were promised and no node fact shows yet."""
     listed, found = shown(state), defaultdict[str, list[Resources]](list)
     for job in state.jobs.values():
         wanted = [
@@ -274,8 +282,10 @@ def most(*resources: Resources) -> Resources:
 
 
 def settles(world: World) -> None:
-    """Decisions are carried out, jobs without a speed report it once, and no further news arrives:
-    every job comes to rest, and no earlier allocation returns.
+    """Check that every job comes to rest, and that no earlier allocation returns.
+
+    In each round decisions are carried out and jobs without a speed report one. There are no other
+    facts.
     """
     been = [standing(world.state)]
     for _ in range(QUIET_ROUNDS):
@@ -293,7 +303,7 @@ def settles(world: World) -> None:
 
 
 def standing(state: State) -> dict[str, tuple[int, int, int] | None]:
-    """What everybody has."""
+    """Return ps, workers and batch of each job, or None for a job without a decision."""
     wanted = {key: job.newest_decision for key, job in state.jobs.items()}
     return {
         key: (size_of(d).ps, size_of(d).workers, d.batch) if d else None

@@ -1,6 +1,4 @@
-"""Every number of a request and of a fact has bounds: beyond them it is refused, and at them every
-policy decides.
-"""
+"""Tests of the bounds of numbers: beyond them messages are refused, at them policies decide."""
 
 from __future__ import annotations
 
@@ -21,11 +19,11 @@ from tests.shared.sample_messages import one_of_each
 
 SHAPE = bytes([0, 0, 1, 1, 18, 19, 61, 7, 18, 61, 40, 26])
 UNBOUNDED = {"metrics"}
-"""Any number of JSON: they are only shown."""
+"""Fields with any JSON number: they are only shown."""
 
 
 def running(policy: str) -> World:
-    """Three jobs that run and have reported, with room for more."""
+    """Return a world with three jobs that run and have reported."""
     world = World(replace(AT_ONCE, policy=policy), SHAPE)
     for whom in (1, 2):
         world.accept(whom)
@@ -40,7 +38,7 @@ def running(policy: str) -> World:
 
 
 def facts(world: World) -> list[Message]:
-    """What is heard next, with something in every field."""
+    """Return node facts, and a report and a resumption of one job, with their optional fields."""
     found: list[Message] = [world.picture(name) for name in world.sizes]
     for job in [job for job in world.state.jobs.values() if job.active_decision][:1]:
         profile = ModelProfile(parameters=10, bytes=40, variables=2)
@@ -68,7 +66,7 @@ def test_every_policy_decides_at_the_bounds_of_every_number_of_a_fact(policy: st
             world.state, world.now, world.decided = before, now, decided
             heard = read(fact, with_number(fact, place, value))
             assert heard is not None, ("refused at its bound", place, value)
-            if isinstance(heard, TrainingResumed):  # of a generation that is in flight
+            if isinstance(heard, TrainingResumed):  # its generation has to be in flight
                 job = world.state.jobs[heard.key()]
                 flies = replace(
                     job.decided[job.running or 0],

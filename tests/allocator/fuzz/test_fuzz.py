@@ -1,5 +1,6 @@
-"""No world, and no order of facts, brings any policy to break a law: 20,000 decisions, `make fuzz`
-takes 300,000.
+"""Random tests of the laws: no world and no order of facts makes any policy break one.
+
+There are 20,000 decisions; `make fuzz` takes 300,000.
 """
 
 from __future__ import annotations
@@ -36,16 +37,14 @@ LIMIT = st.builds(
     gpu=st.sampled_from([None, None, 1]),
 )
 QUOTAS = st.just({}) | st.dictionaries(st.sampled_from(SPACES), LIMIT)
-"""Half of the worlds know none."""
+"""About half of the worlds have no quota."""
 LOST_WORKER = (
     False,
     bytes([0, 0, 3, 3, 4, *7 * [0]]),
     bytes([*26 * [0], 238, 234, *44 * [0], 1, 0, 41, 188, *4 * [0]]),
     {},
 )
-"""Under `optimus` a job that lost its only worker stands still, and one of lower priority gives way
-to it.
-"""
+"""An example for `optimus`: a job of lower priority gives way to one that lost its only worker."""
 
 
 @pytest.mark.parametrize("policy", [*EACH, MIXED, EAGER])
@@ -59,7 +58,7 @@ def test_every_decision_keeps_the_laws_in_random_worlds(
     named = {MIXED: EACH[0], EAGER: "weir"}.get(policy, policy)
     rules = msgspec.structs.replace(AT_ONCE if at_once else PATIENT, policy=named, quotas=quotas)
     with pytest.MonkeyPatch.context() as patch:
-        if policy == EAGER:  # in worlds as small as these hardly anything repays a try
+        if policy == EAGER:  # in worlds this small exploration hardly ever pays off
             patch.setattr(policy_module, "GAIN", 0.0)
             patch.setattr(policy_module, "least_repaying_speed", lambda *_: 0.0)
         _lives(World(rules, shape, EACH if policy == MIXED else ("",)), story)
@@ -89,7 +88,7 @@ def _lives(world: World, story: bytes) -> None:
 
 
 def remembers_nothing(world: World) -> None:
-    """A copy of the state, of which nothing is kept anywhere, is decided on alike."""
+    """Check that a copy of the state without its tables gives the same decisions."""
     copy = pickle.loads(pickle.dumps(without_tables(world.state)))
     wishes = world.decided.pending_changes
     assert decide(copy, world.now, world.rules, wishes) == decide(

@@ -1,14 +1,16 @@
-"""The bound on waiting is a law: under every policy, in random worlds with arrivals that never
-cease.
+"""Tests of the bound on waiting, under every policy, in random worlds in which jobs keep arriving.
 
-    due(J)     = submitted(J) + reserve_after_s, or later: when the last job before it in the queue started
-    start(J)  <= the end of the last job that ran at due(J), and no later than due(J) if none did
+    due(J)     = submitted(J) + reserve_after_s, or the start of the last job before it in the
+                 queue, if that is later
+    start(J)  <= the end of the last job that ran at due(J), or due(J) if none did
 
-Before J in the queue are jobs of higher priority, and those of its own priority that were submitted
-earlier. Both times are those of decisions. A job counts if its smallest size fits the empty
-cluster. Guests take one node for some time, evict what stands there, and leave one by one: nobody
-is due before they have left, and a job that stands still because of them is due so long after they
-came, as one that was submitted then.
+Before J in the queue are jobs of higher priority, and jobs of its own priority that were submitted
+earlier. Both times are times of decisions. The bound holds for jobs whose smallest size fits the
+empty cluster.
+
+Tenants (the pods of other users) take one node for some time, evict the tasks on it, and leave one
+by one. No job is due before they have left. A job that stands still because of them is due as if it
+had been submitted when they came.
 """
 
 from __future__ import annotations
@@ -32,13 +34,13 @@ EXAMPLES = max(4, int(os.environ.get("FUZZ_DECISIONS", "20000")) // 2500)
 AFTER_S, SLACK_S = 120.0, 1.0
 RESTART_S = 1.0
 STREAM, EVERY_S = 40, 11.0
-"""Small jobs, and the seconds between two of them."""
+"""The number of small jobs, and the time between two of them, in seconds."""
 MACHINES = st.lists(st.sampled_from([4.0, 6.0, 8.0]), min_size=1, max_size=3)
 TASKS = st.tuples(
     st.sampled_from([1, 2]), st.sampled_from([1, 2, 3]), st.sampled_from([1.0, 1.5, 2.0, 4.0])
 )
 GUESTS = st.tuples(st.integers(0, 2), st.integers(1, 300), st.integers(1, 200))
-"""Their node, when they come, and how long the first one stays."""
+"""The node of the tenants, when they come, and how long the first one stays, in seconds."""
 JOB = st.tuples(
     TASKS,
     st.booleans(),
@@ -99,8 +101,9 @@ def end_s(done: Run, record: JobRecord) -> float:
 
 
 def is_before(one: JobRecord, other: JobRecord) -> bool:
-    """Of two jobs, whether the first one is served first; the queue has the order of the
-    submissions.
+    """Return True if the first job is before the other one in the queue.
+
+    Jobs of one priority are in the order of their submission.
     """
     return (-one.work.priority, one.work.submitted_s, one.work.job) < (
         -other.work.priority,
@@ -112,7 +115,10 @@ def is_before(one: JobRecord, other: JobRecord) -> bool:
 def bound_s(
     done: Run, record: JobRecord, start: float | None, *guests: Tenant, since_s: float | None = None
 ) -> float:
-    """`start`: when it started, or went on; `since_s`: when it lost tasks."""
+    """Return the latest time in s at which a job may start or continue.
+
+    `start`: when it started or continued; `since_s`: when it lost tasks.
+    """
     due_s = (record.work.submitted_s if since_s is None else since_s) + AFTER_S
     due_s = max([due_s, *(guest.to_s or 0.0 for guest in guests)])
     before = [each for each in done.records if is_before(each, record)]
@@ -124,8 +130,9 @@ def bound_s(
 
 
 def back_s(record: JobRecord, *guests: Tenant) -> float | None:
-    """When a job of a fixed size went on after it had been evicted, which is all that it ever stood
-    still for.
+    """Return the time in s at which an evicted job of a fixed size continued, else None.
+
+    Such a job pauses only for an eviction.
     """
     return (
         guests[0].from_s + record.paused_s
@@ -147,7 +154,7 @@ def fits_alone(machines: list[float], record: JobRecord) -> bool:
     for _ in range(asked.ps.min + asked.workers.min):
         room[0] -= asked.ps_cpu
         room.sort(reverse=True)
-        if room[-1] < 0 or min(room) < 0:
+        if room[-1] < 0:
             return False
     return True
 

@@ -1,9 +1,9 @@
-"""A world in which anything may happen next: up to four jobs in two namespaces, on up to four
-nodes, driven by a string of bytes.
+"""A world in which events occur at random, driven by a string of bytes.
 
-Two bytes are one step: what happens, and to whom. Pods appear, are listed and leave late and in any
-order; reports may be nonsense; clocks jump. Numbers are of any size: a message reaches the fold as
-a service reads it, or not at all.
+It has up to four jobs in two namespaces, on up to five nodes. Two bytes are one step: the event,
+and its object. Pods appear, are listed and are removed late and in any order; reports may be
+nonsense; the clock jumps. Numbers have any size: a message reaches the fold as a service reads it,
+or not at all.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ SPEEDS, LOSSES = (
 TOTALS, JUMPS = (1_000_000, 0, 1), (-1e6, -5.0, 1e6, 3600.0, 1e9)
 SPACES = ("default", "other")
 RARE = 80
-"""Of 256."""
+"""Rare events need a byte below this, of 256."""
 POOLS = ({"pool": "a"}, {"pool": "b", "zone": "1"}, {"zone": "2"}, {})
 TAINTS = (
     (),
@@ -109,14 +109,17 @@ CHOICES: tuple[dict[str, Any], ...] = (
         "tolerations": (Toleration(key="team", operator="Exists", effect="NoExecute"),),
     },
 )
-"""The node settings of the requests of a world with pools."""
+"""The node settings of requests in a world with pools."""
 Pod = tuple[str, str]
-"""Key of the job, name of the pod."""
+"""The key of the job and the name of the pod."""
 
 
 class World:
-    """`decided` is what was decided on `before`, just now. A job names one of `policies` ("": the
-    cluster's). `pools`: nodes have labels and taints, which change, and jobs choose among them.
+    """A simulated cluster and the state of an allocator.
+
+    `decided`: the last decisions, and `before`: the state that they are based on. `policies`: jobs
+    name them in turn ("": the cluster's). `pools`: nodes have labels and changing taints, and jobs
+    choose among them.
     """
 
     def __init__(
@@ -136,7 +139,7 @@ class World:
         self.accept(0)
 
     def hear(self, said: Message) -> None:
-        """A message that a service can read; another becomes a dead letter."""
+        """Fold a message if a service can read it; ignore it otherwise, as a dead letter."""
         message = read(said, subjects.encode_message(said))
         if message is None:
             return
@@ -156,7 +159,7 @@ class World:
         for action in self.decided.actions:
             self.hear(action)
 
-    # ------------------------------------------------------------ what may happen
+    # ------------------------------------------------------------ events
 
     def later(self, whom: int) -> None:
         self.now += whom
@@ -171,13 +174,13 @@ class World:
             self.accept_request(odd(asked, seed(whom, self.sequence)) if 0 < whom < RARE else asked)
 
     def accept_request(self, asked: JobRequested | None) -> None:
-        """Unless it is refused."""
+        """Accept a request unless it is refused."""
         if asked is not None and not reasons_against(asked, self.rules):
             name = {"job": asked.job, "namespace": asked.namespace}
             self.hear(JobAccepted(**name, uid=self.sequence, request=asked, accepted_s=self.now))
 
     def settle(self, whom: int) -> None:
-        """Everything decided comes true."""
+        """Carry out every decision: make the pods as wanted, resume, and publish every node."""
         wanted = dict(self.wanted())
         gone = [job.exits for job in self.state.jobs.values()]
         self.pods = {
@@ -196,8 +199,9 @@ class World:
                 self.pods[pod] = task
 
     def resize(self, whom: int) -> None:
-        """A pod grows as soon as any generation wants it larger, and shrinks once the newest one
-        runs.
+        """Give a pod the resources that are wanted for it.
+
+        It grows at once, and shrinks only if no generation is in flight.
         """
         wanted = {
             pod: task for pod, task in self.wanted() if pod in self.pods and task != self.pods[pod]
@@ -274,8 +278,9 @@ class World:
             )
 
     def extreme(self, whom: int) -> None:
-        """Something is said again with an odd number in it, if it can be read. Not what the
-        allocator says itself, after it has validated a request.
+        """Repeat a message with one extreme number in it, if it can be read.
+
+        Messages that the allocator publishes after validating a request are not repeated.
         """
         for message in some(self.old[-8:], whom):
             changed = odd(message, seed(whom, self.sequence))
@@ -317,7 +322,7 @@ class World:
             self.hear(CancelRequested(**name_of(job)))
 
     def change(self, whom: int) -> None:
-        """Its user gives a job another priority and other bounds, or suspends it, or resumes it."""
+        """Change priority and bounds of a job, or suspend or resume it, as its user."""
         for job in some(list(self.state.jobs.values()), whom):
             self.hear(change_of(job, whom))
             for sequence in unanswered_changes(self.state):
@@ -333,12 +338,12 @@ class World:
         self.now += JUMPS[whom % len(JUMPS)]
 
     def again(self, whom: int) -> None:
-        """Somebody repeats himself."""
+        """Repeat an earlier message, unless it is an acceptance."""
         for message in some(self.old, whom):
             if not isinstance(message, JobAccepted):
                 self.hear(message)
 
-    # ------------------------------------------------------------ what is there
+    # ------------------------------------------------------------ state of the cluster
 
     def wanted(self) -> Iterator[tuple[Pod, TaskPlan]]:
         for key, job in self.state.jobs.items():
@@ -391,7 +396,7 @@ class World:
         )
 
     def marks(self, name: str) -> dict[str, Any]:
-        """The labels and taints of a node. The taints of one node change every few messages."""
+        """Return the labels and taints of a node. The taints change every 16 messages."""
         if not self.pools:
             return {}
         number = int(name[1:])
@@ -436,12 +441,12 @@ T = TypeVar("T")
 
 
 def seed(whom: int, sequence: int) -> int:
-    """Another one in every place of a story."""
+    """Return a number that is different at each place of a story."""
     return zlib.crc32(bytes([whom, sequence % 251, sequence // 251 % 251]))
 
 
 def some(things: list[T], whom: int) -> list[T]:
-    """One of them, where there are any."""
+    """Return one of the things, or nothing if there are none."""
     return [things[whom % len(things)]] if things else []
 
 
@@ -491,7 +496,7 @@ def name_of(job: Job) -> dict[str, str]:
 
 
 def usage(job: Job, share: float, gib: float) -> tuple[TaskUsage, ...]:
-    """Each task uses this share of its cores, the first of each role more."""
+    """Return the usage of each task: this share of its cores, and less at higher indices."""
     tasks = job.active_decision.tasks if job.active_decision else ()
     return tuple(
         TaskUsage(task=t.name(), cpu=share * t.resources.cpu / (1 + t.index), memory_gib=gib)

@@ -1,7 +1,7 @@
-"""Many models are fitted side by side as each is alone.
+"""Tests of the fit of models: many models fitted together equal models fitted alone.
 
-Non-negative least squares, against trying every set of columns and against the conditions of the
-optimum.
+Non-negative least squares is compared with a search over all sets of columns, and with the
+optimality (KKT) conditions.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ BEFORE_SCIPY = [
     [0.419620694616, 0.0, 0.3544411395, 0.076656669072],
     [0.399037497083, 0.095085087551, 0.167677295116, 0.334115903663],
 ]
-"""The answers of the project's own implementation, to 12 digits."""
+"""The solutions of the project's own implementation, to 12 digits."""
 
 
 def error(a: Array, b: Array, x: Array) -> float:
@@ -85,7 +85,7 @@ def error(a: Array, b: Array, x: Array) -> float:
 
 
 def brute_force(a: Array, b: Array) -> float:
-    """The least error of all sets of columns whose own solution is not negative."""
+    """Return the least error of all sets of columns whose own solution is not negative."""
     columns = range(a.shape[1])
     best = float(np.linalg.norm(b))
     for chosen in map(list, chain.from_iterable(combinations(columns, n + 1) for n in columns)):
@@ -109,10 +109,10 @@ def test_nnls_is_as_good_as_trying_every_set_of_columns(seed, rows, columns):
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 20), st.integers(1, 8), st.booleans())
 def test_nnls_meets_the_kkt_conditions(seed, rows, columns, alike):
-    """The error does not change along a column that is used, and rises along every other one."""
+    """The error does not change along a used column, and rises along every other one."""
     chance = np.random.default_rng(seed)
     a = chance.uniform(size=(rows, columns))
-    if alike:  # columns that depend on one another
+    if alike:  # linearly dependent columns
         a = (
             a
             @ chance.uniform(size=(columns, columns // 2 + 1))
@@ -127,8 +127,9 @@ def test_nnls_meets_the_kkt_conditions(seed, rows, columns, alike):
 
 
 def test_nnls_equals_recorded_solutions():
-    """A fitted performance model has a row of each speed, and one of each term of its prior;
-    solutions are unique.
+    """The problems are like those of a performance model, and their solutions are unique.
+
+    They have a row for each speed, and one for each term of the prior.
     """
     chance = np.random.default_rng(21)
     speeds = chance.uniform(0.0, 2.0, size=(4, 5, 4))

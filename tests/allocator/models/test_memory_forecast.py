@@ -1,4 +1,4 @@
-"""How much memory a task will need soon."""
+"""Tests of the forecast of a task's memory, and of the limit that follows from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from services.allocator.models.memory_forecast import (
 def readings(
     start: float, rise: float, count: int = 20, noise: float = 0.0
 ) -> list[tuple[float, float]]:
-    """(examples, GiB) every thousand examples; `rise`: GiB a thousand."""
+    """Return (examples, GiB) for every 1,000 examples. `rise`: GiB per 1,000 examples."""
     chance = np.random.default_rng(3)
     return [(1000.0 * i, (start + rise * i) * (1 + noise * chance.normal())) for i in range(count)]
 
@@ -51,9 +51,7 @@ def test_too_few_readings_give_no_trend():
 
 
 def test_growth_is_predicted_before_the_limit():
-    """A reading every thousand examples, a look at the limit every four of them: it is never
-    reached.
-    """
+    """Memory is measured every 1,000 examples, and the limit is adapted every 4,000."""
     grows = readings(4.0, 0.1, count=80)
     limit = limit_for(4.0)
     for seen in range(1, len(grows) + 1):

@@ -1,4 +1,4 @@
-"""What binds a model, by its profile: textbook cases on fast and slow links."""
+"""Tests of the bottleneck by a model's profile: textbook models on fast and slow links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from services.allocator.policies.contract import Observed, Size
 from shared.messages import ModelProfile
 
 DEVICE = Rates(worker=7e12, link=5e9, memory=2e10)
-"""One GPU of 7 Tflop/s, 40 Gbit/s."""
+"""One GPU of 7 Tflop/s and a link of 40 Gbit/s."""
 BILLION = 1e9
 RESNET_50 = Profile(bytes=102e6, operations=6 * 3.9 * BILLION, largest=9.4e6)
 INCEPTION_3 = Profile(bytes=95e6, operations=6 * 5.7 * BILLION, largest=8.2e6)
@@ -78,7 +78,7 @@ def test_a_reported_profile_counts_six_operations_per_parameter():
 
 
 def test_observed_speeds_overrule_the_profile():
-    """More workers on one ps make it slower, whatever the profile said."""
+    """More workers on one ps make the job slower, whatever the profile predicts."""
     prior = prior_of(RESNET_50, BATCH, rates=replace(DEVICE, link=10 * DEVICE.link))
     before = fitted_kind(fit_model([Observed(1, 1, BATCH, 100.0)], prior), Size(1, 1), BATCH)
     seen = [Observed(1, w, BATCH, v) for w, v in ((1, 100.0), (2, 55.0), (4, 28.0), (8, 14.0))]

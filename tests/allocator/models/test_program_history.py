@@ -1,4 +1,4 @@
-"""What is remembered of jobs that are over, for those like them."""
+"""Tests of the history that finished jobs leave to later jobs of their program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.allocator.builders import Story, accepted, node, progress, request, r
 
 
 def ended(outcome: str = "succeeded", **fields: object) -> Story:
-    """A job of one ps and two workers that reported twice, early and late."""
+    """Return a finished job of one ps and two workers that reported twice, early and late."""
     story = Story().hear(node(cpu=20), accepted(request(workers=span(2), **fields)))
     first = story.decided()
     story.hear(resumed(1))
@@ -32,7 +32,7 @@ def test_a_successful_job_adds_its_plan_memory_and_times_to_the_history():
     assert (past.ps_gib, past.worker_gib) == (
         1.0,
         3.0,
-    )  # of all ps while it was early; of the worker with most
+    )  # of all ps in the early report; of the worker with most
     assert [(t.plan, t.batch, t.step_s) for t in past.timed] == [(Plan(1, 2, 1.0, 1.0), 32, 1.0)]
 
 

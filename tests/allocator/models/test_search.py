@@ -1,4 +1,4 @@
-"""Which size to try next, and which to keep."""
+"""Tests of the search for the best size: which one to probe next, and which one to keep."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ ALL = [Size(p, w) for p in range(1, 24, 2) for w in range(1, 24, 2) if p + w <= 
 
 
 def surface(seed: int, rough: float = 0.04) -> dict[Size, float]:
-    """Synchronous training at random: how much computing, transfer, barrier; and a roughness that
-    no formula has.
+    """Return the speed at every size, for synchronous training.
+
+    The shares of computation, transfer and barrier are random. `rough` adds noise that no formula
+    describes.
     """
     chance = np.random.default_rng(seed)
     compute = chance.uniform(0.05, 0.95)
@@ -102,9 +104,7 @@ def test_there_is_no_next_probe_after_all_sizes():
 
 
 def test_the_best_mean_is_kept_and_not_the_best_single_report():
-    """The fastest report is of six workers, of which all other reports say that eight are
-    faster.
-    """
+    """The fastest report is of six workers; by all other reports eight workers are faster."""
     sizes = [Size(p, w) for p in (4, 6, 8) for w in (4, 6, 8)]
     speeds = {s: 100.0 * s.workers / (s.workers + 4) for s in sizes} | {Size(6, 6): 67.5}
     assert max(speeds, key=lambda s: speeds[s]) == Size(6, 6)

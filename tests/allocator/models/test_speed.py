@@ -1,6 +1,6 @@
-"""How fast a job would be at a size it never had.
+"""Tests of the speed model, which predicts a job's speed at sizes that it never had.
 
-Speeds over whole grids, against each size by itself.
+The speeds of a whole grid equal those of each size by itself.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from(
 def truth(
     shares: tuple[float, ...], sizes: list[tuple[int, int]], form: Form = "synchronous"
 ) -> np.ndarray:
-    """Samples a second by the formula; a step of one ps and one worker takes a second."""
+    """Return samples/s by the formula; a step of one ps and one worker takes 1 s."""
     rows = np.array([(p, w, BATCH, 1.0, 1.0, 1.0) for p, w in sizes], dtype=float)
     one = Points(np.array([[1.0, 1.0, BATCH, 1.0, 1.0, 1.0]])).columns(form)[0]
-    one[-1] = 1.0  # one worker is never apart
+    one[-1] = 1.0  # one worker is never spread
     return BATCH / (Points(rows).columns(form) / one @ np.array(shares))
 
 
@@ -62,13 +62,13 @@ def observed(
 
 
 def errors(fitted: Fit, shares: tuple[float, ...], form: Form = "synchronous") -> np.ndarray:
-    """Relative, at every size."""
+    """Return the relative error at every size."""
     return np.abs(
         np.exp(fitted.predict(fitted.points(SIZES))[0]) / truth(shares, SIZES, form) - 1.0
     )
 
 
-# ---------------------------------------------------------------- what was planted
+# ---------------------------------------------------------------- recovery of a known formula
 
 
 @pytest.mark.parametrize("form", ["synchronous", "asynchronous"])
@@ -88,7 +88,7 @@ def test_a_few_per_cent_of_noise_do_little_harm():
 
 
 def test_one_more_worker_helps_compute_bound_and_harms_transfer_bound_models():
-    """By the formula 6 ps with 8 workers compute 1.34 times as fast as with 4."""
+    """By the formula 6 ps and 8 workers compute 1.34 times as fast as 6 ps and 4 workers."""
     quick, slow = (
         fit_model(observed(COMPUTE, SPREAD_OUT)),
         fit_model(observed(TRANSFER, SPREAD_OUT)),
@@ -113,7 +113,7 @@ def test_the_step_time_is_the_sum_of_its_terms():
     assert max(seconds, key=lambda term: seconds[term]) == "link"
 
 
-# ---------------------------------------------------------------- before much is known
+# ---------------------------------------------------------------- few observations
 
 
 @pytest.mark.parametrize("form", ["synchronous", "asynchronous"])
@@ -149,7 +149,7 @@ def test_if_both_forms_fit_their_predictions_are_close(shares, form):
     assert np.median(errors(*fit_closest_form([(seen, PRIORS)]), shares, form)) < 0.06
 
 
-# ---------------------------------------------------------------- how far to trust it
+# ---------------------------------------------------------------- uncertainty
 
 
 def test_uncertainty_grows_with_the_distance_from_observed_sizes():
@@ -165,7 +165,7 @@ def test_every_observation_reduces_the_uncertainty():
 
 
 def test_two_standard_deviations_cover_the_expected_share():
-    """On random models with a quirk of their own at each size."""
+    """The models are random, and the speed at each size deviates from the formula."""
     chance, inside = np.random.default_rng(3), []
     for _ in range(40):
         shares = (*chance.dirichlet([1.5, 0.8, 0.5, 0.8, 0.3, 0.1, 0.3]), 0.0)
@@ -181,8 +181,9 @@ def test_two_standard_deviations_cover_the_expected_share():
 
 
 def test_a_batch_of_several_passes_is_not_faster():
-    """64 samples at once, in 0.5 s + 0.1 s; the batch of 64 tells all of one of 6,400, but only who
-    knows of passes.
+    """A worker computes 64 samples at once, in 0.6 s, so a batch of 6,400 is no faster.
+
+    A model that does not know this limit predicts a higher speed.
     """
     seen = [Observed(0, 1, 64, 64 / 0.6)]
     knows, not_told = (
@@ -193,9 +194,7 @@ def test_a_batch_of_several_passes_is_not_faster():
 
 
 def test_the_cost_of_spread_devices_is_separated_from_that_of_their_number():
-    """A step of 1 s for 64 samples on each device, and 2 s more as soon as they stand on two
-    nodes.
-    """
+    """A step of 64 samples per device takes 1 s, and 2 s more if the devices are on two nodes."""
     seen = [
         Observed(0, w, 64 * w, 64 * w / (1.0 + 2.0 * (n > 1)), nodes=n)
         for w, n in ((1, 1), (2, 2), (4, 1), (8, 2))
@@ -207,7 +206,7 @@ def test_the_cost_of_spread_devices_is_separated_from_that_of_their_number():
 
 
 def test_shares_refer_to_the_first_batch_and_not_the_last():
-    """At the first batch of 32 an unknown half is fixed; so little of a step of 3,200 is."""
+    """The prior's fixed cost refers to the first batch, 32, so it is little of a step of 3,200."""
     fitted = fit_model([Observed(0, 1, 3200, 100.0)], Prior(batch=32))
     assert 80.0 < fitted.speed(0, 1, 320) <= 100.0
     assert fit_model([Observed(0, 1, 3200, 100.0)]).speed(0, 1, 320) < 40.0
@@ -240,7 +239,7 @@ def test_predicted_speeds_are_positive_for_any_reports(seen, prior, ps, workers)
     )
 
 
-# ---------------------------------------------------------------- cores, place, batch
+# ---------------------------------------------------------------- cores, placement, batch
 
 
 def test_twice_the_cores_nearly_double_a_compute_bound_speed():
@@ -289,7 +288,10 @@ TOGETHER = 4
 
 
 def alone(fitted: Fit, sizes: list[tuple[int, ...]]) -> np.ndarray:
-    """Devices side by side leave their node where they are more than it holds."""
+    """Return the prediction for each size, computed without a grid.
+
+    Without ps, devices are spread if one node cannot hold them all.
+    """
     cores, usual = fitted.usual[1:3], fitted.usual[3]
     rows = [(*size, *cores, usual if size[0] else float(size[1] > TOGETHER)) for size in sizes]
     return fitted.mean(Points(np.array(rows, dtype=float), fitted.observed_points.device))

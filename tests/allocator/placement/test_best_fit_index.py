@@ -1,6 +1,4 @@
-"""The ordered search finds what a look at every node would: the plain scan is written down here, to
-compare with.
-"""
+"""Tests of the best-fit index: it chooses the node that a scan of all nodes would choose."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from services.allocator.policies.contract import Node, Size
 from shared.messages import Resources, RoleResources
 
 EIGHTHS = st.integers(0, 48).map(lambda n: n / 8)
-"""Their sums and differences are exact."""
+"""Numbers whose sums and differences are exact."""
 TENTHS = st.integers(0, 30).map(lambda n: n / 10)
 JOBS = st.sampled_from("abc")
 
@@ -48,8 +46,11 @@ def nodes(parts: st.SearchStrategy[float]) -> st.SearchStrategy[list[Node]]:
 def by_scan(
     there: dict[str, Node], job: str, wants: Resources, count: int = 1, rest: Resources = NO_MORE
 ) -> str | None:
-    """Beside the job's other tasks, else where all and the rest fit, else where most of so many do;
-    of those where one leaves least behind: every node is looked at.
+    """Return the best node by a scan of all nodes.
+
+    Nodes with other tasks of the job come first, then nodes with room for all `count` tasks and the
+    rest, then those with room for most of them. Among these the node with the least capacity left
+    is the best.
     """
 
     def left(n: Node) -> tuple[bool, bool, int, float, float, float, str]:

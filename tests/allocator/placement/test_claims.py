@@ -1,6 +1,6 @@
-"""Stories of jobs whose claims are bound to a zone or a node.
+"""Tests of jobs whose volume claims are bound to a zone or a node.
 
-Terms of a node affinity, as the scheduler reads them.
+Terms of a node affinity match as in the Kubernetes scheduler.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def test_a_job_grows_only_on_nodes_where_its_claim_is_usable():
 def test_a_job_without_room_at_its_claim_waits_with_that_reason():
     story = Story().hear(*zones(a=2, b=20), bound("a", "data"), accepted(mounting("data")))
     assert story.decide() == ()
-    assert story.why().endswith("; its claim data can be used on a1 only")
+    assert story.why().endswith("; its claim data can only be used on a1")
     before = story.state
     story.hear(bound("b", "data"))
     assert not changes_no_decision(before, story.state), (
@@ -96,7 +96,7 @@ def test_claims_in_different_zones_have_no_common_node():
     apart = replace(apart, placements=(*apart.placements, *bound("b", "models").placements))
     story = Story().hear(*zones(), apart, accepted(mounting("data", "models")))
     assert story.decide() == () and story.why().endswith(
-        "; no node can use its claims data, models"
+        "; its claims data, models cannot be used on any node"
     )
 
 
@@ -125,7 +125,7 @@ def test_a_lost_task_without_room_at_its_claim_has_that_reason():
     down = node("a1", cpu=8, labels={KEY: "a"}, ready=False)
     story.hear(resumed(1), down, exited(lost, code=None, reason="NodeLost"))
     assert story.decide() == () and story.why().endswith(
-        "to replace it; its claim data can be used on a1 only"
+        "to replace it; its claim data can only be used on a1"
     )
 
 
@@ -160,7 +160,7 @@ def test_claims_of_a_namespace_are_removed_and_others_survive_a_restart():
 
 
 def test_reservations_are_where_the_claim_is_usable():
-    """The node of the other zone would have room sooner, and is held back from nobody."""
+    """The node in the other zone would have room sooner, but is not reserved."""
     rules = replace(AT_ONCE, reserve_after_s=10.0)
     story = Story(rules).hear(
         *zones(a=3, b=3), accepted(request("first", workers=span(1), ps=span(1)))

@@ -1,6 +1,7 @@
-"""Every task is counted once, whatever the order of decided, created, listed and deleted.
+"""Tests of free capacity: each task counts once, in any order of its events.
 
-Stories of namespaces whose ResourceQuotas and LimitRanges the monitor tells of.
+The events are decision, creation, listing and deletion. Also tests namespaces with the
+ResourceQuotas and LimitRanges that the monitor publishes.
 """
 
 from __future__ import annotations
@@ -55,9 +56,7 @@ STEPS = st.sampled_from(
 
 @dataclass
 class World:
-    """A cluster that makes pods of decisions, late and in any order; the monitor sees it when it is
-    told to look.
-    """
+    """A cluster that creates pods late and in any order, and publishes nodes only on request."""
 
     story: Story = field(default_factory=Story)
     pods: dict[str, TaskPlan] = field(default_factory=dict)
@@ -133,8 +132,9 @@ class World:
             self.foreign[name] -= 1
 
     def check(self) -> None:
-        """Free, as counted, is what the monitor last saw, less each promise that it had not seen,
-        once.
+        """Check the free capacity of each node.
+
+        It is that of the last node fact, less each promise that the fact does not contain.
         """
         free = {n.name: n.free.cpu for n in free_nodes(self.story.state)}
         listed = {pod for pods in self.seen.values() for pod in pods}
@@ -152,8 +152,9 @@ class World:
         self.check_quota(listed)
 
     def check_quota(self, listed: set[str]) -> None:
-        """Listed pods, wanted or not, and wanted ones that are not listed: each once, until it has
-        ended.
+        """Check that a quota counts each task once, until the task has ended.
+
+        Tasks are the listed pods, wanted or not, and the wanted ones that are not listed.
         """
         ended = self.job.exits if self.job else {}
         owns = [own for told in self.story.state.nodes.values() for own in told.own]
@@ -205,7 +206,7 @@ LARGE = request(ps=span(1), workers=span(4, most=6))
 def quota(
     hard: float, used: float = 0.0, resource: str = "requests.cpu", **more: float
 ) -> QuotaChanged:
-    """Of namespace `default`; `more`: of other resources, what is allowed."""
+    """Return a quota of namespace `default`. `more`: hard limits of other resources."""
     bounds = [QuotaBound(quota="compute", resource=resource, hard=hard, used=used)]
     bounds += [
         QuotaBound(quota=f"of-{name}", resource=name, hard=most) for name, most in more.items()
@@ -219,8 +220,9 @@ def limits(most: MostResources | None = None, **least: float) -> QuotaChanged:
 
 
 def running(asked: JobRequested | None = None, rules: Rules = AT_ONCE) -> Story:
-    """A job of one ps and one worker (unless it asks for more) that trains, in a namespace without
-    a quota yet.
+    """Return a job that trains with one ps and one worker, or as requested.
+
+    Its namespace has no quota yet.
     """
     story = Story(rules)
     first = story.hear(node(cpu=20), accepted(asked)).decided()
@@ -329,8 +331,8 @@ def test_a_task_outside_a_limit_range_is_not_decided():
     assert story.decide() == ()
     assert (
         story.why()
-        == "limit range sizes of namespace default: a chief wants 1 cpu, and at most 0.5 is"
-        " allowed; a ps wants 1 cpu, and at most 0.5 is allowed; a worker wants 1 cpu, and at"
+        == "limit range sizes of namespace default: a chief needs 1 cpu, and at most 0.5 is"
+        " allowed; a ps needs 1 cpu, and at most 0.5 is allowed; a worker needs 1 cpu, and at"
         " most 0.5 is allowed"
     )
     assert size(story.hear(limits(MostResources(cpu=1))).decided()) == (1, 1)

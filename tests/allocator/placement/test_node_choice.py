@@ -1,5 +1,6 @@
-"""Stories of jobs that choose among the nodes: by selector, affinity, tolerations, and by the pools
-that the owner gives their namespace.
+"""Tests of jobs that choose their nodes by selector, affinity or tolerations.
+
+The cluster owner can also limit the nodes of a namespace to pools.
 """
 
 from __future__ import annotations
@@ -117,14 +118,14 @@ def test_a_job_without_a_node_waits_with_that_reason() -> None:
     story = Story().hear(*pools(), accepted(request(node_selector={"pool": "c"})))
     assert story.decide() == ()
 
-    assert story.why().endswith("; no node fulfils its node_selector pool=c")
+    assert story.why().endswith("; no node matches its node_selector pool=c")
 
 
 def test_a_job_without_room_on_its_nodes_waits_with_that_reason() -> None:
     story = Story().hear(*pools(b=2), accepted(request(node_selector={"pool": "b"})))
     assert story.decide() == ()
 
-    assert story.why().endswith("; by its node_selector pool=b it may use b1 only")
+    assert story.why().endswith("; it may only use b1, because of its node_selector pool=b")
 
 
 def test_a_job_that_tolerates_no_taint_of_its_nodes_waits_with_that_reason() -> None:
@@ -149,11 +150,13 @@ def test_the_owners_pools_bind_every_job_of_the_namespace() -> None:
     assert nodes_of(Story(rules).hear(*pools(), accepted()).decided()) == {"b1"}
     story = Story(rules).hear(*pools(b=1), accepted())
     assert story.decide() == ()
-    assert story.why().endswith("; by its namespace's node pools pool=b it may use b1 only")
+    assert story.why().endswith(
+        "; it may only use b1, because of its namespace's node pools pool=b"
+    )
 
     apart = Story(rules).hear(*pools(), accepted(request(node_selector={"pool": "a"})))
     assert apart.decide() == ()
-    assert "no node fulfils its node_selector pool=a, namespace's node pools pool=b" in apart.why()
+    assert "no node matches its node_selector pool=a, namespace's node pools pool=b" in apart.why()
 
 
 def test_a_job_with_devices_uses_nodes_that_are_tainted_for_them() -> None:

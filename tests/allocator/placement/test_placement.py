@@ -1,7 +1,4 @@
-"""Devices side by side on few nodes.
-
-Which task goes on which node.
-"""
+"""Tests of placement: which task goes to which node, and devices on few nodes."""
 
 from __future__ import annotations
 
@@ -35,9 +32,7 @@ def standing(*nodes: str) -> list[TaskPlan]:
 
 
 def test_devices_are_gathered_on_fewer_nodes_during_a_resize():
-    """Two of three stand on n0, where there is room for two more; a fourth fits nowhere else beside
-    the third.
-    """
+    """Two of three workers are on n0, which has room for two more; n1 has no room for a fourth."""
     keep = standing("n0", "n0", "n1")
     beside = {"n0": frozenset("a"), "n1": frozenset("a")}
     there = [replace(n, hosts=beside.get(n.name, n.hosts)) for n in room(2, 0, 1).nodes.values()]

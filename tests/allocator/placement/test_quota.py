@@ -1,5 +1,6 @@
-"""A namespace's quota is a second room: what is taken on any node is taken from it, too, and given
-back with it.
+"""Tests of quotas in placement: a task takes from its namespace's quota as well as from its node.
+
+Both are returned together.
 """
 
 from __future__ import annotations

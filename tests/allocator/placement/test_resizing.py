@@ -1,5 +1,6 @@
-"""Cores and memory of tasks change in place: same generation, no pause, and never more than there
-is room for.
+"""Tests of resizing in place: the generation stays the same and training does not pause.
+
+No task grows beyond the free capacity of its node.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def cores(ps: float, worker: float, worker_gib: float = 1.0) -> RoleResources:
 
 
 class Told:
-    """A policy that wants what it is told to want."""
+    """A policy with the targets that a test sets."""
 
     def __init__(self) -> None:
         self.ps, self.workers, self.sizes = 1, 1, dict[str, RoleResources | None]()
@@ -77,14 +78,14 @@ RULES = replace(AT_ONCE, policy="told")
 
 
 def running(cpu: float = 6, rules: Rules = RULES) -> Story:
-    """A chief, a ps and a worker of a core each."""
+    """Return a job that trains with a chief, a ps and a worker of one core each."""
     story = Story(rules)
     first = story.hear(node(cpu=cpu), accepted()).decided()
     return story.hear(node(cpu=cpu, free=cpu - 3, own=own("mnist", *first.tasks)), resumed(1))
 
 
 def has(decision: AllocationDecided) -> list[float]:
-    """Cores of chief, ps and worker."""
+    """Return the cores of chief, ps and worker."""
     return [task.resources.cpu for task in decision.tasks]
 
 
@@ -227,11 +228,11 @@ def test_a_role_that_ran_out_of_memory_keeps_its_increase(told: Told) -> None:
     )
 
 
-# ---------------------------------------------------------------- whatever is wanted
+# ---------------------------------------------------------------- random targets
 
 
 def whims(seed: int) -> Any:
-    """A policy that wants anything within bounds, something else each time."""
+    """Return a policy with random targets within the bounds; it skips every third job."""
     chance, turn = random.Random(seed), itertools.count()
 
     def policy(nodes: Any, jobs: Any, now: float) -> list[Target]:
@@ -302,8 +303,10 @@ def test_the_random_policy_does_change_resources_in_place() -> None:
 
 
 def test_a_job_that_ends_before_a_change_is_not_changed(told: Told) -> None:
-    """A pause is taken to last 5 s. Fewer tasks need not pay, as others have the room then; here it
-    is free sooner.
+    """A pause is assumed to take 5 s.
+
+    A shrink need not pay off, because others get the capacity; here the end of the job frees it
+    sooner.
     """
     told.workers = 2
     story = Story(RULES).hear(node(cpu=8), accepted())
@@ -311,5 +314,5 @@ def test_a_job_that_ends_before_a_change_is_not_changed(told: Told) -> None:
     story.hear(node(cpu=8, free=8 - len(first.tasks), own=own("mnist", *first.tasks)), resumed(1))
     told.workers = 1
     assert story.hear(progress(1, done=51, total=100, speed=10)).decide() == ()
-    assert story.why() == "1 ps and 1 worker would come too late: the job ends in 4.9 s as it is"
+    assert story.why() == "1 ps and 1 worker would come too late: the job ends in 4.9 s without it"
     assert size(story.hear(progress(1, done=49, total=100, speed=10, step=2)).decided()) == (1, 1)

@@ -1,6 +1,4 @@
-"""A room's index of its nodes: whatever was taken, given back or changed, it is the one that would
-be made anew.
-"""
+"""Tests of a room: after any change its node index equals that of a new room."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""A task larger than every node waits for ever: that is told, with what it wants and what there
-is.
+"""Tests of shortages: the resources that are missing, and tasks larger than every node.
 
-What there is too little of, where a job's tasks find no room.
+A job with such a task waits, and its reason names the request and the largest node.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tests.allocator.builders import (
 )
 
 HUGE = RoleResources(chief=ONE_CORE, ps=ONE_CORE, worker=Resources(cpu=16, memory_gib=2))
-TOO_LARGE = "no node is large enough for a worker: it wants {}, and the largest has {}"
+TOO_LARGE = "no node is large enough for a worker: it needs {}, and the largest has {}"
 
 
 def empty(cpu: float, memory_gib: float, gpu: int = 0) -> Node:
@@ -47,7 +46,7 @@ def test_a_worker_larger_than_every_node_is_named_with_the_largest_node() -> Non
     assert story.decide() == ()
     assert (
         story.why()
-        == "no node is large enough for a worker: it wants 16 cpu, 2 GiB, and the largest has 8"
+        == "no node is large enough for a worker: it needs 16 cpu, 2 GiB, and the largest has 8"
         " cpu, 64 GiB"
     )
 
@@ -59,7 +58,7 @@ def test_a_too_large_task_is_named_under_every_policy(
     story = Story(Rules(policy=policy)).hear(node(cpu=4), accepted(request(resources=HUGE)))
 
     assert _why(story).startswith(
-        "no node is large enough for a worker: it wants 16 cpu, 2 GiB, and the largest has 4"
+        "no node is large enough for a worker: it needs 16 cpu, 2 GiB, and the largest has 4"
     )
     story = Story(Rules(policy=policy)).hear(
         node(cpu=18, free=0), accepted(request(resources=HUGE))
@@ -102,7 +101,7 @@ def _why(story: Story) -> str:
 def test_cores_and_memory_of_different_nodes_are_not_combined() -> None:
     told = against(Resources(cpu=4, memory_gib=16), empty(1, 64), empty(8, 8))
 
-    assert told.endswith("it wants 4 cpu, 16 GiB, and the largest has 8 cpu, 8 GiB")
+    assert told.endswith("it needs 4 cpu, 16 GiB, and the largest has 8 cpu, 8 GiB")
     assert against(Resources(cpu=4, memory_gib=16), empty(8, 8), empty(4, 16)) == ""
 
 
@@ -159,8 +158,9 @@ def test_the_missing_resource_is_the_one_without_which_tasks_would_fit(
 
 
 def test_a_task_without_room_on_any_node_is_shown_with_the_free_capacity() -> None:
-    """3.5 GiB are free in sum: on one node 1, 0.5 on each of five others; one more takes no
-    tasks.
+    """3.5 GiB are free in sum: 1 on one node, and 0.5 on each of five others.
+
+    A further node is closed to new tasks.
     """
     small = Resources(cpu=0.1, memory_gib=0.25)
     sizes = RoleResources(chief=small, ps=small, worker=Resources(cpu=0.5, memory_gib=1.5, gpu=1))
@@ -170,7 +170,7 @@ def test_a_task_without_room_on_any_node_is_shown_with_the_free_capacity() -> No
         *(free(4, 0.5, gpu=1, name=f"n{n}") for n in range(2, 7)),
         closed,
     ]
-    why = "a worker wants 1.5 GiB, and the most free on one node is 1"
+    why = "a worker needs 1.5 GiB, and the most free on one node is 1"
 
     assert lacks(*spread, sizes=sizes) == f" (too little memory: {why})"
     bare = [replace(node, free=replace(node.free, gpu=0)) for node in spread]
@@ -184,14 +184,12 @@ def test_a_task_without_room_on_any_node_is_shown_with_the_free_capacity() -> No
     )
     assert (
         lacks_ps
-        == " (too little memory: a chief wants 0.25 GiB, and the most free on one node is 0.2)"
+        == " (too little memory: a chief needs 0.25 GiB, and the most free on one node is 0.2)"
     )
 
 
-def test_scattered_cores_and_memory_are_both_named_as_missing() -> None:
-    """Without wanting memory they would fit on the one, without wanting cores on the other: the
-    first is told.
-    """
+def test_if_cores_and_memory_are_on_different_nodes_the_cores_are_named_as_missing() -> None:
+    """Without their memory the tasks would fit on n1, without their cores on n2."""
     assert lacks(free(8, 0.5), free(0.5, 8, name="n2")) == " (too little cpu)"
 
 

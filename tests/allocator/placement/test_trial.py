@@ -1,4 +1,4 @@
-"""A trial returns the placement or the shortage: what is placed stays taken until it is undone."""
+"""Tests of trials: a trial returns a placement or a shortage, and holds its capacity until undo."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW, MOST = Size(1, 1), Size(4, 6)
 
 
 def room(*cores: float, quota: float | None = None) -> Room:
-    """`cores`: free on each node."""
+    """Return a room. `cores`: free on each node; `quota`: cores of the namespace."""
     whole = Resources(cpu=10, memory_gib=100)
     nodes = [
         Node(f"n{n}", Resources(cpu=cpu, memory_gib=100), whole) for n, cpu in enumerate(cores, 1)
@@ -38,7 +38,7 @@ def request(
 
 
 def standing(size: Size = NOW) -> tuple[TaskPlan, ...]:
-    """The tasks of a job, all on the first node."""
+    """Return the tasks of a job, all on the first node."""
     tasks = place(room(100.0), "default.a", (), size, EVEN, 0)
     assert tasks is not None
     return tasks

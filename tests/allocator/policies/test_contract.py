@@ -1,4 +1,4 @@
-"""The weight of any priority is a positive number, and rises with the priority."""
+"""Tests of the weight of a priority: it is positive, and rises with the priority."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job is sized by its model, then by probing; and in the end it is left alone.
+"""Tests of the policy `dike`: a job is sized by its model, then by probing, and is then kept.
 
 Offers are the sizes of a job that the nodes can hold.
 """
@@ -42,12 +42,12 @@ ROOMY = [Node("n", Resources(cpu=64, memory_gib=1000))]
 
 
 def computes(size: Size) -> float:
-    """Asynchronous; workers hardly disturb one another."""
+    """Return the speed of an asynchronous job whose workers hardly affect each other."""
     return BATCH * size.workers / (1.0 + 0.02 * size.workers / size.ps)
 
 
 def transfers(size: Size) -> float:
-    """Synchronous, bound by the ps' links."""
+    """Return the speed of a synchronous job that is bound by the links of its ps."""
     return BATCH / (0.3 / size.workers + 0.1 + 0.4 * size.workers / size.ps + 0.01 * size.ps)
 
 
@@ -94,7 +94,7 @@ def only(wants: list[Target]) -> Target:
 
 
 class Run:
-    """A job that does what the policy says, and tells its speed at each report."""
+    """A job that takes the size of each target and reports its speed."""
 
     def __init__(
         self, speed: Speed, cluster: list[Node] = ROOMY, noise: float = 0.03, seed: int = 0
@@ -138,7 +138,7 @@ class Run:
         )
 
 
-# ---------------------------------------------------------------- one job, from its first size to its last
+# ---------------------------------------------------------------- from the first size to the last
 
 
 @pytest.mark.parametrize("speed", [computes, transfers])
@@ -181,7 +181,7 @@ def test_a_larger_offer_is_used_after_all_probes_if_it_is_surely_better():
     assert computes(after) > 1.5 * computes(before)
 
 
-# ---------------------------------------------------------------- with a model that was fitted before
+# ---------------------------------------------------------------- stored models
 
 
 def test_a_stored_model_gives_the_same_size():
@@ -204,7 +204,7 @@ def test_without_a_plausible_speed_a_job_has_no_model():
     assert none == DikeModel() and some.fit is not None
 
 
-# ---------------------------------------------------------------- what it waits for
+# ---------------------------------------------------------------- waiting and exceptions
 
 
 def test_a_waiting_job_starts_at_the_requested_size():
@@ -229,7 +229,7 @@ def test_a_waiting_job_precedes_a_growing_one():
     assert grown.ps + grown.workers <= 3
 
 
-# ---------------------------------------------------------------- by the model's kind
+# ---------------------------------------------------------------- kinds of models
 
 
 OFFER = [Size(p, w) for p in range(1, 7) for w in range(1, 9)]
@@ -261,14 +261,14 @@ def test_a_purely_transfer_bound_job_gets_one_worker_and_all_ps():
 
 
 def test_the_second_size_follows_the_profile():
-    """Many parameters and one example a step: bytes bind."""
+    """A billion parameters at a batch of 32: the job is transfer-bound."""
     heavy = ModelProfile(parameters=10**9, bytes=4 * 10**9, variables=40)
     job = running(Size(1, 1), seen_at(Size(1, 1), 5.0), progress=progress(profile=heavy))
     want = only(dike(ROOMY, [replace(job, batch=BATCH)], 0.0))
     assert want.ps >= want.workers
 
 
-# ---------------------------------------------------------------- whatever is said
+# ---------------------------------------------------------------- random reports
 
 
 @settings(max_examples=80, deadline=None)
@@ -304,9 +304,7 @@ def test_the_size_stays_within_its_bounds_and_the_nodes(cpus, size, observed, pa
 
 
 def trained(policy: str, samples: int) -> JobRecord:
-    """A job of whose speed nothing is known, on one large node; each change stops it for ten
-    seconds.
-    """
+    """Simulate a job with unknown speeds on one large node; each change stops it for 10 s."""
     speeds = Surface(
         Measured(p, w, BATCH, transfers(Size(p, w))) for p in range(1, 9) for w in range(1, 13)
     )
@@ -323,8 +321,9 @@ def trained(policy: str, samples: int) -> JobRecord:
 
 
 def test_a_long_job_is_probed_and_finishes_much_earlier():
-    """With one ps and one worker it trains 32 / 0.81 = 40 samples a second; with eight and two, the
-    best size, 74.
+    """With one ps and one worker it trains 32 / 0.81 = 40 samples/s.
+
+    With eight ps and two workers, the best size, it trains 74.
     """
     before, after = trained("static", 200_000), trained("dike", 200_000)
     tried = {(ps, workers) for _, ps, workers, _ in after.sizes if workers}

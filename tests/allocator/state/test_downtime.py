@@ -1,5 +1,6 @@
-"""The time for which a whole cluster was off is told with the decision after it, and is in no
-pause.
+"""Tests of downtime: the time for which a whole cluster was off.
+
+The decision after it has the downtime, and no pause includes it.
 """
 
 from __future__ import annotations

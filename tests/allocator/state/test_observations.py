@@ -1,7 +1,6 @@
-"""A report becomes a reading: the size that runs, the cores that its tasks have, and the use of
-each role.
+"""Tests of observations: a report becomes a reading of size, cores and the usage of each role.
 
-Which tasks starve: those that get far less of what is theirs than the rest of their job does.
+Tasks that starve get a much smaller part of their cpu than the other tasks of their job.
 """
 
 from __future__ import annotations
@@ -169,7 +168,7 @@ def task_test_strain(role: Role, serial: int, node: str, cpu: float = 1.0) -> Ta
 def use_test_strain(
     name: str, cpu: float, waited: float | None, busy: float | None = None
 ) -> TaskUsage:
-    """Of one thread, where nothing else is said."""
+    """Return the usage of a task with one thread, unless `busy` is given."""
     one = None if waited is None else min(1.0, cpu + waited)
     return TaskUsage(
         task=name, cpu=cpu, memory_gib=1.0, waited=waited, busy=one if busy is None else busy
@@ -216,9 +215,7 @@ def test_a_task_at_its_full_limit_does_not_starve() -> None:
 
 
 def test_a_task_with_bursts_does_not_starve() -> None:
-    """Ten threads for a tenth of the time, in which it gets its whole core: nine of them wait
-    then.
-    """
+    """Ten threads run for a tenth of the time and get the whole core; then nine of them wait."""
     assert starving_tasks(but(use_test_strain("worker-3", 0.1, 0.9, busy=0.1)), TASKS) == []
     assert starving_tasks(but(use_test_strain("worker-3", 0.1, 0.9, busy=0.9)), TASKS) == [
         "worker-3"

@@ -1,4 +1,4 @@
-"""Capacity that is being released is waited for, once, and only for a short time."""
+"""Tests of releases: a job waits for capacity that is being released, once and only briefly."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ CORES = 4
 
 
 class Pair:
-    """Two jobs that fill three nodes; the log of a cluster that lists and drops their pods node by
-    node.
-    """
+    """Two jobs that fill three nodes; their pods are listed and removed node by node."""
 
     def __init__(self, rules: Rules = LIVE) -> None:
         self.story = Story(rules)
@@ -90,13 +88,14 @@ class Pair:
 
 
 GAP_S = 1.6
-"""Between two nodes' pods: the stabilisation window passes in the middle of the release."""
+"""The time between the removals on two nodes, in seconds.
+
+The stabilisation window ends during the release.
+"""
 
 
 def sizes_while_released(pair: Pair, order: Sequence[str]) -> list[tuple[int, int]]:
-    """The sizes decided for the second job while the first one's pods go, node by node, and a
-    minute beyond.
-    """
+    """Return the second job's decided sizes until 1 min after the first job's pods are gone."""
     pair.first_ends()
     said = list(pair.story.decide())
     for name in order:
@@ -110,7 +109,7 @@ def sizes_while_released(pair: Pair, order: Sequence[str]) -> list[tuple[int, in
     ]
     return list(
         {each.generation: size(each) for each in decided}.values()
-    )  # nobody acts on it, so it is repeated
+    )  # the launcher does not act, so decisions are repeated
 
 
 @pytest.mark.parametrize("order", list(permutations(NODES)))
@@ -178,7 +177,7 @@ def test_the_release_time_is_learned_from_earlier_releases() -> None:
     assert usual_release_s((20.0,), LIVE) == LIVE.release_max_s
     assert (
         usual_release_s((100.0, 0.1), LIVE) == SHORTEST_S
-    )  # a lost node says nothing about the others
+    )  # the long release of a lost node does not count
     assert usual_release_s((100.0,), LIVE) == LIVE.release_s
     assert usual_release_s((20.0,), replace(LIVE, release_s=0)) == 0.0
 
@@ -288,13 +287,13 @@ PLAIN = replace(AT_ONCE, policy="static")
 
 
 def listed(decision: AllocationDecided, cpu: float, gone: bool = False) -> CapacityChanged:
-    """The node that a job's tasks stand on, or stood on."""
+    """Return the fact of the node of a job's tasks. `gone`: they have been removed."""
     name, pods = decision.tasks[0].node, () if gone else own(decision.job, *decision.tasks)
     return node(name, cpu=cpu, free=cpu - len(pods), own=pods)
 
 
 def start_all(story: Story, cpu: float, **requests: JobRequested) -> dict[str, AllocationDecided]:
-    """Each on a node of its own, which it fills; the first of them first."""
+    """Start each job on a node of its own, which it fills, in this order; return the decisions."""
     decided: dict[str, AllocationDecided] = {}
     for number, (job, asked) in enumerate(requests.items(), 1):
         story.hear(node(f"n{number}", cpu=cpu), accepted(asked, number))

@@ -1,4 +1,4 @@
-"""The fold: once is enough, late is harmless, and the log alone gives the same state."""
+"""Tests of the fold: repeated and late messages change nothing; the log gives the same state."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_report_of_an_older_generation_changes_nothing():
 
 
 def test_new_tasks_do_not_reuse_names_of_pods_with_a_lost_decision():
-    """The bus was set back: what it still has of that pod is that it holds capacity."""
+    """The bus was restored to an older state, so only the node's fact has that pod."""
     left = TaskPlan(role="worker", index=0, serial=7, node="n1", resources=Resources(cpu=1))
     story = Story().hear(request(), accepted(), node(cpu=8, own=own("mnist", left)))
 

@@ -1,4 +1,4 @@
-"""A job that is over is kept as a summary: small, and nobody learns less from it."""
+"""Tests of the summaries of finished jobs: they are small and give the same views and history."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.allocator.builders import UID, Story, accepted, exited, node, progres
 
 
 def long_job(tasks: int, seed: int = 0) -> Job:
-    """A job as it is after weeks: every list of what it was observed to do is full."""
+    """Return a job with full lists of observations, as after weeks."""
     told, story = random.Random(seed), Story().hear(node(cpu=3), accepted())
     first = story.decided()
     story.hear(resumed(1, pause_s=1.5), progress(1, 10, 1000, 5), exited(first.tasks[2]))

@@ -1,4 +1,4 @@
-"""The tables of a state follow its facts, and are stored with their models."""
+"""Tests of the tables of a state: they follow its facts, and are stored with their models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ POLICIES = ("weir", "dike", "dlrover", "elastic-batch", "flowcon", "optimus", "s
 
 
 def is_alike(one: State, other: State, rules: Rules) -> bool:
-    """Whether the tables are the same, but for rounding: models are fitted with others or alone."""
+    """Return True if the tables are the same up to rounding.
+
+    Models are rounded differently if they are fitted with others.
+    """
     mine, theirs = prepare_tables(one, rules).tables, prepare_tables(other, rules).tables
     assert mine is not None and theirs is not None
     assert [*mine.ranks] == [*theirs.ranks]
@@ -58,7 +61,7 @@ def _without_models(tables: Tables) -> Tables:
 
 
 def grown(rules: Rules, jobs: int = 10) -> Cluster:
-    """Half of the jobs have run at two sizes; the others have just come."""
+    """Return a cluster: half of the jobs have run at two sizes, the others are new."""
     cluster = Cluster(16, jobs, 5, 2, rules)
     cluster.accept(0, jobs // 2)
     for _ in range(2):
@@ -132,9 +135,7 @@ def is_as_from_facts(state: State, rules: Rules) -> bool:
 
 @pytest.mark.parametrize("policy", ["weir", "dlrover"])
 def test_stored_models_of_other_task_sizes_are_fitted_again(policy: str) -> None:
-    """A LimitRange demanded larger tasks when the models were stored. It is gone after the
-    restart.
-    """
+    """A LimitRange raised the tasks when the models were stored; it is gone after the restart."""
     rules = Rules(policy=policy)
     least = TaskLimits(least=Resources(cpu=8.0, memory_gib=8.0))
     state = grown(rules).story.state
@@ -159,7 +160,7 @@ def test_stored_rows_are_updated_when_a_job_of_the_program_ends() -> None:
 
 
 def test_a_name_reused_under_another_policy_leaves_its_program() -> None:
-    """The end of the first job and the second one are heard before the next decision."""
+    """The end of the first job and the second job are read before the next decision."""
     cluster = grown(WEIR)
     story = cluster.story
     story.state = prepare_tables(story.state, WEIR)
@@ -235,7 +236,7 @@ print(msgspec.json.encode((took, decisions.actions, decisions.why)).decode())
 
 
 def test_a_new_process_decides_the_same_from_a_stored_state(tmp_path: Path) -> None:
-    """Its time is in the test's log; `make bench-decide` measures it."""
+    """The test prints the time of the decision; `make bench-decide` measures it."""
     warm, cluster = grown(WEIR, 4), grown(WEIR, 40)
     now = cluster.story.now + 60.0
     state = prepare_tables(cluster.story.state, WEIR)

@@ -1,5 +1,6 @@
-"""What will have to leave moves while it still works: doomed tasks at once, cordoned ones when all
-fit elsewhere.
+"""Tests of evacuation: tasks that have to leave a node move while they still work.
+
+Evicted tasks move at once; those of a cordoned node move if all of them fit elsewhere.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def leaving(
 def training(
     rules: Rules = SLOW, spare: float = 8, workers: int = 1, least: int = 1
 ) -> tuple[Story, AllocationDecided]:
-    """Generation 1 fills n1; n2 has so many cores to spare."""
+    """Return a job whose generation 1 fills n1; n2 has `spare` free cores."""
     asked = request(ps=span(1), workers=span(workers, least))
     cores = 2 + workers
     story = Story(rules).hear(node("n1", cpu=cores), accepted(asked))

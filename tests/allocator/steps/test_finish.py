@@ -1,6 +1,4 @@
-"""When a job is over without its trainer saying so: what goes on failing ends, what gets further
-goes on.
-"""
+"""Tests of the failure budgets: the allocator ends a job that keeps failing."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ RULES = replace(AT_ONCE, max_failures=3, max_start_failures=2)
 
 
 def started(rules: Rules = RULES) -> tuple[Story, AllocationDecided]:
-    """Generation 1 trains: a chief, a ps and a worker."""
+    """Return a job whose generation 1 trains: a chief, a ps and a worker."""
     story = Story(replace(rules, policy="static")).hear(node(), accepted())
     first = story.decided()
     story.hear(resumed(1))
@@ -40,7 +38,7 @@ def of_role(decision: AllocationDecided, role: str) -> TaskPlan:
 def replaced(
     story: Story, running: AllocationDecided, role: str, code: int | None, reason: str = "Error"
 ) -> object:
-    """A task of the running generation ends; what is decided about it."""
+    """End a task of the running generation; return the action that is decided."""
     gone = exited(of_role(running, role), code, reason, running.generation)
     (action,) = story.hear(gone).decide()
     return action
@@ -57,7 +55,7 @@ def comes_to_train(story: Story, action: object) -> AllocationDecided:
     [
         (1, "Error", "failed generation 1 of 3 within 1 h"),
         (KILLED, "OOMKilled", "failed generation 1 of 3 within 1 h"),
-        (KILLED, "Error", "killed generation 1 of 3 while the job gets no further"),
+        (KILLED, "Error", "killed generation 1 of 3 without progress of the job"),
         (TERMINATED, "Error", "not the job's fault, so it counts against no budget"),
         (LOST_BUS, "Error", "not the job's fault, so it counts against no budget"),
         (KILLED, "Evicted", "not the job's fault, so it counts against no budget"),
@@ -85,7 +83,7 @@ def test_a_job_without_progress_fails_after_repeated_kills(role: str, code: int)
 
     assert isinstance(finished, JobFinished) and finished.outcome == "failed"
     assert finished.cause.startswith(
-        "3 generations were killed, none got further than 640 examples; the last: mnist-"
+        "3 generations were killed without progress beyond 640 examples; the last: mnist-"
     )
     assert f"exit code {code}" in finished.cause and finished.samples == 320
 
@@ -114,9 +112,7 @@ def test_evictions_and_bus_losses_never_count_as_failures(code: int | None, reas
 
 
 def test_an_exit_caused_by_another_tasks_eviction_never_counts() -> None:
-    """A drain with nowhere to go: the chief waits for a next generation, and then ends without
-    one.
-    """
+    """In a drain without room elsewhere the chief waits for a next generation and then exits."""
     story, running = started()
     for _ in range(10):
         evicted = exited(of_role(running, "worker"), TERMINATED, "Evicted", running.generation)
@@ -133,7 +129,7 @@ def test_a_kill_during_another_tasks_eviction_counts() -> None:
         evicted, exited(of_role(running, "chief"), KILLED, "Error", running.generation)
     ).decide()
     assert isinstance(again, AllocationDecided)
-    assert again.reason.endswith("(killed generation 1 of 3 while the job gets no further)")
+    assert again.reason.endswith("(killed generation 1 of 3 without progress of the job)")
 
 
 def test_a_task_failure_counts_despite_progress() -> None:
@@ -177,7 +173,7 @@ def test_several_failed_tasks_of_one_generation_are_one_failure() -> None:
     assert isinstance(action, AllocationDecided)
 
 
-# ------------------------------------------------------------ none comes to train
+# ------------------------------------------------------------ generations that never train
 
 
 def hung(generation: int, stood: bool = True) -> GenerationAbandoned:

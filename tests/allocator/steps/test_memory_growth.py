@@ -1,4 +1,4 @@
-"""A task whose memory grows gets more of it before it is killed for what it lacks."""
+"""Tests of memory growth: a task gets more memory before it is killed for lack of it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ STATIC: Rules = replace(AT_ONCE, policy="static")
 
 
 def training(spare_gib: float = 8.0, **asked: Any) -> tuple[Story, AllocationDecided]:
-    """One chief, ps and worker of a core and a GiB each on n1, which has so much memory left; n2 is
-    empty.
+    """Return a job with a chief, ps and worker of 1 core and 1 GiB on n1.
+
+    n1 has `spare_gib` of memory free.
     """
     story = Story(STATIC).hear(node("n1"), accepted(request(ps=span(1), workers=span(1), **asked)))
     first = story.decided()
@@ -42,7 +43,7 @@ def with_gib(name: str, gib: float, **fields: Any) -> Any:
 
 
 def report(step: int, ps_gib: float, worker_gib: float = 0.3) -> ProgressReported:
-    """Ten more examples a step, at ten a second."""
+    """Return report number `step`, after ten more examples in a second."""
     usage = (
         TaskUsage(task="ps-1", cpu=0.5, memory_gib=ps_gib),
         TaskUsage(task="worker-2", cpu=0.5, memory_gib=worker_gib),
@@ -51,7 +52,7 @@ def report(step: int, ps_gib: float, worker_gib: float = 0.3) -> ProgressReporte
 
 
 def growing(story: Story, until: int) -> Story:
-    """A hundredth of a GiB a second, once it has settled."""
+    """Report a ps that grows by 0.01 GiB a second after `SETTLE` reports."""
     return story.hear(
         *(report(step, 0.4 + 0.01 * max(0, step - SETTLE)) for step in range(1, SETTLE + until))
     )
@@ -70,7 +71,7 @@ def test_a_growing_ps_gets_more_memory_in_place():
     ] and raised.generation == 1
     assert (
         gib(raised, "ps") == 2.0 and gib(raised, "worker") == 1.0
-    )  # it will need more; twice at once, at most
+    )  # it will need more; one increase at most doubles
     assert (
         raised.reason.startswith("mnist's ps will soon need more than 1 GiB, and gets")
         and "in place" in raised.reason
@@ -163,7 +164,7 @@ def test_one_step_causes_at_most_one_increase():
     ]
     raised = [
         one for one in raised if not one.reason.startswith("repeated (")
-    ]  # no node shows that somebody acts on it
+    ]  # no node fact shows that the decision was carried out
     assert len(raised) <= 1 and all(gib(one, "ps") <= 2.0 for one in raised)
 
 

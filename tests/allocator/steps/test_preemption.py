@@ -1,4 +1,4 @@
-"""Who gives way to a job of higher priority, and what becomes of a job that was suspended."""
+"""Tests of preemption: the victims for a job of higher priority, and suspended jobs."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ LOW, HIGH, TOTAL = "mnist", "high", 1_000_000
 
 
 def elastic(job: str = LOW, **fields: Any) -> JobRequested:
-    """Starts with 2 ps and 4 workers, and can do with one of each."""
+    """Return a request that starts with 2 ps and 4 workers and needs one of each."""
     return request(job, **({"ps": span(2, most=2), "workers": span(4, most=4)} | fields))
 
 
 def training(cpu: float = 7, low: JobRequested | None = None) -> tuple[Story, AllocationDecided]:
-    """One job that fills the only node, and trains."""
+    """Return one job that fills the only node and trains."""
     story = Story(STATIC)
     first = story.hear(node(cpu=cpu), accepted(low or elastic())).decided()
     left = cpu - sum(task.resources.cpu for task in first.tasks)
@@ -58,7 +58,7 @@ def training(cpu: float = 7, low: JobRequested | None = None) -> tuple[Story, Al
 
 
 def suspended() -> tuple[Story, AllocationDecided]:
-    """A job of higher priority wants the whole node; its pods are still there."""
+    """Return a training job whose node a new job of higher priority needs."""
     story, first = training()
     story.hear(accepted(request(HIGH, workers=span(5, least=5), priority=7), uid=2))
     return story, first
@@ -79,7 +79,7 @@ def test_a_job_is_suspended_if_its_floor_does_not_suffice() -> None:
     story, _ = suspended()
     given = story.decided()
     assert (given.job, given.tasks, given.generation) == (LOW, (), 2)
-    assert "gives way to default.high, which has priority 7" in given.reason
+    assert "preempted by default.high, which has priority 7" in given.reason
     job = story.state.jobs["default.mnist"]
     assert job.newest_decision is None and job.progress is not None and phase_of(job) == "Pending"
     assert story.decide() == ()
@@ -141,7 +141,7 @@ def test_a_job_with_a_failing_policy_starts_on_preempted_capacity(
 
 
 def test_a_victim_does_not_return_while_the_quota_is_being_released() -> None:
-    """Two give way: one for its quota, which saves for long, and one for its node."""
+    """There are two victims: one for the quota, which takes long to save, and one for its node."""
     story = Story(replace(STATIC, quotas={"a": Quota(cpu=14)}))
     story.hear(
         node("n1", cpu=7), node("n2", cpu=7), accepted(elastic(namespace="a", grace_s=600.0), uid=1)

@@ -1,6 +1,4 @@
-"""A decision on which nobody acts is noticed within a minute, and repeated a bounded number of
-times.
-"""
+"""Tests of repetition: a decision is repeated, with backoff, if the launcher does not act on it."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ RULES = replace(AT_ONCE, policy="static")
 
 
 def decided() -> tuple[Story, AllocationDecided]:
-    """A job's first decision, which is heard at once."""
+    """Return a job and its first decision, which is folded at once."""
     story = Story(RULES).hear(node(), accepted())
     return story, story.decided()
 
@@ -86,14 +84,14 @@ def unschedulable(decision: AllocationDecided) -> Message:
 
 
 def wait(story: Story) -> tuple[Message, ...]:
-    """Until the time at which the allocator looks again."""
+    """Decide at the time at which the allocator wakes."""
     wake_s = story.decisions.wake_s
     assert wake_s is not None and wake_s > story.now
     return story.decide(after_s=wake_s - story.now)
 
 
 def repetition(story: Story) -> AllocationDecided:
-    """The next decision, whatever the allocator looks for before."""
+    """Return the next decision; the allocator may wake several times before it."""
     for _ in range(10):
         if actions := wait(story):
             (again,) = actions
@@ -204,9 +202,7 @@ def test_repetitions_restart_with_a_new_decision() -> None:
 
 
 def suspended_story() -> tuple[Story, AllocationDecided, AllocationDecided]:
-    """A job that ran, its first decision, and the one that suspended it for a job of higher
-    priority.
-    """
+    """Return a job suspended for one of higher priority, its first decision and the suspension."""
     story = Story(RULES).hear(
         node(cpu=7), accepted(request(ps=span(2, most=2), workers=span(4, most=4)))
     )
@@ -255,9 +251,7 @@ def test_a_suspension_is_not_repeated_while_pods_end() -> None:
 
 
 def test_a_failed_restart_is_suspended_again_while_pods_run() -> None:
-    """The launcher takes a generation that it gave up for the newest, and hears of none before
-    it.
-    """
+    """For the launcher the abandoned generation is the newest, so it ignores one before it."""
     story, first, suspension = suspended_story()
     story.hear(
         JobFinished(job="high", uid=2, outcome="cancelled"),
@@ -274,7 +268,7 @@ def test_a_failed_restart_is_suspended_again_while_pods_run() -> None:
 
 
 def resized_story() -> tuple[Story, AllocationDecided]:
-    """A change in place that one more core for each worker makes."""
+    """Return a job and a change in place, by which each worker gets one more core."""
     story, first = decided()
     story.hear(resumed(1), node(free=5, own=own("mnist", *first.tasks)))
     larger = [

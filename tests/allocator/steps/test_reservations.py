@@ -1,4 +1,4 @@
-"""What is reserved, for whom, and what everybody else may still use."""
+"""Tests of reservations: what is reserved for which job, and what other jobs may still use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AFTER_S = RULES.reserve_after_s
 
 
 def fixed(job: str, workers: int, **fields: Any) -> JobRequested:
-    """So many cores and 2 more."""
+    """Return a request of a fixed size; it needs two cores more than it has workers."""
     return request(job, ps=span(1), workers=span(workers, least=workers), **fields)
 
 
@@ -46,8 +46,9 @@ def reserve(story: Story, now: float | None = None) -> ReservationPlan:
 
 
 def filled(cpu: float = 8, nodes: int = 1, **rules: Any) -> Story:
-    """Each node is full with one fixed job, started one after the other; then a large one is asked
-    for.
+    """Return nodes that are full with one fixed job each, and a request for a large job.
+
+    The fixed jobs were started one after the other.
     """
     story = Story(replace(RULES, **rules))
     for number in range(1, nodes + 1):
@@ -84,9 +85,7 @@ def test_decisions_have_a_wake_time_for_reservations() -> None:
 
 
 def test_the_node_with_the_earliest_started_jobs_is_reserved() -> None:
-    """There is no other memory of it than the state, so a restart of the allocator changes nothing
-    either.
-    """
+    """The node is chosen from the state alone, so a restart of the allocator changes nothing."""
     story = filled(nodes=3)
     story.decide(after_s=AFTER_S)
     assert list(reserve(story).reservations["default.large"].nodes) == ["n1"]
@@ -203,9 +202,7 @@ def test_jobs_larger_than_the_cluster_use_no_reservation_slot(sizes: int, namesp
 def test_unplaceable_jobs_use_only_their_namespaces_slot(
     namespace: str,
 ) -> None:
-    """All together they are smaller than the cluster, but no node has room for two of their
-    tasks.
-    """
+    """At its minimum each job is smaller than the cluster, but no node has room for two tasks."""
     story = Story(RULES).hear(*(node(f"n{number}", cpu=10) for number in range(2)))
     for number in range(2 * TRIES):
         cores = Resources(cpu=6.0 + number / 100, memory_gib=1.0)
@@ -221,7 +218,7 @@ def test_unplaceable_jobs_use_only_their_namespaces_slot(
 
 @pytest.mark.parametrize("kept", [0, 2], ids=["all of them", "all but two"])
 def test_a_job_that_lost_tasks_gets_a_reservation(kept: int) -> None:
-    """Two small jobs stand where it stood, and the next ones wait already."""
+    """Two small jobs run on its former capacity, and the next ones wait already."""
     story = Story(RULES)
     first = story.hear(node(cpu=8 + kept), accepted(fixed("mnist", 6 + kept), uid=1)).decided()
     story.hear(node(cpu=8 + kept, free=0, own=own("mnist", *first.tasks)), resumed(1))
@@ -255,8 +252,9 @@ def test_a_job_that_lost_tasks_gets_a_reservation(kept: int) -> None:
 
 
 def test_a_job_that_trains_on_below_its_smallest_size_gets_a_reservation() -> None:
-    """It lost six of eight workers. Two later jobs take their capacity, which comes back in two
-    parts; a third one waits.
+    """The job lost six of eight workers. Two later jobs take their capacity.
+
+    It becomes free in two parts, while a third job waits.
     """
     story = Story(RULES)
     first = story.hear(node(cpu=10), accepted(fixed("mnist", 8), uid=1)).decided()

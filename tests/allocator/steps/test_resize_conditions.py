@@ -1,4 +1,4 @@
-"""When a wish becomes a decision, and what a pause must save."""
+"""Tests of the conditions of a resize: when a pending change is due, and if its pause pays off."""
 
 from __future__ import annotations
 
@@ -56,8 +56,9 @@ def test_an_observed_speed_precedes_a_prediction():
 
 
 def test_a_smaller_batch_pays_off_if_it_is_more_efficient():
-    """At a noise of 8 examples a batch of 32 is worth (8 + 32)/(8 + 512) times 512, at 8/10 of the
-    speed.
+    """The gradient noise is 8, and the batch of 32 has 8/10 of the speed.
+
+    An example in a batch of 512 is worth (8 + 32)/(8 + 512) of one in a batch of 32.
     """
     seen = (Observed(1, 2, 512, 10), Observed(1, 2, 32, 8))
     wasteful = replace(JOB, batch=512, observed=seen)

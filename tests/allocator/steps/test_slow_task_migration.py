@@ -1,4 +1,4 @@
-"""A task that starves moves to where it gets what it was promised, if that pays."""
+"""Tests of slow-task migration: a starving task moves to a node with enough cpu, if it pays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ STATIC: Rules = replace(AT_ONCE, policy="static", starved_s=30.0)
 
 
 def training(spare: float = 2) -> tuple[Story, AllocationDecided, TaskPlan]:
-    """Three tasks on n1 and n2, one of them alone on its node; n3 has so many cores to spare."""
+    """Return a job with three tasks on n1 and n2, one of them alone on its node, and this task.
+
+    n3 has `spare` free cores.
+    """
     asked = request(ps=span(1), workers=span(1))
     story = Story(STATIC).hear(node("n1", cpu=2), node("n2", cpu=1), accepted(asked))
     first = story.decided()
@@ -39,7 +42,10 @@ def training(spare: float = 2) -> tuple[Story, AllocationDecided, TaskPlan]:
 def report(
     first: AllocationDecided, hungry: TaskPlan | None, step: int, done: int = 100
 ) -> ProgressReported:
-    """All get nine tenths of a core and want no more; the hungry one gets a fifth, and waits."""
+    """Return a report in which the hungry task gets 0.2 cores and waits.
+
+    Each other task uses 0.9 cores and needs no more.
+    """
     usage = tuple(
         (
             TaskUsage(task=t.name(), cpu=0.2, memory_gib=0.1, waited=1.6, busy=1.0)
@@ -60,9 +66,8 @@ def test_a_starving_task_moves_after_the_configured_time():
 
     assert (
         moved.reason
-        == f"mnist-{hungry.role}-{hungry.serial} gets 20% of the CPU that {hungry.node} has"
-        " promised "
-        "it; moved"
+        == f"mnist-{hungry.role}-{hungry.serial} gets 20% of the CPU that it requested on"
+        f" {hungry.node}; moved"
     )
     assert [t.node for t in tasks(moved, hungry.role)] == ["n3"]
     assert [t for t in moved.tasks if t.role != hungry.role] == [
@@ -131,7 +136,7 @@ def test_a_task_that_starves_everywhere_stops_moving():
 
 @pytest.mark.parametrize("policy", ["static", "weir", "config-manager"])
 def test_starvation_of_one_job_shrinks_no_other(policy: str):
-    """What is shunned is no less there: nobody shrinks because a node takes nothing new."""
+    """A node that takes no new tasks still counts, so no job shrinks because of it."""
     story, first, hungry = training(spare=0)
     story.rules = replace(STATIC, policy=policy)
     other = request("other", ps=span(1), workers=span(3, 1))

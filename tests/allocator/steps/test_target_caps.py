@@ -1,7 +1,4 @@
-"""Stories of namespaces with a quota.
-
-A ps without a variable serves nobody.
-"""
+"""Tests of the caps of a target: the namespace's quota, and one ps per variable of the model."""
 
 from __future__ import annotations
 
@@ -45,8 +42,9 @@ def larger() -> JobRequested:
 
 
 def running(rules: Rules, asked: JobRequested | None = None) -> Story:
-    """A job of one ps and one worker (unless it asks for more) that trains, on a node with much
-    room.
+    """Return a job that trains with one ps and one worker, or as requested.
+
+    Its node has free cores.
     """
     story = Story(rules)
     first = story.hear(node(cpu=20), accepted(asked)).decided()
@@ -130,7 +128,7 @@ def test_a_job_without_remaining_examples_is_not_changed():
 
 
 def test_a_lost_task_beyond_the_quota_is_not_replaced():
-    """Its memory is too little, and there is no more: a worker of three has to go."""
+    """The worker ran out of memory and the quota has no more, so two workers remain."""
     story = running(limited(memory_gib=5), request(workers=span(3, most=3)))
     first = story.state.jobs["default.mnist"].active_decision
     assert first is not None
@@ -141,7 +139,7 @@ def test_a_lost_task_beyond_the_quota_is_not_replaced():
 
 
 def test_an_ended_task_frees_its_quota_while_its_pod_is_listed():
-    """A dead node tells nothing any more of the pods on it."""
+    """No new fact of the dead node arrives, so the pod is still listed."""
     story = running(limited(cpu=3))
     first = story.state.jobs["default.mnist"].active_decision
     assert first is not None
@@ -168,8 +166,9 @@ def test_under_every_policy_quotas_hold(policy: str):
 
 
 def running_test_usefulness(variables: int | None, ps: int = 1) -> Story:
-    """A job that config-manager would grow to three ps and three workers, once its model is
-    known.
+    """Return a job that `config-manager` would grow to three ps and three workers.
+
+    `variables`: of its model; None if the model is unknown.
     """
     asked = request(ps=span(ps, most=3), workers=span(ps, most=3))
     story = Story(AT_ONCE).hear(node(cpu=1 + 2 * ps), accepted(asked))

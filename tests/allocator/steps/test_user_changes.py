@@ -1,6 +1,4 @@
-"""What a user changes of a running job: it is suspended until he resumes it, and its new bounds and
-priority hold.
-"""
+"""Tests of changes by the user: suspension, resumption, new bounds and a new priority."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import pytest
 from services.allocator.admission.requests import answer_change, unanswered_changes
 from services.allocator.job_views import job_view
 from services.allocator.state.job import Job
-from services.allocator.steps.user_changes import SUSPENDED
+from services.allocator.steps.finish import SUSPENDED
 from shared.messages import (
     AllocationDecided,
     Bounds,
@@ -45,7 +43,7 @@ def job(story: Story) -> Job:
 
 
 def ask(story: Story, change: Message) -> JobChanged | ChangeRejected:
-    """The answer to a change, as the service gives it, once it was heard."""
+    """Fold a change and the answer to it, as the service does; return the answer."""
     story.hear(change)
     (sequence,) = unanswered_changes(story.state)
     answer = answer_change(story.state, sequence, story.rules)
@@ -55,7 +53,7 @@ def ask(story: Story, change: Message) -> JobChanged | ChangeRejected:
 
 
 def running(cpu: float = 8, **fields: Any) -> Story:
-    """A job that trains with all that it may have."""
+    """Return a job that trains with all that it may have."""
     story = Story().hear(node(cpu=cpu), accepted(request(**(ELASTIC | fields))))
     given = story.decided()
     story.hear(
@@ -199,7 +197,7 @@ def test_a_replay_and_a_snapshot_have_the_same_changes(suspended: bool) -> None:
     assert (changed.request.priority, changed.suspended_by_user) == (3, suspended)
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refused changes
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`make chaos`: the schedule first, then the run, then one line of JSON."""
+"""Run `make chaos`: print the schedule, run it, and print one line of JSON."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ FAULTS, SEED = int(os.environ.get("CHAOS_FAULTS", "92")), int(os.environ.get("CH
 NAIVE = int(os.environ.get("CHAOS_NAIVE", "2"))
 KINDS = [name for name in os.environ.get("CHAOS_KINDS", "").split(",") if name] or list(BY_NAME)
 LONGEST_S = 60.0 * float(os.environ.get("CHAOS_MINUTES", "50"))
-"""After this no further fault is struck: what is left of the hour is for the comparison and the
-last job's end.
-"""
+"""No fault is injected after this time in s. The comparison and the end of the last job follow. """
 
 
 def told(faults: tuple[Fault, ...]) -> None:

@@ -1,9 +1,9 @@
-"""One of three servers of the bus is lost while a checkpoint is committed.
+"""Lose one of the three servers of the bus while a checkpoint is committed.
 
 A commit is a write to the ledger, which needs the leader of its stream. The leader is killed or
 frozen as soon as the first file of a checkpoint appears, so the write comes a moment later. The
-other two servers elect a leader then; until it is there the commit has to wait. A follower is
-struck the same way: its clients must find another server.
+other two servers then elect a leader, and the commit has to wait for it. A follower is killed or
+frozen in the same way: its clients must connect to another server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.bench.chaos.schedule import Fault
 from tests.bench.chaos.signals import Missed, held
 from tests.bench.chaos.world import EVERY_S, World
 
-LEAST_S = 5.0  # frozen for longer than a client waits for one answer
+LEAST_S = 5.0  # in s: frozen for longer than a client waits for one answer
 BEGINS_S, LOOK_S = 60.0, 0.01
 
 
@@ -37,7 +37,7 @@ async def freeze_server(world: World, fault: Fault) -> str:
 
 
 async def _server(world: World, fault: Fault) -> str:
-    """Return the name of the ledger's leader, or of one that follows it."""
+    """Return the name of the server that leads the ledger, or of a follower."""
     info = await world.watch.bus.retry_until_answered(
         lambda: world.watch.bus.js.stream_info(stream_of(LEDGER))
     )
@@ -49,7 +49,7 @@ async def _server(world: World, fault: Fault) -> str:
 
 
 async def _save_begins(world: World) -> None:
-    """Return when the first new file of a checkpoint appears."""
+    """Wait until the first new file of a checkpoint appears."""
     folder, until_s = world.folder / "weir" / "checkpoints", time.monotonic() + EVERY_S + BEGINS_S
     known = _checkpoint_files(folder)
     while not _checkpoint_files(folder) - known:

@@ -1,11 +1,10 @@
-"""Messages said again: what a publisher does whose acknowledgement got lost, only later than the
-server remembers ids.
+"""Publish stored messages again, like a publisher that lost the acknowledgement, but much later.
 
-Each is stored again with its own body and headers and a new `Nats-Msg-Id`, so that the server
-cannot know it; by whose credentials it was said at first. An order carries what its sender saw
-before (`Nats-Expected-Last-Subject-Sequence`), now as then, so the server may refuse it: that is
-its defence. Late: of the older half of what was said of the job. Reordered: its last messages. Both
-in another order.
+Each message is published with its own body and headers, the credentials of its publisher, and a new
+`Nats-Msg-Id`, so that the server cannot recognise it. An order still has the
+`Nats-Expected-Last-Subject-Sequence` of its first publication, so the server may refuse it: this is
+its protection. `late` selects from the older half of the messages about the job, `reordered` the
+last ones. Both are published in random order.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SERVER_S = (
     "Nats-Last-Sequence",
 )
 Again = tuple[str, str, int]
-"""Who said it, its stream, and its sequence there."""
+"""The user that published the message, its stream, and its sequence there."""
 
 
 async def double(world: World, fault: Fault) -> str:
@@ -60,7 +59,7 @@ async def double(world: World, fault: Fault) -> str:
 
 
 def chosen(heard: Sequence[StoredMessage], uid: int, how: str) -> list[Again]:
-    """Of one job, and of the nodes; what a person said is left out."""
+    """Return messages about one job and about nodes, without those that a person published."""
     here = [h for h in heard if _is_of(h.message, uid) and _sayer(h.message)]
     kept = here[: len(here) // 2][-MOST:] if how == "late" else here[-MOST:]
     return [(_sayer(h.message), h.stream, h.sequence) for h in kept]
@@ -79,14 +78,14 @@ def _sayer(message: Message) -> str:
 
 
 async def _of_job(world: World) -> str:
-    """The job's own credential, from its Secret."""
+    """Return the credentials of the job, from its Secret."""
     kept = await world.listed("namespaces/default/secrets")
     mine = next(s for s in kept if s["metadata"]["name"].startswith(f"{world.job}-nats-"))
     return base64.b64decode(mine["data"]["nats.creds"]).decode()
 
 
 async def _said(reader: Bus, voice: Bus, again: Again) -> bool:
-    """False where the server refuses it."""
+    """Publish a stored message again; return False if the server refuses it."""
     _, stream, sequence = again
     with contextlib.suppress(NatsError):
         raw: Any = await reader.js.get_msg(stream, sequence)

@@ -1,6 +1,4 @@
-"""A node is drained while its neighbours are full: its tasks have to leave and have no place to
-go.
-"""
+"""Drain a node while the other nodes are full: its tasks must leave and fit on no other node."""
 
 from __future__ import annotations
 
@@ -13,13 +11,14 @@ from tests.bench.chaos import probes
 from tests.bench.chaos.schedule import Fault
 from tests.bench.chaos.world import TASK, World
 
-NO_PLACE_S = 10.0  # besides `hold_s`: longer than the grace of the tasks that are evicted
+NO_PLACE_S = 10.0  # in s, added to `hold_s`: longer than the grace period of the evicted tasks
 GOES_ON_S = 180.0
 
 
 async def drain_node(world: World, fault: Fault) -> str:
-    """As `kubectl drain` does: cordon, then evict. Later the neighbours have room; the node stays
-    closed until then.
+    """Cordon a node and evict its pods, like `kubectl drain`. Later make room on the other nodes.
+
+    The node stays cordoned until training has continued.
     """
     node, pods = await world.occupied_node(fault.choice)
     evicted = sorted(pod["metadata"]["name"] for pod in pods)
@@ -39,7 +38,7 @@ async def drain_node(world: World, fault: Fault) -> str:
 
 
 async def _fill_neighbours(world: World, drained: str) -> None:
-    """Strangers take all that is free on the other nodes, where a task would fit."""
+    """Fill the other nodes on which a task fits with pods of other users."""
     used: dict[str, float] = {}
     for pod in await world.listed("pods"):
         node = pod["spec"].get("nodeName", "")

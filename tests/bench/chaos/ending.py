@@ -1,4 +1,4 @@
-"""The last look: every job's counts, what is left, what was lost; then the figures."""
+"""The result of a run: the counts of every job, leaks, losses, and the figures."""
 
 from __future__ import annotations
 
@@ -60,8 +60,9 @@ async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
 def redone(
     world: World, logs: Iterable[list[StoredMessage]], records: list[Record]
 ) -> dict[str, Any]:
-    """The most of one job, in intervals between its checkpoints and in seconds; not while the disk
-    was full.
+    """Return the most training that one job repeated, in checkpoint intervals and in s.
+
+    Generations that resumed while the disk was full are left out.
     """
     full = [(r.struck_s, r.settled_s) for r in records if r.fault.kind == "disk full" and r.hit]
     beats = world.beats(0.0, float("inf"))
@@ -81,9 +82,7 @@ def redone(
 def by_kind(
     world: World, logs: Iterable[list[StoredMessage]], records: list[Record]
 ) -> dict[str, Any]:
-    """How long commits waited where a server was lost, and what was done again where a node was
-    drained.
-    """
+    """Return how long commits waited for lost servers, and training repeated for drains, in s."""
     every, beats = [*logs], world.beats(0.0, float("inf"))
     waits, again = list[float](), list[float]()
     for record in records:
@@ -119,8 +118,9 @@ def struck(records: list[Record]) -> dict[str, Any]:
 
 
 async def counted(log: list[StoredMessage], epochs: int) -> Counted:
-    """How often each example was applied, as the job's last checkpoint has it, read in another
-    process.
+    """Return how often each example was applied, as counted in the job's last checkpoint.
+
+    Another process reads the checkpoint.
     """
     over = standing.of(log, JobFinished)[-1]
     last = [m for m in standing.of(log, CheckpointSaved) if m.samples == over.samples][-1]
@@ -142,8 +142,9 @@ async def counted(log: list[StoredMessage], epochs: int) -> Counted:
 
 
 def gap_s(world: World, records: list[Record]) -> float | None:
-    """Of all workers that were lost at rest while there were others: the longest time without an
-    update.
+    """Return the longest time in s without an update after a worker was lost at rest.
+
+    Only losses with more than one worker count.
     """
     lost = [
         r
@@ -163,12 +164,14 @@ def _naive(rounds: Rounds) -> dict[str, Any]:
     return {"lost_ps_s": lost_s, "naive_s": naive_s, "lost_ps_ratio": lost_s / naive_s}
 
 
-# ---------------------------------------------------------------- what is left, and what was lost
+# ---------------------------------------------------------------- leaks and losses
 
 
 async def leaked(world: World) -> int:
-    """Pods of jobs that are over, and of processes those that no pod has. A machine that stands
-    still for seconds, as it may while so much ends at once, is asked again.
+    """Return the number of pods and processes that are left after all jobs.
+
+    Wait for their end for up to `TIDY_S`. If the API server times out, ask again: the machine may
+    stop for seconds while many processes end at once.
     """
     until, home = time.monotonic() + TIDY_S, processes.cluster_id(world.folder / "weir" / "cluster")
     while True:
@@ -190,7 +193,7 @@ async def leaked(world: World) -> int:
 
 
 async def lost(world: World, logs: dict[int, list[StoredMessage]]) -> dict[str, Any]:
-    """See `tallies`; each part is named where it is not nothing."""
+    """Return how many messages were lost, and of which kinds; see `tallies`."""
     letters = int((await world.watch.bus.js.stream_info(DEAD)).state.messages)
     found = {
         "requests_unanswered": len(tallies.unanswered(world.watch.heard)),
@@ -206,9 +209,7 @@ async def lost(world: World, logs: dict[int, list[StoredMessage]]) -> dict[str, 
 
 
 async def misremembered(world: World) -> int:
-    """Jobs that the allocator has otherwise than the streams, read from their beginning, have
-    it.
-    """
+    """Return for how many jobs the allocator's snapshot differs from a replay of the streams."""
     known = await snapshot.load_snapshot(world.watch.bus)
     stored = [h for h in world.watch.stored() if isinstance(h.message, CONSUMED)]
     log = [h for h in stored if h.sequence <= known.sequences[h.stream]]
@@ -222,10 +223,10 @@ async def misremembered(world: World) -> int:
 
 
 def _decided(state: State) -> dict[str, object]:
-    """Without what only follows the order in which two streams were read: the job's last report,
-    means of speeds.
+    """Return the jobs of a state, without fields that depend on the order of reading two streams.
 
-    Nor what the reports had come to, of which some may have been purged before they were heard.
+    These are the last report and means of speeds. Fields computed from reports are left out too,
+    because some reports may have been purged before they were read.
     """
     quiet = {
         "progress": None,
@@ -240,6 +241,6 @@ def _decided(state: State) -> dict[str, object]:
 
 
 def _surplus(world: World) -> dict[str, int]:
-    """Parts of the stack that ended without being killed."""
+    """Return how often each part of the stack exited without having been killed."""
     found = {name: part.restarts - world.killed[name] for name, part in world.stack.parts.items()}
     return {name: many for name, many in found.items() if many}

@@ -1,6 +1,4 @@
-"""A gate before a server: bytes go through it both ways, until it is shut; then nobody gets in or
-stays.
-"""
+"""A TCP proxy in front of a server. When it is closed, it drops and refuses connections."""
 
 from __future__ import annotations
 
@@ -13,10 +11,10 @@ PART_BYTES = 1 << 16
 
 
 class Gate:
-    """Shut: who is inside is thrown out, and who comes is turned away.
+    """Forward connections to the port `behind`. `shut` aborts connections and refuses new ones.
 
-    `mute_at`: once this has been asked for, all answers are dropped (`mute`) until somebody sets
-    that back.
+    `mute_at`: when a client sends these bytes, all responses are dropped (`mute`) until `mute` is
+    reset.
     """
 
     def __init__(self, behind: int) -> None:
@@ -39,7 +37,7 @@ class Gate:
         guest.add_done_callback(self.guests.discard)
 
     async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its beginning to its end."""
+        """Forward one connection in both directions until it ends."""
         if not self._open:
             writer.transport.abort()
             return
@@ -77,7 +75,7 @@ async def _carry(
 
 @asynccontextmanager
 async def gate(port: int, behind: int) -> AsyncIterator[Gate]:
-    """On a port of this machine, in front of another."""
+    """Run a proxy on a port of this machine, in front of another port."""
     door = Gate(behind)
     server = await asyncio.start_server(door.come, "127.0.0.1", port)
     try:

@@ -1,9 +1,9 @@
-"""One function a kind of fault: it strikes, and where something is held it lets go; returns who was
-hit.
+"""One function for each kind of fault: it injects the fault, ends it, and returns what was hit.
 
     hit = await INJECTORS[fault.kind](world, fault)
 
-Raises `Missed` where there is nobody to hit just then. What was held is let go before it returns.
+Raises `Missed` if there is no target at the moment. A fault that lasts has ended when the function
+returns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.flow.kills import Family, family
 
 Injector = Callable[[World, Fault], Awaitable[str]]
 LOOKS, LOOK_S = 100, 0.1
-NODE_AWAY_S = 6.0  # besides `hold_s`: longer than until its pods count as lost
+NODE_AWAY_S = 6.0  # in s, added to `hold_s`: long enough for its pods to count as lost
 FILLER = "somebody-else-s"
 
 
@@ -52,15 +52,16 @@ async def freeze_task(world: World, fault: Fault) -> str:
 
 
 async def kill_next(world: World, fault: Fault) -> str:
-    """A child of the generation that comes; the one that runs is there beside it."""
+    """Kill a child process of the next generation; the running generation's child is left alone."""
     pod, pid = await _victim(world, fault, fault.who, "next")
     send([pid], signal.SIGKILL)
     return f"next child of {pod}"
 
 
 async def _victim(world: World, fault: Fault, role: str, part: str) -> tuple[str, int]:
-    """A pod of the generation that runs (or comes), and a process of it, which may be there only a
-    little later.
+    """Return a pod of the running (or next) generation, and the pid of one of its processes.
+
+    Wait for the process, which may start a little later.
     """
     for _ in range(LOOKS):
         coming = standing.of(world.heard, ClusterSpecPublished)[-1]
@@ -90,7 +91,7 @@ def _process(found: Family, part: str, since_s: float) -> int | None:
 
 
 async def kill_part(world: World, fault: Fault) -> str:
-    """Of the stack; which starts it again at once, as Kubernetes would."""
+    """Kill a part of the stack. The stack starts it again at once, like Kubernetes."""
     names = _parts(world, fault.who)
     world.kill(*names)
     return ", ".join(names)
@@ -103,20 +104,18 @@ async def freeze_part(world: World, fault: Fault) -> str:
 
 
 def _parts(world: World, who: str) -> tuple[str, ...]:
-    """Return the processes that a part of the stack has: the bus has one for each server."""
+    """Return the process names of a part of the stack: the bus has one for each server."""
     return world.stack.nats_parts if who == "nats" else (who,)
 
 
 async def lose_cluster(world: World, fault: Fault) -> str:
-    """The stand-in is killed: its pods end with it, and it comes back empty; strangers are gone,
-    too.
-    """
+    """Kill the stand-in of the cluster. All its pods end, and it comes back empty."""
     world.strangers = []
     return await kill_part(world, fault)
 
 
 async def cut_off(world: World, fault: Fault) -> str:
-    """The API server is away for monitor and launcher, or answers nobody; pods go on."""
+    """Make the API server unreachable for monitor and launcher, or freeze it; pods run on."""
     if fault.who == "frozen":
         await held([world.pid("cluster")], fault.hold_s)
         return "the API server, frozen"
@@ -130,8 +129,9 @@ async def cut_off(world: World, fault: Fault) -> str:
 
 
 async def lose_node(world: World, fault: Fault) -> str:
-    """A node of the running generation is not ready; its pods' processes die, or stand still; then
-    it is back.
+    """Make a node of the running generation not ready, and kill or freeze its pods' processes.
+
+    Afterwards, the node is ready again.
     """
     node, hit = await world.occupied_node(fault.choice)
     await _ready(world, node, "Unknown")
@@ -154,7 +154,7 @@ async def _silence(pods: Iterable[dict[str, Any]], fault: Fault) -> None:
 
 
 async def _ready(world: World, node: str, status: str) -> None:
-    """As the node controller of a cluster would write it."""
+    """Set the Ready condition of a node, like the node controller."""
     url, condition = (
         f"{world.stack.kube_url}/api/v1/nodes/{node}/status",
         {"type": "Ready", "status": status},
@@ -171,11 +171,11 @@ async def _ready(world: World, node: str, status: str) -> None:
         answer.raise_for_status()
 
 
-# ---------------------------------------------------------------- the disk
+# ---------------------------------------------------------------- disk
 
 
 async def fill_disk(world: World, fault: Fault) -> str:
-    """No byte more fits where the checkpoints go, for longer than from one to the next."""
+    """Make the checkpoint folder full, for longer than a checkpoint interval."""
     disk = world.folder / "weir" / "checkpoints"
     full = _filled if world.disk_by == "tmpfs" else _forbidden
     with full(disk):

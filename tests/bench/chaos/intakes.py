@@ -1,9 +1,8 @@
-"""The intake of a namespace is filled with the credentials of its submitters, until the server
-refuses.
+"""Fill the intake of a namespace with the credentials of its submitters, until the server refuses.
 
 Cancellations of unknown jobs fill it: large ones first, then smaller ones, until not even the
-smallest has room. It passes on so few bytes a second that it stays full; at the end the owner of
-the cluster raises the rate, as `weir streams create` would, and it drains.
+smallest has room. The rate limit is so low that the intake stays full. At the end the owner of the
+cluster raises the rate, like `weir streams create`, and the intake drains.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from tests.bench.chaos.world import World
 OTHER_NAMESPACE = "team-b"
 NAMESPACES = {"own": DEFAULT_NAMESPACE, "another": OTHER_NAMESPACE}
 PADDINGS = (LARGEST_MESSAGE - 4 * KIB, 16 * KIB, KIB, 0)
-"""Bytes of the messages that fill an intake, one size after the other."""
+"""Sizes in bytes of the padding of the messages that fill an intake, in this order."""
 DRAIN = Rates(requests=8 * 1024, reports=DEFAULT_RATES.reports)
 FILL_S, REFUSED_S, DRAINED_S, LOOK_S = 60.0, 30.0, 120.0, 0.25
 FULL = "is full"
 
 
 class NotRefused(Exception):
-    """A request was taken although the intake was full."""
+    """A message was stored although its stream was full."""
 
 
 async def fill_intake(world: World, fault: Fault) -> str:
@@ -62,9 +61,7 @@ async def fill_intake(world: World, fault: Fault) -> str:
 
 
 async def _refused(world: World, submitter: Bus, namespace: str) -> str:
-    """Fill until a request is refused; return the text of the refusal. Some bytes may pass on in
-    between.
-    """
+    """Fill until a request is refused; return the error text. Some bytes may drain in between."""
     end_s = time.monotonic() + REFUSED_S
     while time.monotonic() < end_s:
         await fill(submitter, namespace)
@@ -96,7 +93,7 @@ async def _is_taken(submitter: Bus, namespace: str, padding: int) -> bool:
 
 
 async def _drain(world: World, namespace: str) -> None:
-    """Raise the rate until the intake is empty."""
+    """Raise the rate, wait until the intake is empty, and reset the rate."""
     async with owner_of(world.stack) as owner:
         await _set_rates(owner, world.stack, namespace, DRAIN)
         try:
@@ -124,7 +121,7 @@ async def owner_of(stack: Stack) -> AsyncIterator[Bus]:
 
 @asynccontextmanager
 async def submitters(stack: Stack) -> AsyncIterator[dict[str, Bus]]:
-    """Provision the other namespace, and yield a connection of each namespace's submitter."""
+    """Create the other namespace, and yield a connection for the submitters of each namespace."""
     keys = msgspec.json.decode((stack.credentials / keyring.KEYS).read_bytes(), type=Keys)
     async with owner_of(stack) as owner:
         await _set_rates(owner, stack, OTHER_NAMESPACE, DEFAULT_RATES)

@@ -1,9 +1,8 @@
-"""The same loss twice: a ps alone, as Weir mends it, and everything, as who knows nothing better
-starts again.
+"""Compare two recoveries: Weir's from the loss of one ps, and a restart of the whole job.
 
-Naive: `handover: restart`, and every process of every pod of the job is killed at once; all is
-started again and goes on from the last checkpoint. Both with the same program and size, on the same
-machine, in turns.
+Naive: with `handover: restart`, every process of every pod of the job is killed at once. All are
+started again and resume from the last checkpoint. Both jobs have the same program and size and run
+on the same machine, one after the other.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ EPOCHS = 150
 
 
 class Rounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds from each loss to the next applied update."""
+    """Times in s from each loss to the next applied update."""
 
     lost_ps_s: tuple[float, ...] = ()
     naive_s: tuple[float, ...] = ()
@@ -57,7 +56,7 @@ async def _measured(play: Play, rounds: int, handover: str) -> tuple[float, ...]
 
 
 async def _lose_ps(play: Play, number: int) -> None:
-    """Its pod's first process, so that the pod is lost with all that it had imported."""
+    """Kill the first process of a ps pod, so that the pod is lost with its imported modules."""
     await injectors.kill_task(
         play.world, Fault(0, "ps killed", "supervisor", "at rest", 0.0, 0.0, number)
     )

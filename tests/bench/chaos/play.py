@@ -1,4 +1,4 @@
-"""The run: jobs follow one another, and while one trains fault follows fault."""
+"""The run: one job after the other, and one fault after the other while a job trains."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ from tests.bench.chaos.world import World
 from tests.bench.report import say
 
 LIMIT_S, END_S = 180.0, 400.0
-"""How long a fault may take to recover; then the run says what did not, and goes on."""
+"""Timeouts in s, for the recovery from a fault and for the end of a job. The run then continues."""
 PROVOKED_S, GROWS_S, TRIES = 150.0, 60.0, 3
-"""How long a hand-over may take to come; one for growth, which may not pay, sooner than a job ends
-meanwhile.
+"""Timeouts in s for a provoked hand-over, in general and for growth, and the number of attempts.
+
+Growth may not be worth its pause. Its timeout is short, so that the job does not end meanwhile.
 """
 PER_JOB, EPOCHS = 8, 120
 SLOW_S, QUICK_S = 0.8, 0.15
-"""Pace of a worker: slow where a job would end before its faults are through."""
+"""Pauses of a worker before each batch in s.
+
+The slow one keeps a job from ending before its faults.
+"""
 BEGINS: dict[Moment, type[ClusterSpecPublished] | type[HandOverOrdered]] = {
     "while it prepares": ClusterSpecPublished,
     "between order and resumption": HandOverOrdered,
@@ -64,14 +68,14 @@ OF_SERVICE: dict[str, tuple[Probe, ...]] = {"allocator": (_allocator,), "monitor
 
 
 class Play:
-    """`records`: of every fault; `jobs`: uid -> epochs."""
+    """`records` has an entry for every fault; `jobs` maps the uid to the number of epochs."""
 
     def __init__(self, world: World, until_s: float) -> None:
         self.world, self.until_s = world, until_s
         self.records, self.jobs = list[Record](), dict[int, int]()
 
     async def play(self, faults: tuple[Fault, ...]) -> None:
-        """A job for so many faults; another, where one is over before."""
+        """Run a job for every `PER_JOB` faults. If the job ends early, start another one."""
         struck = due = 0
         for number, fault in enumerate(faults):
             if time.time() > self.until_s:
@@ -103,7 +107,7 @@ class Play:
         return standing.finished(self.world.heard)
 
     async def end(self) -> None:
-        """Let the job, if any, come to its end, and nobody be left."""
+        """Let the job finish, if there is one, and delete the other users' pods."""
         if not self.jobs:
             return
         self.world.pace(0.0)
@@ -115,7 +119,7 @@ class Play:
         await self.world.strangers_leave()
 
     async def cancelled(self) -> None:
-        """The job that is looked at stops, however much of it is left."""
+        """Cancel the current job, and wait until it has finished."""
         await self.world.watch.bus.publish(
             CancelRequested(job=self.world.job, request_id=str(self.world.uid))
         )
@@ -128,7 +132,7 @@ class Play:
     # ------------------------------------------------------------ one fault
 
     async def one(self, fault: Fault) -> Record:
-        """Provoke, strike, and wait until it has recovered and all is quiet again."""
+        """Provoke and inject the fault; wait until the job has recovered and is stable again."""
         record = Record(fault=fault)
         try:
             record = await self.struck(record)
@@ -166,8 +170,9 @@ class Play:
         raise Missed
 
     async def provoked(self, fault: Fault) -> None:
-        """A hand-over, to the moment at which to strike: strangers leave and it grows, or a worker
-        is evicted.
+        """Provoke a hand-over, and return at the moment at which to inject the fault.
+
+        The other users' pods are deleted so that the job grows, or a worker is evicted.
         """
         if self.world.strangers:
             begun = self._begun(fault.moment)
@@ -187,8 +192,9 @@ class Play:
         await self.world.watch.until(begun, PROVOKED_S, "the hand-over for an evicted worker")
 
     def _begun(self, moment: Moment) -> Callable[[], bool]:
-        """Whether a hand-over that nobody knows of yet has come to this moment (at rest: the first
-        of it).
+        """Return a function that tells whether a new hand-over has reached this moment.
+
+        At rest, that is its start.
         """
         before, since = standing.newest(self.world.heard), len(self.world.watch.heard)
         kind = BEGINS.get(moment, ClusterSpecPublished)
@@ -202,13 +208,13 @@ class Play:
         return begun
 
     async def recovered(self, fault: Fault, struck_s: float) -> float:
-        """When what was struck answered again, and updates were applied."""
+        """Return when the target of the fault had answered and updates were applied."""
         of_kind = PROBES.get(fault.kind, ())
         asked = (
             *of_kind,
             *(OF_SERVICE.get(fault.who, ()) if fault.kind.startswith("service") else ()),
         )
-        if fault.kind in ("node drained", "bus set back"):  # it trained on for a while
+        if fault.kind in ("node drained", "bus set back"):  # training had continued for a while
             struck_s = time.time()
         if fault.kind == "disk full":
             return await probes.saving(self.world, time.time(), LIMIT_S)
@@ -218,8 +224,10 @@ class Play:
         return max(moments)
 
     async def settled(self, within_s: float) -> None:
-        """Nothing is in flight, updates are applied, every pod of the generation stands; or the job
-        is over.
+        """Wait until the job is stable or finished.
+
+        A job is stable if no hand-over is in progress, updates are applied, and every pod of its
+        generation runs.
         """
         async with asyncio.timeout(within_s):
             while not self.over():

@@ -1,9 +1,9 @@
-"""Whether a service answers: it is asked something, and the answer is waited for.
+"""Check that a service works: cause an event to which it must react, and wait for its message.
 
-allocator   a request that cannot be: JobRejected
-submitters  the same with the credentials of each namespace's submitter
-monitor     a stranger that comes: CapacityChanged of its node
-launcher    a new generation, for which every fault of the launcher is struck inside a hand-over
+allocator   an invalid request: JobRejected
+submitters  the same with the credentials of the submitters of each namespace
+monitor     a new pod of another user: CapacityChanged of its node
+launcher    a new generation; therefore every fault of the launcher is injected in a hand-over
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ DIGEST = "sha256-" + "0" * 64
 
 
 async def allocator(world: World, within_s: float) -> float:
-    """When it answered; raises `Late`, or `TimeoutError` where not even the bus did."""
+    """Return when it answered; raise `Late`, or `TimeoutError` if not even the bus answered."""
     return await _rejected(world, world.watch.bus, invalid_request(world), within_s)
 
 
 async def submitters(world: World, within_s: float) -> float:
-    """When the last of them was answered."""
+    """Return when the last of them was answered."""
     answers = [
         await _rejected(world, submitter, invalid_request(world, namespace), within_s)
         for namespace, submitter in world.submitters.items()
@@ -43,7 +43,7 @@ async def submitters(world: World, within_s: float) -> float:
 
 
 def invalid_request(world: World, namespace: str = "default") -> JobRequested:
-    """Return a request of a new name that the allocator has to reject."""
+    """Return a request with a new job name that the allocator has to reject."""
     world.made += 1
     ask = {
         "job": f"probe-{world.made}",
@@ -80,7 +80,7 @@ async def _asked(client: Bus, request: JobRequested, within_s: float) -> int:
 
 
 async def monitor(world: World, within_s: float) -> float:
-    """When it told of the stranger, who leaves again at once."""
+    """Return when the monitor reported the node of a new pod. The pod is then deleted."""
     since, name = len(world.watch.heard), ""
     async with asyncio.timeout(within_s):
         while not name:
@@ -100,7 +100,7 @@ async def monitor(world: World, within_s: float) -> float:
 
 
 async def training(world: World, since_s: float, within_s: float) -> float:
-    """When further updates were seen to be applied."""
+    """Return when further updates were found to be applied."""
     return await _found(world, standing.applies_again_s, since_s, within_s, "a further update")
 
 
@@ -109,7 +109,7 @@ async def saving(world: World, since_s: float, within_s: float) -> float:
 
 
 async def _found(world: World, look: Look, since_s: float, within_s: float, what: str) -> float:
-    """Raises `Late`, at once where the job is over."""
+    """Wait until `look` finds a time; raise `Late`, immediately if the job has finished."""
     over: JobFinished | float = await world.watch.until(
         lambda: look(world.heard, since_s) or standing.finished(world.heard), within_s, what
     )

@@ -1,8 +1,8 @@
-"""Putting it up: the stack with a gate before the API server and a small disk for the checkpoints.
+"""Start the stack, with a proxy in front of the API server and a small disk for the checkpoints.
 
-Eight places of one core on paper, on three nodes, and a little more for a probe; a task takes one.
-Strangers hold three of them while a job starts, so that it starts with 1 ps + 2 workers and grows
-to 2 + 3 once they have left.
+The three nodes have capacity for eight tasks of one core, and a little more for a probe. Pods of
+other users occupy three of these cores while a job starts, so it starts with 1 ps + 2 workers and
+grows to 2 + 3 after they have been deleted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUICK = {
     "WEIR_ALLOCATOR_COOLDOWN_S": "0.5",
     "WEIR_ALLOCATOR_BACKOFF_S": "1",
     "WEIR_ALLOCATOR_BACKOFF_MAX_S": "4",
-    "WEIR_ALLOCATOR_PAYBACK_FACTOR": "-1000",  # every growth pays: this is not about speed
+    "WEIR_ALLOCATOR_PAYBACK_FACTOR": "-1000",  # every growth is worth its pause
     "WEIR_ALLOCATOR_SNAPSHOT_S": "2",
     "WEIR_LAUNCHER_SNAPSHOT_S": "5",
     "WEIR_LAUNCHER_UNSCHEDULABLE_S": "5",
@@ -42,11 +42,11 @@ QUICK = {
 
 
 SERVERS = 3
-"""Of the bus. One of three may be lost; with all three lost there is no bus."""
+"""Servers of the bus. Without one of them the bus works, without all three there is no bus."""
 
 
 def mounted(disk: Path) -> bool:
-    """A small disk of its own at this folder, where this user may mount."""
+    """Mount a small disk on this folder; return False if this user may not mount."""
     disk.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(disk)]
     return os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
@@ -54,7 +54,7 @@ def mounted(disk: Path) -> bool:
 
 @contextlib.contextmanager
 def small_disk(disk: Path):  # type: ignore[no-untyped-def]
-    """Yields how it is made small."""
+    """Yield how the disk is made small: `tmpfs` or `permissions`."""
     by = "tmpfs" if mounted(disk) else "permissions"
     try:
         yield by

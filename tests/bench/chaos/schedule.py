@@ -1,8 +1,8 @@
 """The schedule of faults, as a function of a seed.
 
-Each pass goes once through every kind, in an order of its own; so with four passes there are four
-of each. By turns the passes strike at rest and inside a hand-over, which the run then provokes;
-some kinds know only one of the two.
+Each pass has every kind of fault once, in random order; so four passes have four faults of each.
+Passes alternate between faults at rest and inside a hand-over, which the run then provokes. Some
+kinds are possible in only one of the two.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ LONGEST_DELAY_S: dict[Moment, float] = {
     "between order and resumption": 0.15,
 }
 HOLD_S = (3.0, 8.0)
-"""How long something stays frozen, cut off or full: between these, in seconds."""
+"""Limits in s of the time for which a target stays frozen, unreachable or full."""
 UNHELD = ("killed", "set back")
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of fault. `who`: the targets that it may hit; `moments`: when it may be injected;
-    `trains`: the targets are processes that train.
+    """A kind of fault.
+
+    `who`: the targets that it may hit; `moments`: when it may be injected; `trains`: the targets
+    are processes that train.
     """
 
     name: str
@@ -69,9 +71,7 @@ BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """`choice`: which of several, modulo their number. `hold_s`: until it is thawed, let in or
-    freed again.
-    """
+    """`choice` selects the target, modulo their number. `hold_s` is how long the fault lasts."""
 
     number: int
     kind: str
@@ -98,7 +98,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def schedule(seed: int, faults: int, kinds: Sequence[str] = tuple(BY_NAME)) -> tuple[Fault, ...]:
-    """So many faults; each kind as often as any other, give or take one."""
+    """Return a schedule of `faults` faults. The counts of two kinds differ by at most one."""
     chance, found = random.Random(seed), list[Fault]()
     turn = 0
     while len(found) < faults:
@@ -109,7 +109,7 @@ def schedule(seed: int, faults: int, kinds: Sequence[str] = tuple(BY_NAME)) -> t
 
 
 def _fault(chance: random.Random, number: int, kind: Kind, turn: int) -> Fault:
-    """Whom and when it hits goes round with the passes, so that four of them have met all."""
+    """Return a fault. Its target and moment change with the pass, so that four passes have all."""
     moment = chance.choice(kind.moments[(turn + KINDS.index(kind)) % len(kind.moments)])
     who = (
         kind.who[(turn // len(kind.moments)) % len(kind.who)]

@@ -1,4 +1,4 @@
-"""Signals to the processes that a fault strikes."""
+"""Send signals to the processes that a fault hits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 
 
 class Missed(Exception):
-    """Nobody was there to be hit."""
+    """There was no target for the fault."""
 
 
 async def held(pids: Sequence[int], seconds: float) -> None:
-    """Stopped for so long; one that has died meanwhile is no error."""
+    """Stop processes for this time in s. Processes that die meanwhile are ignored."""
     send(pids, signal.SIGSTOP)
     try:
         await asyncio.sleep(seconds)

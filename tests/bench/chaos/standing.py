@@ -1,6 +1,6 @@
 """The state of one job, from the messages about it.
 
-`heard` are the messages of one job in the order of their storing.
+`heard` are the messages about one job in the order in which they were stored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ M = TypeVar("M", bound=Message)
 
 
 def of_job(heard: Iterable[StoredMessage], uid: int) -> list[StoredMessage]:
-    """Each message once: what was said again later under the same id is left out."""
+    """Return each message about the job once: repetitions with the same id are left out."""
     found: dict[str, StoredMessage] = {}
     for each in heard:
         if isinstance(each.message, JobMessage) and each.message.uid == uid:
@@ -40,7 +40,7 @@ def of(heard: Iterable[StoredMessage], kind: type[M]) -> list[M]:
 
 
 def running(heard: Sequence[StoredMessage]) -> int | None:
-    """The generation that resumed last."""
+    """Return the newest generation that has resumed."""
     return max((m.generation for m in of(heard, TrainingResumed)), default=None)
 
 
@@ -57,16 +57,14 @@ def spec(heard: Sequence[StoredMessage], generation: int | None) -> ClusterSpecP
 
 
 def tasks(heard: Sequence[StoredMessage], role: str = "") -> list[TaskAddress]:
-    """Of the generation that runs, by pod; of one role, or all."""
+    """Return the tasks of the running generation, sorted by pod; of one role, or all."""
     published = spec(heard, running(heard))
     found = published.tasks if published else ()
     return sorted((t for t in found if role in ("", t.role)), key=lambda t: t.pod)
 
 
 def rests(heard: Sequence[StoredMessage]) -> bool:
-    """Nothing is in flight, and of whom the running generation needs nobody is known to have
-    gone.
-    """
+    """Return whether no hand-over is in progress and no running task has exited."""
     runs, wanted = running(heard), newest(heard)
     if runs is None:
         return False
@@ -75,10 +73,10 @@ def rests(heard: Sequence[StoredMessage]) -> bool:
 
 
 def applies_again_s(heard: Sequence[StoredMessage], since_s: float) -> float | None:
-    """When, behind a moment, further updates were first seen to be applied; None: not yet.
+    """Return the first time after `since_s` at which further updates were applied; None if not yet.
 
-    Training that resumed has applied an update; of reports it takes two behind the moment, for the
-    first may tell of what was before.
+    Training that has resumed has applied an update. Otherwise two reports after `since_s` are
+    needed, because the first one may be about updates before it.
     """
     steps: dict[int, int] = {}
     for each in heard:
@@ -94,7 +92,7 @@ def applies_again_s(heard: Sequence[StoredMessage], since_s: float) -> float | N
 
 
 def saved_s(heard: Sequence[StoredMessage], since_s: float) -> float | None:
-    """When the first checkpoint behind a moment was saved."""
+    """Return when the first checkpoint after `since_s` was saved; None if not yet."""
     return next(
         (
             h.stored_s
@@ -106,7 +104,7 @@ def saved_s(heard: Sequence[StoredMessage], since_s: float) -> float | None:
 
 
 def samples(heard: Sequence[StoredMessage]) -> tuple[int, int]:
-    """Applied, and due in all, as last reported; (0, 1) before the first report."""
+    """Return the examples applied and in total, as last reported; (0, 1) before any report."""
     last: Any = next(
         (h.message for h in reversed(heard) if isinstance(h.message, ProgressReported)), None
     )

@@ -1,6 +1,4 @@
-"""What the bus holds: all facts are purged, orders have no room, or a minute of all of it is
-lost.
-"""
+"""Faults of the stored data: all facts are purged, the orders are full, or a minute is lost."""
 
 from __future__ import annotations
 
@@ -25,11 +23,11 @@ from tests.shared.restored_server import copy_stores, put_stores_back
 
 SET_BACK_S = 60.0
 CRAWL_S = 1.5
-"""Pace of a worker meanwhile, so that no job ends before."""
+"""Pause of a worker before each batch in s, so that no job ends during the fault."""
 
 
 async def purge_facts(world: World, fault: Fault) -> str:
-    """All services are killed at once, and find no fact when they are back; trainers go on."""
+    """Kill all services at once and purge all facts, so that they restart without them."""
     allocator = await bus.connect(
         world.stack.nats_url, ALLOCATOR, world.stack.credentials_of(ALLOCATOR)
     )
@@ -42,9 +40,7 @@ async def purge_facts(world: World, fault: Fault) -> str:
 
 
 async def fill_orders(world: World, fault: Fault) -> str:
-    """The stream has no room for a further byte. A worker is evicted then, and its replacement
-    cannot be decided.
-    """
+    """Make the orders stream full and evict a worker, whose replacement cannot be decided."""
     workers = [task.pod for task in standing.tasks(world.heard, "worker")]
     if not workers:
         raise Missed("no worker")
@@ -62,9 +58,7 @@ async def fill_orders(world: World, fault: Fault) -> str:
 
 
 async def _refusal(world: World) -> str:
-    """Return what the server answers the allocator, which publishes an order; raise `NotRefused` if
-    it is taken.
-    """
+    """Return the server's error for an order of the allocator; raise `NotRefused` if stored."""
     allocator = await bus.connect(
         world.stack.nats_url, ALLOCATOR, world.stack.credentials_of(ALLOCATOR)
     )
@@ -81,8 +75,9 @@ async def _refusal(world: World) -> str:
 
 
 async def set_bus_back(world: World, fault: Fault) -> str:
-    """All servers lose what they stored in the last minute, as if no disk had written it before a
-    power failure.
+    """Reset all servers to what they had stored `SET_BACK_S` before.
+
+    This is like a power failure after which no disk has the writes of the last minute.
     """
     stack, copies = world.stack, world.folder / f"stores-{fault.number}"
     pids = [world.pid(name) for name in stack.nats_parts]

@@ -1,15 +1,17 @@
-"""The result of a run, from its messages, the counts of the ps and the times at which batches were
-read.
+"""The result of a run, from messages, the counts on the ps, and the times of batches.
 
-applied_twice   of all examples, how often one was applied beyond its epochs; the bound: one batch for each worker lost
-redone          updates applied after the checkpoint that training went on from, in seconds of training, over the
-                interval between checkpoints, as the job had it (`every_s` and what a save takes):
-                at most 1; in seconds: at most what the trainer's `redo_s` allows by default
-commit_waits    of each server lost in a commit: the longest that a checkpoint then waited for its entry in the ledger
-drained_redone  the most seconds of training that were repeated because of a drain with nowhere to go
-own_failures    pods that ended by their own fault, as the allocator sees it: nothing that is struck here is one
-messages_lost   requests without an answer, gaps in a job's revisions, generations without an end, jobs that the
-                allocator remembers otherwise than the streams have it, dead letters
+applied_twice   how often examples were applied beyond their epochs; the bound is one batch for each
+                worker lost
+redone          updates applied after the checkpoint from which training resumed, in seconds of
+                training, divided by the job's interval between checkpoints (`every_s` and the time
+                of a save): at most 1; in seconds: at most the default of the trainer's `redo_s`
+commit_waits    of each server lost in a commit: the longest time for which a checkpoint then waited
+                for its entry in the ledger
+drained_redone  the most seconds of training that were repeated after a drain with no other capacity
+own_failures    pods whose exit counts as a failure of the job, as the allocator judges it: none of
+                the faults causes one
+messages_lost   requests without an answer, missing revisions of a job, generations without an end,
+                jobs of which the allocator's state differs from the streams, dead letters
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from itertools import pairwise
 
 import msgspec
 
-from services.allocator.state.exits import Exit, is_own_fault
+from services.allocator.state.job import Exit, is_own_fault
 from shared.bus.consumer import StoredMessage
 from shared.messages import (
     AllocationDecided,
@@ -40,9 +42,7 @@ from tests.bench.chaos.standing import of
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault. `recovered_s`: None where it did not recover within the limit, and `trouble` says
-    what.
-    """
+    """One fault. `recovered_s` is None if it did not recover in time; `trouble` has the error."""
 
     fault: Fault
     hit: str = ""
@@ -58,9 +58,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """Examples of one job that were applied too seldom and too often, and how often they may have
-    been.
-    """
+    """Examples of one job that were applied too seldom and too often, and a bound of the latter."""
 
     lost: int
     twice: int
@@ -78,20 +76,19 @@ def workers_lost(heard: Iterable[StoredMessage]) -> int:
     return len({m.pod_uid for m in of(heard, TaskExited) if m.role == "worker"})
 
 
-# ---------------------------------------------------------------- work done again
+# ---------------------------------------------------------------- repeated work
 
 
 Stretch = tuple[float, float]
-"""From one moment to another."""
+"""Start and end, in s."""
 
 
 def redone_s(
     heard: Sequence[StoredMessage], beats: Sequence[float], unsaved: Sequence[Stretch] = ()
 ) -> list[float]:
-    """Of each generation that took over: for how long had updates been applied that it does not
-    have?
+    """Return for each generation that took over: the time in s of updates that it does not have.
 
-    `unsaved`: when nothing could be saved, wherever training stood; who resumed then is left out.
+    `unsaved`: spans in which nothing could be saved. Generations that resumed in one are left out.
     """
     resumed = [(h.stored_s, h.message) for h in heard if isinstance(h.message, TrainingResumed)]
     return [
@@ -109,14 +106,16 @@ def _redone(
     samples: int,
     until_s: float,
 ) -> float:
-    """From when the checkpoint was begun, to the last batch that was read before the last report of
-    what it lacks.
+    """Return the time in s from the start of the checkpoint to the last batch that it lacks.
+
+    That is the last batch read before the last report of updates that the checkpoint does not
+    contain.
     """
     before = [h for h in heard if h.stored_s < until_s]
     saved = [(h.stored_s, h.message) for h in before if isinstance(h.message, CheckpointSaved)]
     kept = max((m.samples for _, m in saved if m.samples <= samples), default=0)
     cut_s = min((stored_s - m.seconds for stored_s, m in saved if m.samples == kept), default=old_s)
-    from_s = max(cut_s, old_s)  # what was done before was done again, and counted, already
+    from_s = max(cut_s, old_s)  # earlier updates were repeated, and counted, already
     told_s = [
         h.stored_s
         for h in heard
@@ -132,9 +131,7 @@ def _redone(
 
 
 def interval_s(heard: Sequence[StoredMessage], every_s: float) -> float:
-    """From one checkpoint to the next, as this job had it: the median; `every_s` where there are no
-    two in a row.
-    """
+    """Return the median interval in s between two checkpoints of a generation, or `every_s`."""
     saved = [(h.stored_s, h.message) for h in heard if isinstance(h.message, CheckpointSaved)]
     found = [
         b_s - a_s
@@ -147,15 +144,13 @@ def interval_s(heard: Sequence[StoredMessage], every_s: float) -> float:
 def redone_between_s(
     heard: Sequence[StoredMessage], beats: Sequence[float], from_s: float, to_s: float
 ) -> float:
-    """The most that was done again by a generation that resumed between two moments."""
+    """Return the most training in s repeated by a generation that resumed between two times."""
     until = [each for each in heard if each.stored_s <= to_s]
     return max(redone_s(until, beats, [(float("-inf"), from_s)]), default=0.0)
 
 
 def commit_wait_s(heard: Sequence[StoredMessage], from_s: float, to_s: float) -> float:
-    """The longest that a checkpoint announced between two moments had waited for its entry in the
-    ledger.
-    """
+    """Return the longest wait in s for the ledger of a checkpoint announced between two times."""
     between = [each for each in heard if from_s <= each.stored_s <= to_s]
     return max((m.waited_s for m in of(between, CheckpointSaved)), default=0.0)
 
@@ -164,7 +159,7 @@ def commit_wait_s(heard: Sequence[StoredMessage], from_s: float, to_s: float) ->
 
 
 def longest_gap_s(beats: Sequence[float], from_s: float, to_s: float) -> float:
-    """Between two moments, the longest without an update."""
+    """Return the longest time in s without an update, between two times."""
     inside = [at for at in beats if from_s <= at <= to_s]
     return max((b - a for a, b in pairwise([from_s, *inside, to_s])), default=0.0)
 
@@ -173,7 +168,7 @@ def longest_gap_s(beats: Sequence[float], from_s: float, to_s: float) -> float:
 
 
 def own_failures(heard: Iterable[StoredMessage]) -> list[str]:
-    """The pods of one job whose end counts as a failure of the job."""
+    """Return the pods of one job whose exit counts as a failure of the job."""
     ends = {m.pod: Exit(m.role, m.exit_code, m.reason, m.message) for m in of(heard, TaskExited)}
     return sorted(pod for pod, ended in ends.items() if is_own_fault(ended))
 
@@ -189,13 +184,16 @@ def unanswered(heard: Iterable[StoredMessage]) -> list[str]:
 
 
 def revisions_missing(heard: Iterable[StoredMessage]) -> int:
-    """Of one job."""
+    """Return the number of missing revisions of one job."""
     said = {m.revision for m in of(heard, AllocationDecided)}
     return len(set(range(1, max(said, default=0) + 1)) - said)
 
 
 def endless(heard: Sequence[StoredMessage]) -> list[int]:
-    """Generations of one finished job that neither trained nor were given up, but for the last."""
+    """Return the generations of a finished job that neither trained nor were abandoned.
+
+    The last generation is left out.
+    """
     decided = {m.generation for m in of(heard, AllocationDecided)}
     over = {m.generation for m in (*of(heard, TrainingResumed), *of(heard, GenerationAbandoned))}
     return sorted(decided - over - {max(decided, default=0)})

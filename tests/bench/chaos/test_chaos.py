@@ -1,4 +1,4 @@
-"""Parts of the chaos run: the schedule of faults, and the state of a job."""
+"""Tests of the schedule of faults, and of the state of a job."""
 
 from __future__ import annotations
 

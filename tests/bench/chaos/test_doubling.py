@@ -1,4 +1,4 @@
-"""Which messages are said again, and by whom."""
+"""Tests that select the messages to repeat, and their publishers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate before a server: open, shut, and open again."""
+"""Tests of the proxy in front of a server: open, closed, and open again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run came to, told from little stories."""
+"""Tests of the figures of a chaos run, on short sequences of messages."""
 
 from __future__ import annotations
 

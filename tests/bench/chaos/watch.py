@@ -1,4 +1,4 @@
-"""Everything that is said, as it is heard; and waiting for it."""
+"""Collect all messages of the bus, and wait for conditions on them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ LOOK_S = 0.25
 
 
 class Late(Exception):
-    """Something did not come; the text says what."""
+    """A condition did not become true in time; the text has its name."""
 
 
 class Watch:
-    """`heard` grows while it listens, in the order in which each of the two streams is read."""
+    """`heard` has all messages so far, those of each stream in the order of the stream."""
 
     def __init__(self, bus: Bus) -> None:
         self.bus, self.heard = bus, list[StoredMessage]()
         self.undone: list[
             tuple[float, float]
-        ] = []  # from, to: what was stored between is no longer in the streams
+        ] = []  # from, to: messages stored in between are lost from the streams
         self.changed = asyncio.Event()
         self.broken = asyncio.ensure_future(bus.raise_failure())
         for filters in EVERYTHING:
@@ -41,7 +41,7 @@ class Watch:
             self.changed.set()
 
     def stored(self) -> list[StoredMessage]:
-        """Return what was heard without what a bus that was set back has lost."""
+        """Return all messages except those that the bus lost when it was set back."""
         return [
             h
             for h in self.heard
@@ -52,7 +52,10 @@ class Watch:
         return [h.message for h in self.heard[since:] if isinstance(h.message, kind)]
 
     async def until(self, holds: Callable[[], Any], within_s: float, what: str) -> Any:
-        """Wait until something holds, looking at each message and now and then; raises `Late`."""
+        """Wait until `holds` returns a true value, and return it; raise `Late` after `within_s`.
+
+        It is called after every message, and every `LOOK_S`.
+        """
         try:
             async with asyncio.timeout(within_s):
                 while not (found := holds()):

@@ -1,5 +1,7 @@
-"""The stack on this machine, with what is needed to hurt it: a gate before the API, a small disk,
-strangers, a pace.
+"""The stack on this machine with means to inject faults.
+
+These are a proxy in front of the API server, a small disk, other users' pods, and the pace of
+workers.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ NAMESPACE = "tenants"
 TASK = {"cpu": 1.0, "memory_gib": 2.0}
 EXAMPLES, BATCH = 250, 16
 EVERY_S = float(os.environ.get("CHAOS_EVERY_S", "4"))
-"""Seconds from one checkpoint to the next; 0: as a job has it by default."""
+"""Seconds between two checkpoints; 0: the default of a job."""
 REQUEST: dict[str, Any] = {
     "batch": {"start": BATCH, "min": BATCH, "max": BATCH},
     "ps": {"start": 1, "min": 1, "max": 2},
@@ -56,8 +58,9 @@ def dataset(numbers):
             beats.write(f"{{time.time():.3f}}\\n")
     return made
 """
-"""Each batch of each worker leaves a moment in a file: it is read there, and applied within
-milliseconds.
+"""Append the time of each batch to a file when a worker reads it.
+
+The batch is applied within milliseconds.
 """
 FROM_FILES = """
 
@@ -78,13 +81,14 @@ def read(file):
     spec = _of_numbers(np.arange(1)).element_spec
     return tf.data.Dataset.from_generator(elements, output_signature=spec)
 """
-"""The same program with its examples in files of different lengths, read by a Python generator."""
+"""Variant of the program with examples in files of different lengths, read by a Python generator.
+"""
 EDGES = (0, 7, 8, 100, 100, 180, EXAMPLES)
 """File n has the numbers EDGES[n] .. EDGES[n + 1] - 1."""
 
 
 class World:
-    """`disk_by`: how the disk is made small, `tmpfs` or `permissions` (where nobody may mount)."""
+    """`disk_by`: how the disk is made small, `tmpfs` or `permissions` (if mounts are forbidden)."""
 
     def __init__(self, stack: Stack, watch: Watch, door: Gate, folder: Path, disk_by: str) -> None:
         self.stack, self.watch, self.door, self.folder, self.disk_by = (
@@ -102,16 +106,12 @@ class World:
         self.submitted = 0
         self.made = 0
         self.killed = Counter[str]()  # how often each part of the stack was killed
-        self.submitters: dict[
-            str, Bus
-        ] = {}  # by namespace, each with the credentials of its submitters
+        self.submitters: dict[str, Bus] = {}  # by namespace, with the credentials of its submitters
 
     # ------------------------------------------------------------ jobs
 
     async def submit(self, job: str, epochs: int, **fields: Any) -> int:
-        """Ask for a job of the counting program, which from then on is the one that is looked at;
-        its uid.
-        """
+        """Submit a job of the counting program and make it the current job; return its uid."""
         self.submitted += 1
         program = self._program(from_files=self.submitted % 2 == 0)
         kept = {
@@ -131,7 +131,7 @@ class World:
         return text.encode()
 
     def _example_files(self) -> Path:
-        """Write the files with the numbers of the examples, and return their folder."""
+        """Write the files with the numbers of the examples; return their folder."""
         folder = self.folder / "examples"
         folder.mkdir(exist_ok=True)
         for part, (start, stop) in enumerate(pairwise(EDGES)):
@@ -140,13 +140,13 @@ class World:
         return folder
 
     def pace(self, seconds: float) -> None:
-        """How long a worker waits before each batch from now on."""
+        """Set how long in s a worker waits before each batch from now on."""
         written = self.folder / "pace.new"
         written.write_text(str(seconds))
         written.rename(self.folder / "pace")
 
     def beats(self, from_s: float, to_s: float) -> list[float]:
-        """When batches were read, between two moments."""
+        """Return the times at which batches were read, between two times."""
         path = self.folder / "beats"
         found = (
             sorted(float(line) for line in path.read_text().splitlines() if line)
@@ -157,20 +157,20 @@ class World:
 
     @property
     def heard(self) -> list[StoredMessage]:
-        """Of the job that is looked at."""
+        """Return the messages about the current job."""
         return standing.of_job(self.watch.heard, self.uid)
 
     # ------------------------------------------------------------ the cluster
 
     def pid(self, part: str) -> int:
-        """Return the process of a part of the stack; raises `Missed` while there is none."""
+        """Return the pid of a part of the stack; raise `Missed` if it does not run."""
         process = self.stack.parts[part].process
         if process is None or process.returncode is not None:
             raise Missed(f"{part} is just starting")
         return process.pid
 
     def kill(self, *parts: str) -> None:
-        """Kill parts of the stack, which starts them again at once, as Kubernetes would."""
+        """Kill parts of the stack. The stack starts them again at once, like Kubernetes."""
         send([self.pid(part) for part in parts], signal.SIGKILL)
         self.killed.update(parts)
 
@@ -178,9 +178,7 @@ class World:
         return await self.listed(f"namespaces/{namespace}/pods")
 
     async def occupied_node(self, choice: int) -> tuple[str, list[dict[str, Any]]]:
-        """Return one of the nodes of the running generation, and its pods there; raises `Missed` if
-        there is none.
-        """
+        """Return a node of the running generation, and its pods there; raise `Missed` if none."""
         here = {task.pod for task in standing.tasks(self.heard)}
         pods = [
             pod
@@ -203,7 +201,7 @@ class World:
             return items
 
     async def stands(self) -> bool:
-        """Whether each pod of the running generation runs, as the cluster has it."""
+        """Return whether each pod of the running generation is Running in the cluster."""
         try:
             phases = {
                 pod["metadata"]["name"]: pod["status"].get("phase") for pod in await self.pods()
@@ -219,7 +217,7 @@ class World:
             answer.raise_for_status()
 
     async def evict_politely(self, pod: str) -> None:
-        """As `kubectl drain` does: the pod has its grace."""
+        """Evict a pod through the eviction API, like `kubectl drain`, with its grace period."""
         url = f"{self.stack.kube_url}/api/v1/namespaces/default/pods/{pod}/eviction"
         body = {
             "apiVersion": "policy/v1",
@@ -230,7 +228,7 @@ class World:
             answer.raise_for_status()
 
     async def cordon(self, node: str, closed: bool) -> None:
-        """Close a node to new pods, or open it again."""
+        """Cordon or uncordon a node."""
         url = f"{self.stack.kube_url}/api/v1/nodes/{node}"
         headers = {"Content-Type": "application/merge-patch+json"}
         async with self.http.patch(
@@ -247,7 +245,7 @@ class World:
             await self.stranger_leaves(name)
 
     async def stranger(self, node: str, cpu: float) -> str:
-        """Somebody else's pod, that only sleeps; its name."""
+        """Create a pod of another user that only sleeps; return its name."""
         self.made += 1
         name, namespaces = f"stranger-{self.made}", f"{self.stack.kube_url}/api/v1/namespaces"
         spec = pod_spec(TenantSpec(node=node, cpu=cpu))
@@ -259,6 +257,6 @@ class World:
         return name
 
     async def stranger_leaves(self, name: str) -> None:
-        """One that has gone with its cluster is no error."""
+        """Delete a pod of another user. It is no error if it is already gone."""
         url = f"{self.stack.kube_url}/api/v1/namespaces/{NAMESPACE}/pods/{name}"
         await (await self.http.delete(url)).read()

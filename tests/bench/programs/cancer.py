@@ -1,5 +1,6 @@
-"""Benign or not, from the 569 records that scikit-learn ships: with smoothed labels flat after
-seconds.
+"""A classifier of the 569 breast cancer records of scikit-learn.
+
+With smoothed labels, its loss is flat after seconds.
 """
 
 from __future__ import annotations

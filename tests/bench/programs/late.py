@@ -1,6 +1,4 @@
-"""A convolutional net on the digits that scikit-learn ships: it comes last, and learns for as long
-as it trains.
-"""
+"""A convolutional net on scikit-learn's digits: it starts last, and improves to its end."""
 
 from __future__ import annotations
 

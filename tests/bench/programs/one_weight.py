@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # A program as people write it: without types.
-"""A model of one weight: what is left of a step is the work of giving it out."""
+"""A model of one weight, so that a step consists almost only of scheduling."""
 
 import keras
 import numpy as np

@@ -2,8 +2,8 @@
 # A program as people write it: without types.
 """A small net on generated data, which is read in one of three forms.
 
-`FORM` and `DATA` are filled in by `tests/bench/data.py`. `python reading.py FOLDER` writes the
-TFRecord files. `whole` is the same data for a plain loop.
+`tests/bench/data.py` fills in `FORM` and `DATA`. `python reading.py FOLDER` writes the TFRecord
+files. `whole` is the same data for a plain loop.
 """
 
 import sys

@@ -1,6 +1,4 @@
-"""Ten million parameters, most of them in embedding tables, as in a recommender; examples are
-generated.
-"""
+"""A model of ten million parameters, most of them in embedding tables; examples are generated."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A variational auto-encoder of the digits that scikit-learn ships: converges slowly, as FlowCon's
-first job.
-"""
+"""A variational auto-encoder of scikit-learn's digits: slow, like FlowCon's first job."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ _images = (load_digits().data / 16.0).astype("float32")
 
 
 class Sampled(keras.layers.Layer):  # type: ignore[misc]
-    """A code, drawn around its mean."""
+    """Draw a code from the distribution with this mean and spread."""
 
     def call(self, inputs: Any) -> Any:
         mean, spread = tf.split(inputs, 2, axis=-1)
@@ -38,8 +36,9 @@ def optimizer() -> Any:
 
 
 def loss(labels: Any, outputs: Any) -> Any:
-    """What is lost of the image, and how far the codes are from normal (negative evidence lower
-    bound), by example.
+    """Return the negative evidence lower bound by example.
+
+    It is the reconstruction error plus the divergence of the codes from the normal distribution.
     """
     drawn, mean, spread = tf.split(outputs, [PIXELS, CODE, CODE], axis=-1)
     lost = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=drawn)

@@ -1,4 +1,4 @@
-"""A log that is told message by message, one second apart unless said otherwise."""
+"""Builders of a log; its messages are one second apart unless a test says otherwise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONE = Resources(cpu=1, memory_gib=1)
 
 
 class Log:
-    """Says things, and folds them."""
+    """Appends messages to a log and folds them into a board."""
 
     def __init__(self, board: Board | None = None) -> None:
         self.board, self.now_s = board or initial_board(), 0.0
@@ -80,7 +80,7 @@ def decided(
 def holding(
     name: str = "n1", pods: int = 0, job: str = "mnist", cpu: float = 8, **more: Any
 ) -> CapacityChanged:
-    """A node on which so many pods of one core stand."""
+    """Return a fact of a node with `pods` pods of one core each."""
     own = tuple(
         OwnPod(namespace="default", job=job, pod=f"{job}-worker-{i}", resources=ONE)
         for i in range(pods)

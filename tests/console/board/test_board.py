@@ -1,4 +1,4 @@
-"""The board: what is heard is what is shown, once, and nothing else."""
+"""Tests of the board: it shows every message once, and nothing that no message contains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JOB = "default.mnist"
 
 
 def running() -> Log:
-    """A job of one ps and one worker that has trained for a while."""
+    """Return the log of a running job with one ps and one worker."""
     log = Log()
     log.say(
         holding(),
@@ -234,7 +234,7 @@ def test_events_shown_one_by_one_are_those_not_drawn_as_a_curve_or_load() -> Non
 
 
 def test_facts_read_before_their_orders_are_kept() -> None:
-    """The two come in separate streams."""
+    """Facts and orders come in separate streams."""
     log = Log()
     board = log.say(resumed(1), progress(100), accepted(), decided(), progress(200))
 

@@ -1,6 +1,4 @@
-"""A series is short however long it grows, spread over its whole time, and holds nothing that was
-not said.
-"""
+"""Tests of bounded series: they span their whole time and contain only real points."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What follows from a board: each number by the formula that stands beside it.
-
-Who watches is sent what is new, and so has the same board.
-
-Who held the cores over time: what was said, read at even times.
-"""
+"""Tests of the figures computed from a board, the changes sent to viewers, and the held cores."""
 
 from __future__ import annotations
 
@@ -161,7 +156,7 @@ def test_the_largest_jobs_are_named_and_the_others_summed() -> None:
             accepted(request(name), uid=number + 1),
             holding(f"n{number}", pods=number + 1, job=name, cpu=20),
         )
-    log.say(holding("idle"), after_s=1000.0)  # beside which it does not matter who came first
+    log.say(holding("idle"), after_s=1000.0)  # so long that the order of arrival does not matter
     read = stack_cores(log.board, 0.0, log.now_s)
 
     assert len(read.jobs) == NAMED and "default.job0" not in [band.job for band in read.jobs]

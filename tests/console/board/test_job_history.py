@@ -1,7 +1,4 @@
-"""One job over time: generations, pauses, what was lost, what was held.
-
-Each step of a first start, in words, from the facts alone.
-"""
+"""Tests of a job's history: generations, pauses, lost examples, held cores, steps of a start."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ JOB = "default.mnist"
 
 
 def handed_over() -> Log:
-    """Grown once, with a pause of half a second, and 40 examples that nobody had saved."""
+    """Return the log of a job that grew once: a pause of 0.5 s, and 40 unsaved examples lost."""
     log = Log()
     log.say(holding(), request(), accepted(), decided(), holding(pods=3), resumed(1))
     log.say(progress(100), progress(240), decided(2, workers=3), holding(pods=5))
@@ -113,7 +110,7 @@ def test_held_cores_are_steps_of_the_node_facts_and_sum_to_core_seconds() -> Non
 def test_used_core_seconds_are_reported_cores_times_their_interval() -> None:
     story = handed_over().board.jobs[JOB]
 
-    reports = 4  # each one second after what was before it: the resumption, or another report
+    reports = 4  # each 1 s after the resumption or the previous report
     assert story.used_core_s == pytest.approx(reports * 1.5 * 1.0)
 
 

@@ -1,4 +1,4 @@
-"""A real browser, and the page served to it: of a board that stands still, or of a bus."""
+"""Fixtures: a real browser, and the page of a fixed board or of a bus."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ FLAGS = [
 WITHIN_MS = 60_000.0
 WIDE, PHONE = {"width": 1360, "height": 900}, {"width": 390, "height": 844}
 PICTURES = "WEIR_PICTURES"
-"""The folder that pictures are put into; else pytest's own."""
+"""Environment variable: the folder for screenshots (default: pytest's temporary folder)."""
 
 
 class Still:
-    """A watch whose board is given; who looks cannot tell."""
+    """A fake `Watch` that shows a given board."""
 
     def __init__(self, board: Board) -> None:
         self.board, self.cut_s, self.caught_up, self.changed = board, None, True, asyncio.Event()
@@ -58,8 +58,9 @@ async def served(watch: Still | Watch, port: int = 0) -> AsyncIterator[Page]:
 
 
 async def until(tab: Any, met: str, within_s: float = WITHIN_MS / 1000) -> None:
-    """Wait for what a script says. (The browser's own way of waiting is one that the page forbids:
-    text as code.)
+    """Wait until a script returns a true value, at most `within_s` seconds.
+
+    The browser driver's own wait runs text as code, which the page forbids.
     """
     async with asyncio.timeout(within_s):
         while not await tab.evaluate(met):
@@ -84,8 +85,9 @@ Look = Callable[..., Awaitable[Any]]
 
 @pytest.fixture
 async def look(browser: Any) -> AsyncIterator[Look]:
-    """Opens a page in a window; at the end nothing may have been wrong, and nothing asked of
-    anybody else.
+    """Return a function that opens a page in a window.
+
+    At teardown there must be no script errors, and no requests to other hosts.
     """
     troubles: list[str] = []
     asked: set[str] = set()

@@ -1,8 +1,7 @@
-"""Forty minutes of a small cluster, made of the messages that its services would have said:
-something to look at.
+"""Forty minutes of a small cluster, as the messages that its services would publish.
 
-Four jobs come, grow, shrink and end beside somebody else's pods; every figure on a picture is of
-one of these messages.
+Four jobs start, grow, shrink and end beside the other users' pods. Every number on a screenshot
+comes from these messages.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ NODES = {f"node-{number}": 4.0 for number in range(1, 9)}
 ROLE_CPU: dict[Role, float] = {"chief": 0.25, "ps": 0.5, "worker": 1.0}
 REPORT_S = 5.0
 LEAVING_S = 40.0
-"""After a job's end, until its pods are gone."""
+"""Seconds from a job's end until its pods are gone."""
 SLOW_S = 12.0
-"""So far behind is the clock of those who say when a job ended."""
+"""Seconds by which the clock that gives a job's end time is behind."""
 
 
 class Job:
-    """One job's life: when it was asked for, and which size it had from when on."""
+    """One job: when it was submitted, and its sizes (time in s, ps, workers)."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ LENGTH_S = 2400.0
 
 
 def told(ends_s: float) -> Iterator[LogEntry]:
-    """All messages in order; the newest was stored at `ends_s`."""
+    """Yield all messages in order of time. The forty minutes end at `ends_s`."""
     said = sorted(_said(), key=lambda pair: pair[0])
     last = dict.fromkeys(("weir-orders", "weir-facts"), 0)
     for at_s, message in said:
@@ -110,7 +109,7 @@ def board(ends_s: float) -> Board:
     return whole
 
 
-# ---------------------------------------------------------------- what was said
+# ---------------------------------------------------------------- messages
 
 
 def _said() -> Iterator[tuple[float, Message]]:
@@ -256,7 +255,7 @@ def _report(job: Job, number: int, speed: float, workers: int) -> ProgressReport
 
 
 def _capacity() -> Iterator[tuple[float, Message]]:
-    """Each node, whenever something on it changes."""
+    """Yield a fact of every node at each time at which a node changes."""
     times = {0.0, *(at for _, _, *span_s in STRANGERS for at in span_s if at < LENGTH_S)}
     times |= {at + 2.0 for job in JOBS for at, _, _ in job.sizes}
     times |= {job.ends_s + LEAVING_S for job in JOBS if job.ends_s}

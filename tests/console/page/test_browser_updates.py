@@ -1,6 +1,4 @@
-"""What a browser is sent: every number is one that the bus has said, or that the board has made of
-it.
-"""
+"""Tests of the updates for browsers: every number comes from a message or from the board."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The page in a real Chromium: what it shows, how it is used by keyboard and on a phone, how it
-says that it is cut off.
+"""Tests of the page in a real Chromium: its content, the keyboard, a phone, and bus outages.
 
-Pictures go to the folder that WEIR_PICTURES names.
+Screenshots go to the folder that WEIR_PICTURES names.
 """
 
 from __future__ import annotations
@@ -149,7 +148,7 @@ async def test_the_page_shows_the_board_and_every_axis_has_a_unit(look: Look) ->
         memory = await tab.locator('.node[data-name="node-4"] .memory').inner_text()
         assert (
             " ".join(memory.split())
-            == f"{node.ours.memory_gib:g} of {node.allocatable.memory_gib:g} GiB ours"
+            == f"jobs: {node.ours.memory_gib:g} of {node.allocatable.memory_gib:g} GiB"
         )
         units = [
             await text.text_content() for text in await tab.locator("#job-plot svg .unit").all()
@@ -211,7 +210,7 @@ async def test_nothing_is_shown_as_absent_before_the_log_is_read(look: Look) -> 
             and "There are no jobs" in shown
             and "Nothing has been decided yet" in shown
         )
-        assert "Drawn as soon as a node next tells of its cores." in shown
+        assert "Drawn after the next report of a node." in shown
 
 
 async def test_a_cluster_without_jobs_is_shown_as_such(look: Look) -> None:

@@ -1,4 +1,4 @@
-"""Who may come in, and what the doors say of themselves."""
+"""Tests of the page's HTTP service: accepted hosts and origins, its headers, and its limits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from services.console.board.board import initial_board
+from services.console.dry_run import example_proposal
 from services.console.page import service
 from services.console.page.service import Page, Settings
-from services.console.page.what_if import example_proposal
 from tests.console.board.test_board import running
 from tests.console.page.conftest import Still, served
 

@@ -1,6 +1,4 @@
-"""The board follows a real bus: what is stored, what comes, and what came while the server was
-away.
-"""
+"""Tests of the watch on a real bus: stored messages, new ones, and those of an outage."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ async def test_stored_messages_are_read_and_new_ones_followed(bus: Bus, watch: W
     await until(watch, lambda: JOB in watch.board.jobs and len(watch.board.jobs[JOB].reports) == 1)
     await until(
         watch, lambda: watch.board.jobs[JOB].view.phase == "Running"
-    )  # which is in another stream
+    )  # depends on a message of the other stream
 
     assert watch.board.nodes.keys() == {"n1", "n2"}
     assert watch.cut_s is None
@@ -103,7 +101,7 @@ async def test_recreated_streams_are_read_from_their_beginning(bus: Bus, watch: 
 async def test_a_restored_stream_is_read_from_its_beginning(
     nats_server: NatsServer, bus: Bus, watch: Watch, tmp_path: Path, lost: object
 ) -> None:
-    """What it lost is shown no more; whichever of the two streams it is."""
+    """The restored copy lacks a message, in the stream of orders or in that of facts."""
     await say(bus, holding(), request(), accepted(), decided(), resumed(1), progress(100))
     before = {"weir-orders": 3, "weir-facts": 3}
     await until(watch, lambda: watch.board.sequences == before)
@@ -114,6 +112,7 @@ async def test_a_restored_stream_is_read_from_its_beginning(
     await copy.put_back()
 
     await until(watch, lambda: watch.board.sequences == before and JOB in watch.board.jobs)
+    assert len(watch.board.jobs[JOB].reports) == 1
 
 
 async def test_the_allocators_reason_comes_from_the_jobs_bucket(bus: Bus, watch: Watch) -> None:

@@ -1,13 +1,11 @@
-"""What if a job were asked for: the same words as `weir submit --dry-run`, of the board's own
-state.
-"""
+"""Tests of proposed jobs: answers as from `weir submit --dry-run`, from the board's own state."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
-from services.console.page.what_if import answer_proposal, example_proposal
+from services.console.dry_run import answer_proposal, example_proposal
 from tests.allocator.builders import AT_ONCE, node
 from tests.console.board.builders import Log, holding
 from tests.console.board.test_board import running
@@ -57,7 +55,7 @@ def test_a_job_without_room_would_wait() -> None:
     assert found.says[0].startswith("job default/proposal would wait for room")
     assert found.says[1:3] == [
         (
-            "it wants: chief 0.25 cpu, 1 GiB; ps 0.25 cpu, 1 GiB; worker 0.5 cpu, 1 GiB; each task"
+            "it needs: chief 0.25 cpu, 1 GiB; ps 0.25 cpu, 1 GiB; worker 0.5 cpu, 1 GiB; each task"
             " on one node"
         ),
         "free now: 0 cpu, 62 GiB in total; the most on one node 0 cpu, 62 GiB (n1)",
@@ -79,7 +77,7 @@ def test_without_schedulable_nodes_the_answer_names_it() -> None:
 def test_the_example_is_as_large_as_the_free_capacity(
     others: tuple[float, ...], worker: float
 ) -> None:
-    """On nodes of half a core, beside what somebody else has of them."""
+    """Each node has half a core, of which other pods may use a part."""
     log = Log()
     for number, cpu in enumerate(others, start=1):
         log.say(node(f"node-{number}", cpu=0.5, free=0.5 - cpu))

@@ -1,7 +1,6 @@
-"""The page in windows between a phone's and a large screen's: the table of jobs whole, and no
-taller than its text.
+"""Tests of the page at widths from a phone's to a large screen's: the table of jobs is complete.
 
-Pictures go to the folder that WEIR_PICTURES names.
+Screenshots go to the folder that WEIR_PICTURES names.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ TILES = """() => Object.values(Object.groupBy(document.querySelectorAll('.tile')
 
 
 def waiting() -> Board:
-    """The small cluster, and one job that can have no place on it."""
+    """Return the board of the scene with one more job, which fits no node."""
     now = time.time()
     board = scene.board(now)
     asked = accepted(request("big", epochs=20), uid=60)

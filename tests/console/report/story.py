@@ -1,7 +1,7 @@
-"""One job's log, with all that a report tells of: growth that paid, a crash, a change that was
-given up, a full disk.
+"""The log of one job with all that a report shows.
 
-Times are seconds of the log; the job asks at second 10.
+It contains a growth that paid off, a crash, an abandoned change and a full disk. Times are seconds
+of the log; the job is submitted at second 10.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CORE = Resources(cpu=0.5, memory_gib=1)
 
 
 class Log:
-    """Says things at their times, and folds them as the command does."""
+    """Appends messages at given times and folds them as `weir report` does."""
 
     def __init__(self) -> None:
         self.board, self.passes, self.told = initial_board(), Passes(), list[LogEntry]()
@@ -81,7 +81,10 @@ def decided(generation: int, ps: int, workers: int, at_s: float, **more: Any) ->
 
 
 def pods(count: int, others: float = 0.0, cpu: float = 4.0) -> CapacityChanged:
-    """One node with so many pods of the job, half a core each, and strangers' cores."""
+    """Return a fact of a node with `count` pods of the job, half a core each.
+
+    Other users' pods hold `others` cores.
+    """
     seen = f"{count}-{others}"
     own = tuple(
         OwnPod(namespace="default", job="digits", pod=f"digits-worker-{n}", resources=CORE)
@@ -122,7 +125,7 @@ def report(
 def trains(
     log: Log, generation: int, from_s: int, seconds: int, samples: int, speed: int, cores: float
 ) -> int:
-    """A report each second; returns the examples that are applied then."""
+    """Add a report each second; return the number of examples applied by then."""
     for second in range(1, seconds + 1):
         samples = min(samples + speed + (second % 3 - 1) * speed // 10, EXAMPLES)
         log.say(
@@ -133,14 +136,14 @@ def trains(
 
 
 def even(log: Log, generation: int, from_s: int, seconds: int, samples: int, speed: int) -> int:
-    """As `trains`, always as fast."""
+    """Add reports as `trains` does, at a constant speed."""
     for second in range(1, seconds + 1):
         log.say(from_s + second, report(generation, samples + second * speed, speed))
     return samples + seconds * speed
 
 
 def begun_at_ten() -> Log:
-    """Submitted at 10 s, decided at 11, on the node at 12, trains from 20 on."""
+    """Return a log: submitted at 10 s, decided at 11 s, pods from 12 s, training from 20 s."""
     log = Log().say(0, pods(0, others=2.5)).say(ASKED_S, request("digits", epochs=EPOCHS))
     log.say(ASKED_S, accepted(request("digits", epochs=EPOCHS), uid=UID))
     log.say(11, decided(1, 1, 1, 11.0, reason="start, as far as there is room"))
@@ -148,7 +151,7 @@ def begun_at_ten() -> Log:
 
 
 def whole() -> Log:
-    """To its end at 116 s."""
+    """Return the log of the whole job, which ends at 116 s."""
     log = begun_at_ten()
     at = trains(log, 1, 20, 20, 32, 60, 1.2)
     log.say(40, pods(3))
@@ -236,7 +239,7 @@ def of_digits(board: Board) -> Any:
 
 
 def shifted(log: Log, factor: float) -> Log:
-    """The same, so many times as slow."""
+    """Return the same log with every time multiplied by `factor`."""
     slow = Log()
     for told in log.told:
         slow.say(told.at_s * factor, replace(told.message))

@@ -1,10 +1,7 @@
-"""Where time and cores went: every core-second that was held is in one part, and every part is
-traced to facts.
+"""Tests of the account: every core-second that the job held is in one part.
 
-Epochs end between the reports around them, in proportion to the examples; a pause is never
-shared out.
-
-A forecast is as the decision has it; a result is measured, by the same formula.
+The ends of epochs lie between two reports, in proportion to the examples; a pause is not divided. A
+predicted result is that of the decision; the measured one follows the same formula.
 """
 
 from __future__ import annotations
@@ -78,12 +75,10 @@ def test_each_part_is_time_multiplied_by_cores() -> None:
     log = whole()
     found = account_job(log.board, of_digits(log.board)).parts
 
-    assert found.starting == pytest.approx(
-        1.5 * (20 - 12)
-    )  # held since second 12, first update at 20
+    assert found.starting == pytest.approx(1.5 * (20 - 12))  # held from 12 s, first update at 20 s
     assert found.beside == pytest.approx(
         2.0 * (50 - 0.71 - 42)
-    )  # the pods of generation 2 while 1 trained on
+    )  # the pods of generation 2 while generation 1 still trained
     assert found.paused == pytest.approx(3.5 * (0.71 + 7.6))
     assert found.ending == pytest.approx(3.5 * 2)
     assert found.training == pytest.approx(
@@ -174,7 +169,7 @@ def test_the_end_of_an_epoch_is_interpolated_between_two_reports() -> None:
         .say(40, report(1, 4_000, 60))
     )
 
-    assert log.passes.seconds == [11, 9]  # from 20, the first update, to 31; to 40
+    assert log.passes.seconds == [11, 9]  # from the first update at 20 s to 31 s, then to 40 s
 
 
 def test_epochs_between_two_reports_have_equal_durations() -> None:
@@ -197,7 +192,7 @@ def test_a_pause_belongs_to_its_epoch() -> None:
 def test_an_epoch_that_ended_after_the_last_report_ended_before_the_pause() -> None:
     log = begun_at_ten().say(30, report(1, 1_900, 60)).say(50, resumed(2, 2_100, pause_s=18.0))
 
-    assert log.passes.seconds == [11]  # at 31: half of the way from 30 to 32, when the pause began
+    assert log.passes.seconds == [11]  # at 31 s, halfway from 30 s to 32 s, when the pause began
 
 
 def test_a_rolled_back_epoch_ends_when_it_is_complete_again() -> None:
@@ -254,8 +249,9 @@ def test_a_growth_is_compared_with_measured_speeds() -> None:
 
 
 def test_a_slowdown_during_preparation_is_a_cost_and_not_the_earlier_speed() -> None:
-    """100 examples/s, 40 in the minute of preparation, 110 after a pause of 2 s: of 12,000 too few
-    are left.
+    """100 examples/s, 40 in the minute of preparation, 110 after a pause of 2 s.
+
+    Of the 12,000 examples too few are left for the growth to pay off.
     """
     log = begun_at_ten()
     at = even(log, 1, 20, 20, 32, 100)

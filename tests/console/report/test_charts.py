@@ -1,4 +1,4 @@
-"""Charts: bars, scales, ticks and lines."""
+"""Tests of charts: bars, scales, ticks and lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from services.console.report.drawing import Panel, Scale
 from shared.messages import Phases
 
 EDGE = drawing.WIDE - charts.RIGHT
-"""Pixels at which the longest pause ends."""
+"""The x position in pixels at which the longest pause ends."""
 
 
 def paused(pause_s: float, phases: Phases) -> GenerationSpan:
@@ -22,7 +22,7 @@ def paused(pause_s: float, phases: Phases) -> GenerationSpan:
 
 
 def boxes(drawn: str) -> dict[str, tuple[float, float]]:
-    """Left and right edge of each part of a row, by what it says of itself."""
+    """Return the left and right edge of each part of a row, by the name in its title."""
     found = re.findall(
         r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"[^>]*><title>([^:]+):', drawn
     )
@@ -30,7 +30,7 @@ def boxes(drawn: str) -> dict[str, tuple[float, float]]:
 
 
 def zero(drawn: str) -> float:
-    """Where the rule of the last update stands."""
+    """Return the x position of the vertical line at the last update."""
     rule = re.search(r'<path d="M([\d.]+) 24.0V', drawn)
     assert rule
     return float(rule[1])

@@ -1,6 +1,4 @@
-"""The page: whole in itself, well-formed, and every number on it is one of the account's or of a
-fact's.
-"""
+"""Tests of the report page: self-contained, well-formed, all numbers from account or facts."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ VOID = {"meta", "link", "br", "path", "rect", "circle", "polyline", "polygon"}
 
 
 class Reader(HTMLParser):
-    """What a page has: tags in balance, ids, links, texts."""
+    """Parses a page, whose tags must be balanced, and collects its ids, links and texts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -127,10 +125,10 @@ def test_a_decision_is_shown_beside_its_outcome(written: str) -> None:
         "saves 2 min 9 s by its speed, 60.3 → 251 examples/s slowed 0.04 s while it was prepared"
         in text
     )
-    assert "paused 0.71 s; trained 9.00 s after the decision in all saves 2 min 8 s" in text
+    assert "paused 0.71 s; trained 9.00 s after the decision in total saves 2 min 8 s" in text
     assert (
         "costs 3.25 s by its speed, 251 → 217 examples/s paused 7.60 s" in text
-        and "in all costs 10.8 s" in text
+        and "in total costs 10.8 s" in text
     )
     assert "abandoned: digits-worker-7 is unschedulable" in text
     assert "no forecast: it was a start, or the change was forced" in text
@@ -168,7 +166,7 @@ def test_a_running_job_has_a_report() -> None:
 
     assert "Time so far 20.0 s 10.0 s to the first update, 10.0 s trained, no pause" in text
     assert "it has not ended; the state at 1970-01-01 00:00:30 UTC is shown" in text
-    assert "None: a pause is a hand-over, or follows a crash." in text and "Loss" in text
+    assert "None. A pause is a hand-over, or the time after a crash." in text and "Loss" in text
 
 
 def test_saves_that_delay_training_are_shown_beside_pauses() -> None:
@@ -187,7 +185,7 @@ def test_saves_that_delay_training_are_shown_beside_pauses() -> None:
         report_page(told(begun_at_ten().say(30, report(1, 500, 60.0, 1.0)).say(31, save)))
     ).text
 
-    assert "Saves also hold training, but are not pauses: they cost 0.17 s in all." in text
+    assert "Saves also stop training, but do not count as pauses: 0.17 s in total." in text
 
 
 def test_the_time_with_the_cluster_off_is_shown_beside_the_pauses() -> None:
@@ -235,7 +233,7 @@ def test_a_purged_beginning_of_the_log_is_noted() -> None:
 
 
 def test_missing_figures_are_dashes() -> None:
-    """Without facts there are dashes, and no zeros that nobody measured."""
+    """A missing figure is a dash, not a zero."""
     log = begun_at_ten()
     story: JobHistory = of_digits(log.board)
     text = Reader(report_page(contents(log.board, story, (), 30.0, ()))).text

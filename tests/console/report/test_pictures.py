@@ -1,7 +1,6 @@
-"""The page as it looks in a real browser: in both themes, wide and on a phone. No label lies on
-another.
+"""Tests of the report in a real browser: both themes, wide and on a phone, no overlapping labels.
 
-Pictures go to the folder that WEIR_PICTURES names, else to pytest's own.
+Screenshots go to the folder that WEIR_PICTURES names, else to pytest's temporary folder.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ SCROLLS = """
   .map(one => one.className)
 """
 LEGIBLE = 10.0
-"""Pixels of the smallest letters of a drawing."""
+"""Minimum size of a drawing's letters, in pixels."""
 SLACK = 1.0
-"""Pixels by which two boxes may touch: a letter's box is larger than the letter."""
+"""Pixels by which two boxes may overlap: a letter's box is larger than the letter."""
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +82,10 @@ PAGES = {
 
 
 class Seen(NamedTuple):
-    """The boxes of what can be seen, how far the page goes over its right edge, what on it scrolls
-    sideways, and what it asked of anybody.
+    """What a browser shows of a page.
+
+    The boxes of texts, the overflow at the right in pixels, the elements that scroll sideways, and
+    the requested URLs.
     """
 
     boxes: list[dict[str, Any]]
@@ -146,7 +147,7 @@ def colours(theme: str) -> dict[str, str]:
 
 
 def luminance(colour: str) -> float:
-    """Relative, as WCAG 2 defines it."""
+    """Return the relative luminance, as WCAG 2 defines it."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
@@ -161,8 +162,9 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_text_and_lines_have_enough_contrast(theme: str) -> None:
-    """4.5 for text and 3 for lines, but for the light ones, which a pattern or a label goes
-    with.
+    """Text needs a contrast of 4.5, lines need 3.
+
+    Light lines are exempt, since a pattern or a label accompanies them.
     """
     found = colours(theme)
 

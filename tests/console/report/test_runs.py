@@ -1,4 +1,4 @@
-"""The figures of simulated runs at terminals of several widths."""
+"""Tests of the table of simulated runs at several widths of the terminal."""
 
 from __future__ import annotations
 

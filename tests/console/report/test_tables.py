@@ -1,4 +1,4 @@
-"""What belongs to one stop that was asked for is one row of what went wrong."""
+"""Tests of the table of incidents: all messages of one requested stop are one row."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A job keeps its letter, and its letter can be read on its colour.
-
-Bars are as wide as they are told, and curves go from the least to the most.
-"""
+"""Tests of cells: the letter of a job and its contrast, bars, and curves."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ def test_jobs_keep_their_unique_letters(rounds: list[list[str]]) -> None:
 
 
 def luminance(colour: str) -> float:
-    """As the Web Content Accessibility Guidelines define it."""
+    """Return the relative luminance, as the Web Content Accessibility Guidelines define it."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return sum(

@@ -1,7 +1,4 @@
-"""A stored message as a line for people and as a document for programs.
-
-Columns, and a sentence that goes on below itself.
-"""
+"""Tests of a stored message as a line of columns with a wrapped sentence, and as JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What a task prints, as a person reads it.
+"""Tests of the readable lines of a task's log.
 
-A program's failure stands once in a log, without Weir's marks, however often TensorFlow repeats
-it.
+A failure of the program is shown once, however often TensorFlow repeats it.
 """
 
 from __future__ import annotations
@@ -159,7 +158,7 @@ def test_each_failure_and_the_output_after_it_are_shown() -> None:
 
 
 def test_failures_of_dependent_operations_are_echoes() -> None:
-    """As TensorFlow 2.21 writes it where a worker's failure is heard by way of a ps, too."""
+    """TensorFlow 2.21 prints this if the error of a worker also arrives through a ps."""
     heard = (
         ':UNKNOWN:Error received from peer  {grpc_message:"Failed: ValueError: seven",'
         " grpc_status:2}\n"

@@ -1,7 +1,4 @@
-"""Every message can be told in one sentence that a terminal may be trusted with.
-
-A job without pods: unknown, over, or not started.
-"""
+"""Tests of sentences: one line for each message, safe for a terminal; and jobs without pods."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ from shared.messages import (
     TrainingResumed,
     Trouble,
 )
-from shared.runtime.incidents import REMEDIES
+from shared.runtime.log import REMEDIES
 from tests.allocator.builders import request
 from tests.shared.sample_messages import JOB, TASK, abandoned, one_of_each
 
@@ -66,7 +63,7 @@ def test_a_sentence_is_one_line(said: Message | DeadLetter) -> None:
 def test_a_decision_has_its_size_and_reason() -> None:
     decided = next(m for m in one_of_each() if type(m).__name__ == "AllocationDecided")
 
-    assert sentence(decided) == "is to have 1 ps on 1 node, batch 32: grow"
+    assert sentence(decided) == "gets 1 ps on 1 node, batch 32: grow"
 
 
 @pytest.mark.parametrize(
@@ -114,18 +111,15 @@ def test_a_failed_save_has_its_cause_remedy_and_abandoned_generation() -> None:
     told = sentence(msgspec.structs.replace(failed, successor=3))
     assert (
         told
-        == "generation 2 could not save step 10: it is full; make room; generation 3 is given up"
-        " for it"
+        == "generation 2 could not save step 10: it is full; make room; generation 3 is abandoned"
+        " for this reason"
     )
 
 
 def test_an_incident_has_its_kind_cause_remedy_and_duration() -> None:
     over = next(m for m in one_of_each() if isinstance(m, ServiceTroubled))
 
-    assert (
-        sentence(over)
-        == "a stream is full, which is over after 3.0 s: weir-orders is full; make room"
-    )
+    assert sentence(over) == "a stream is full, over after 3.0 s: weir-orders is full; make room"
     assert (
         sentence(msgspec.structs.replace(over, seconds=None))
         == "a stream is full: weir-orders is full; make room"
@@ -136,10 +130,10 @@ def test_an_incident_has_its_kind_cause_remedy_and_duration() -> None:
 def test_a_skipped_checkpoint_has_its_cause_and_replacement() -> None:
     skipped = next(m for m in one_of_each() if isinstance(m, CheckpointSkipped))
 
-    told = "generation 2 does not go on from /c/gen-2/ckpt-10: it is torn; /c/gen-1/ckpt-5 is taken"
+    told = "generation 2 cannot resume from /c/gen-2/ckpt-10: it is torn; it uses /c/gen-1/ckpt-5"
     assert sentence(skipped) == told
     assert sentence(msgspec.structs.replace(skipped, instead="")).endswith(
-        "; none is left, so it starts again"
+        "; no other is left, so it starts again"
     )
 
 
@@ -148,13 +142,10 @@ def test_a_save_that_delays_training_has_its_reason_and_is_no_pause() -> None:
 
     assert (
         sentence(saved)
-        == "generation 2 saved step 10 in 0.50 s, and all training stood still: no room"
+        == "generation 2 saved step 10 in 0.50 s; all training stopped meanwhile: no room"
     )
     beside = msgspec.structs.replace(saved, stood="", pause_s=0.02)
-    assert (
-        sentence(beside)
-        == "generation 2 saved step 10 in 0.50 s, of which training stood still for 0.02 s"
-    )
+    assert sentence(beside) == "generation 2 saved step 10 in 0.50 s; training stopped for 0.02 s"
 
 
 def test_a_pause_has_its_phases_and_a_first_start_has_none() -> None:
@@ -210,21 +201,21 @@ def test_a_leaving_task_has_the_cause_the_deadline_and_the_action() -> None:
     assert (
         sentence(evicted)
         == "ps-3 has to leave n1, by 01:01:01 UTC at the latest: Kubernetes evicts the pod"
-        " (Eviction API: evicting); it works on until another node has its place, and the chief"
-        " saves in time"
+        " (Eviction API: evicting); it runs until another node has its replacement; the chief saves"
+        " before it ends"
     )
     assert (
         sentence(cordoned)
-        == "ps-3 has to leave n1: the node is cordoned; it moves when all fits elsewhere, and stays"
-        " if that is taken back"
+        == "ps-3 has to leave n1: the node is cordoned; it moves when all such tasks fit"
+        " elsewhere, and stays if the node is uncordoned"
     )
 
 
 def test_a_task_stopped_with_its_whole_job_is_not_replaced() -> None:
     assert (
         sentence(TaskLeaving(**TASK, node="n1", why="SIGTERM"))
-        == "ps-3 has to leave n1: it was told to end; it works on until another node has its place"
-        " or, where all of its job is told so, until the chief has saved"
+        == "ps-3 has to leave n1: it received SIGTERM; it runs until another node has its"
+        " replacement or, if all tasks of its job have to end, until the chief has saved"
     )
 
 
@@ -251,7 +242,7 @@ def test_an_abandoned_generation_names_the_one_that_continues() -> None:
 
     assert (
         sentence(abandoned(goes_on=1))
-        == "generation 2 was abandoned: unschedulable; generation 1 goes on"
+        == "generation 2 was abandoned: unschedulable; generation 1 continues"
     )
     assert sentence(stopped) == f"generation 2 was abandoned: {stopped.reason}"
 
@@ -277,7 +268,7 @@ def test_a_long_list_of_jobs_is_cut() -> None:
 def test_the_logs_of_a_finished_job_are_gone() -> None:
     told = describe_missing_log("default.digits", views("digits", phase="Failed"))
 
-    assert "is over (failed), and its logs went with its pods" in told
+    assert "is over (failed), its pods and logs are deleted" in told
     assert "`weir events -n default --job digits`" in told
 
 

@@ -1,4 +1,4 @@
-"""What a terminal of some size shows; and a picture of it, in colour, where one wants to look."""
+"""Helpers that return what a terminal of some size shows, as lines or as a picture in colour."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 
 PICTURES = "WEIR_PICTURES"
-"""A folder in which pictures stay; otherwise they go with the test."""
+"""Environment variable: the folder for pictures (default: the test's folder)."""
 
 
 def shown(picture: RenderableType, width: int, height: int = 40) -> list[str]:
@@ -20,7 +20,7 @@ def shown(picture: RenderableType, width: int, height: int = 40) -> list[str]:
 
 
 def svg(picture: RenderableType, width: int, title: str, folder: Path) -> Path:
-    """Its path. As Rich draws a terminal."""
+    """Write an SVG picture of a terminal, as Rich draws it; return its path."""
     console = Console(
         width=width, file=io.StringIO(), record=True, force_terminal=True, color_system="truecolor"
     )

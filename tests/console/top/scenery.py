@@ -1,6 +1,4 @@
-"""A board to look at: six nodes, three jobs that train, one that waits, one that is over; all told
-by messages.
-"""
+"""A board from messages: six nodes, three running jobs, one that waits, one that is finished."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ CORE = Resources(cpu=1.0, memory_gib=2.0)
 
 
 class Scenery:
-    """Says things a second apart; `told` is what was said."""
+    """Adds messages to a board, one second apart. `told` has the messages."""
 
     def __init__(self) -> None:
         self.board, self.now_s = initial_board(), BEGAN_S
@@ -52,7 +50,7 @@ class Scenery:
         return sequence
 
     def asks(self, job: str, namespace: str = "default", workers: int = 8) -> dict[str, Any]:
-        """What every later message about the job has."""
+        """Submit a job that is accepted; return the fields that all its later messages have."""
         span = Span(start=1, min=1, max=workers)
         asked: JobRequested = request(job=job, namespace=namespace, workers=span)
         uid = self.say(asked)
@@ -69,7 +67,10 @@ class Scenery:
         reason: str,
         **more: Any,
     ) -> None:
-        """One ps a place, then one worker a node."""
+        """Publish a decision: one ps on each of the first `ps` nodes, and one worker on each node.
+
+        The chief is on the first node.
+        """
         roles: list[tuple[Role, str]] = [
             ("chief", nodes[0]),
             *[("ps", n) for n in nodes[:ps]],
@@ -130,7 +131,7 @@ class Scenery:
         others: float = 0.0,
         **more: Any,
     ) -> None:
-        """Eight cores; `ours`: pods of a core by job."""
+        """Report a node of eight cores. `ours`: jobs with their number of pods of one core."""
         own = tuple(
             OwnPod(
                 namespace=about["namespace"],
@@ -211,7 +212,7 @@ def scenery() -> Scenery:
 
 
 def large(nodes: int, jobs: int) -> Board:
-    """So many of each, on which a core of each node is some job's."""
+    """Return a board of that many nodes and jobs, with one pod of one core on each node."""
     s = Scenery()
     asked = [s.asks(f"job-{number}") for number in range(jobs)]
     for number in range(nodes):

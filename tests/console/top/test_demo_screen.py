@@ -1,8 +1,8 @@
-"""A story that is told as it goes on is never silent for long, and repeats nothing."""
+"""Tests of the demo's progress lines: never silent for long, and no news shown twice."""
 
 from __future__ import annotations
 
-from services.console.top.demo_screen import ProgressLines
+from services.cli.demo import ProgressLines
 from shared.messages import ProgressReported
 from tests.console.board.builders import progress
 
@@ -16,7 +16,7 @@ def told(
     until_s: int,
     since_s: int = 0,
 ) -> dict[int, str]:
-    """By second, what is said; it is asked every second."""
+    """Return the lines by second, with one call each second."""
     lines = {now_s: turns.line(saying, report, float(now_s)) for now_s in range(since_s, until_s)}
     return {now_s: line for now_s, line in lines.items() if line}
 

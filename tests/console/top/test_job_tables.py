@@ -1,7 +1,4 @@
-"""The tables' own choices: which nodes, in which order, and how numbers are written.
-
-A job as a row.
-"""
+"""Tests of the tables of `weir top`: which rows, in which order, which columns, number formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The screen as a person sees it."""
+"""Tests of the screen of `weir top`."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_each_node_is_shown_with_its_last_fact(there: Scenery) -> None:
     assert "░" in of_3 and "·" in of_3
     heading = next(line for line in lines if line.startswith("NODE "))
     assert all(
-        line.index("/64") + len("/64") == heading.index("ALL ") + 3 + len(" GIB OURS/ALL")
+        line.index("/64") + len("/64") == heading.index("ALL ") + 3 + len(" GIB JOBS/ALL")
         for line in (of_3, of_5)
     )
 
@@ -135,8 +135,8 @@ def test_the_totals_are_those_of_the_board(there: Scenery) -> None:
         48.0,
     )
     assert (
-        "ours 22, others 7.75, free 18.25 of 48 cores; used 7.5" in text
-        and "6 nodes, 46 % of the cores ours" in text
+        "jobs 22, others 7.75, free 18.25 of 48 cores; used 7.5" in text
+        and "6 nodes, 46 % of the cores held by jobs" in text
     )
     assert (totals.ours_gib, totals.others_gib, totals.free_gib, totals.allocatable_gib) == (
         44.0,
@@ -144,7 +144,7 @@ def test_the_totals_are_those_of_the_board(there: Scenery) -> None:
         192.0,
         384.0,
     )
-    assert "ours 44, others 148, free 192 of 384 GiB; used 3" in text
+    assert "jobs 44, others 148, free 192 of 384 GiB; used 3" in text
 
 
 def test_the_last_decisions_are_shown_newest_first_with_their_prediction(there: Scenery) -> None:
@@ -167,7 +167,8 @@ def test_a_bus_outage_is_shown_with_its_duration(there: Scenery) -> None:
 
     assert " live " in screen(there.board, 120, 40)[0]
     assert (
-        "CUT OFF from the bus for 1 min 15 s" in screen(there.board, 120, 40, now_s, now_s - 75)[0]
+        "NO CONNECTION to the bus for 1 min 15 s"
+        in screen(there.board, 120, 40, now_s, now_s - 75)[0]
     )
 
 

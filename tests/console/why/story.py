@@ -1,6 +1,4 @@
-"""A log as it comes of a job that grows, and of another that ends: each message a tenth of a second
-after the last.
-"""
+"""A log of a job that grows and of another that ends; its messages are 0.1 s apart."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ LARGE: tuple[tuple[Role, int], ...] = (*SMALL, ("worker", 3))
 
 
 class Log:
-    """Two streams that count from 1, or from `first`."""
+    """Two streams whose sequences start at 1, or at `first`."""
 
     def __init__(self, **first: int) -> None:
         self.entries: list[Entry] = []
@@ -56,7 +54,7 @@ class Log:
 
 
 class Job:
-    """Says what the services and its trainers would."""
+    """Appends the messages that the services and the trainers of a job publish."""
 
     def __init__(self, log: Log, name: str) -> None:
         self.log, self.name = log, name
@@ -151,7 +149,7 @@ class Job:
 
 
 def node(seen: str, *own: str, job: str = "digits") -> CapacityChanged:
-    """`own`: our pods on it."""
+    """Return a fact of node n1. `own`: names of the job's pods on it."""
     held = tuple(
         OwnPod(namespace="default", job=job, pod=pod, resources=Resources(cpu=0.5)) for pod in own
     )
@@ -162,7 +160,7 @@ def node(seen: str, *own: str, job: str = "digits") -> CapacityChanged:
 
 
 class Growth:
-    """`digits` starts small, a stranger leaves node n1, and it grows; every entry by a name."""
+    """The job `digits` starts small and grows when node n1 becomes free. Each entry has a name."""
 
     def __init__(self) -> None:
         self.log = Log()

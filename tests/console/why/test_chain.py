@@ -1,8 +1,6 @@
-"""Back to the roots, and on to the next decision.
+"""Tests of chains: causes back to the roots, and effects up to the next decision.
 
-What else has to be read.
-
-A chain as people see it.
+They also cover which messages still have to be read, and how a chain is printed.
 """
 
 from __future__ import annotations
@@ -140,7 +138,7 @@ def test_a_chain_is_printed_from_root_to_end() -> None:
         "the event, 2023-11-14 22:13:23",
         "effects",
     ]
-    assert lines[2].split()[:5] == ["-1.10", "s", "f17", "the", "world"]
+    assert lines[2].split()[:5] == ["-1.10", "s", "f17", "the", "cluster"]
     assert lines[3].split()[2:5] == ["o6", "f17", "allocation.decided"]
     assert lines[10].split()[:4] == ["0", "f25", "o8", "f24"]
 

@@ -1,7 +1,4 @@
-"""An explanation in words.
-
-Why there is nothing to explain.
-"""
+"""Tests of explanations in words, and of the reasons why there is nothing to explain."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ def test_a_silent_job_has_the_time_since_its_last_report() -> None:
 
 
 def test_measured_and_predicted_speeds_are_labelled() -> None:
-    """The model is the other of the two only where that is said."""
+    """The text names the source of each speed: measured and predicted, or both predicted."""
     base = {
         "ps": 2,
         "workers": 2,
@@ -77,15 +74,15 @@ def test_measured_and_predicted_speeds_are_labelled() -> None:
 
     pair = (
         "110 -> 736 examples/s at 2 ps, 2 workers: measured (a mean, the newest counts most) -> by"
-        " a fit to 1 size"
+        " a fit to 1 measured size"
     )
-    assert last(expected=112.0).endswith(f"{pair} of its own")
+    assert last(expected=112.0).endswith(f"{pair} of this job")
     assert last(expected=351.0).endswith(
-        f"{pair} of its own that predicts 351 where 110 were measured"
+        f"{pair} of this job that predicts 351 where 110 were measured"
     )
     unmeasured = "no speed was reported yet for its present tasks, batch and nodes"
     assert last(expected=110.0, measured=False).endswith(
-        f": both by a fit to 1 size of its own; {unmeasured}"
+        f": both by a fit to 1 measured size of this job; {unmeasured}"
     )
 
 
@@ -93,7 +90,7 @@ def test_the_generation_in_flight_and_the_rejected_sizes_are_shown() -> None:
     story = running(Story()).hear(progress(1, done=100, total=100_000, speed=10))
     story.hear(node("n2", cpu=2)).decided()
     said = lines(why(story))
-    assert "  is to have 2 ps, 2 workers, batch 32, with the chief 5 cpu, 5 GiB in all" in said
+    assert "  will have  2 ps, 2 workers, batch 32, with the chief 5 cpu, 5 GiB in all" in said
     gain = (
         "; saves 1 h 23 min for a pause of 5.00 s and the slowdown while it is prepared, which is"
         " not predicted"
@@ -117,10 +114,12 @@ def test_due_times_are_shown_as_times() -> None:
         "if still wanted and there is room: free resources exist (until 00:16:54)"
     )
     assert said[6].startswith(
-        "  for more   only time, until it is 00:16:54: it would have 2 ps, 2 workers"
+        "  for more   only waiting, until it is 00:16:54: it would have 2 ps, 2 workers"
     )
     now = lines(why(running(Story()).hear(node("n2", cpu=2))))
-    assert now[6].startswith("  for more   nothing more, the decision is pending: it would have ")
+    assert now[6].startswith(
+        "  for more   no action needed, the decision is pending: it would have "
+    )
     story.now += 86_400.0
     assert lines(why(story))[3].endswith("(decided at 1970-01-01 00:16:42, generation 1)")
 

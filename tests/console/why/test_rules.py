@@ -1,8 +1,4 @@
-"""Each message's direct cause, in the story of a job that grows and in what can go wrong beside
-it.
-
-What was read, by what one asks of it.
-"""
+"""Tests of the rules for the direct cause of each message, and of the index of known messages."""
 
 from __future__ import annotations
 

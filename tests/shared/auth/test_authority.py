@@ -1,4 +1,4 @@
-"""Whom a real server believes, and how far the launcher's key goes."""
+"""Tests of the credentials that a real server accepts, and of the limits of the launcher's key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials as files: whole, for their owner's eyes, and by the same keys again."""
+"""Tests of credential files: complete, private to their owner, and with the same keys again."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ def test_every_user_has_a_private_credentials_file(tmp_path: Path) -> None:
 
 
 async def test_a_second_run_uses_the_same_keys(tmp_path: Path) -> None:
-    """So that a server that was started with the first files believes the second, and its streams
-    are there.
-    """
+    """So a server that was started with the first files accepts the second, with its streams."""
     keyring.write_credentials(tmp_path / "all", time.time())
     first = keyring.credentials_file(tmp_path / "all", "operator").read_text()
     server = NatsServer(tmp_path / "nats", "-c", str(tmp_path / "all" / keyring.CONFIG))

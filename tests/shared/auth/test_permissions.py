@@ -1,4 +1,4 @@
-"""Each user of a real server says and hears what the table of messages has, and nothing else."""
+"""Tests that a user of a real server publishes and receives only what the table permits."""
 
 from __future__ import annotations
 
@@ -66,8 +66,9 @@ from tests.shared import secured_server
 from tests.shared.secured_server import Visitor, credentials, visitor
 
 TASK_FACTS = (TaskReady, TaskStarted, TaskExited, TaskUpdated)
-"""A job's trainers may hear them of their own job, since one filter covers all facts that they
-need.
+"""Facts that trainers may also receive about their own job.
+
+One filter covers all facts that they need.
 """
 USERS = (MONITOR, ALLOCATOR, LAUNCHER, SETUP, PAGE, OPERATOR, SUBMITTER, JOB)
 WHOLE = (
@@ -75,7 +76,7 @@ WHOLE = (
     LAUNCHER,
     PAGE,
     OPERATOR,
-)  # their consumers have several filters, which no server holds against anything
+)  # their consumers have several filters, which the server does not check
 OWN, NEIGHBOUR, STRANGER = "team-a.mine", "team-a.other", "team-b.mine"
 ALLOWED_FOREIGN = {JOB: (), SUBMITTER: (NEIGHBOUR,)}
 ORDINARY = {"ack_policy": "none", "deliver_policy": "all", "replay_policy": "instant"}
@@ -88,15 +89,17 @@ async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
 
 
 def keys_of(user: str) -> list[tuple[str, bool]]:
-    """Keys, and whether they are this user's to speak of."""
+    """Return keys, and for each whether the user has access to it."""
     if user not in ALLOWED_FOREIGN:
         return [(OWN, True), (STRANGER, True)]
     return [(OWN, True), *((key, key in ALLOWED_FOREIGN[user]) for key in (NEIGHBOUR, STRANGER))]
 
 
 def subject_of(kind: type[Message], key: str) -> str:
-    """A node or a service has no namespace, and no dots; quotas and claims have a namespace
-    only.
+    """Return the subject of a kind of message for a key.
+
+    The key of a node or a service has no namespace and no dots. That of quotas and claims is a
+    namespace.
     """
     key = key.partition(".")[0] if kind in (QuotaChanged, ClaimsChanged) else key
     return subjects.pattern(
@@ -105,14 +108,15 @@ def subject_of(kind: type[Message], key: str) -> str:
 
 
 def consumer_of(user: str) -> str:
-    """The name of a consumer that a user may create, where it may read at all."""
+    """Return the name of a consumer that a user may create, if it may read at all."""
     named = {SUBMITTER: submitter_consumers("team-a")[0], JOB: reader_names(*OWN.split("."), 0)[0]}
     return named.get(user, "a-name")
 
 
 async def hears(guest: Visitor, kind: type[Message], key: str) -> bool:
-    """Whether one may follow the messages of a kind, alone or with their kin, or may ask for the
-    last.
+    """Return whether the guest may follow the messages of a kind, or read the last one.
+
+    It may follow them with a filter for the kind, or for all kinds of the same group.
     """
     subject, api = subject_of(kind, key), f"{guest.client.api}."
     stream, kin = subjects.stream_holding(subject), subject.split(".")
@@ -295,7 +299,7 @@ async def test_outside_users_cannot_read_stream_contents_directly(server: NatsSe
 
 
 async def accepted_consumers(guest: Visitor, names: list[str], filtered: str) -> int:
-    """How many durable consumers of these names the server lets us create on the orders."""
+    """Return how many durable consumers with these names we may create on the orders stream."""
     accepted = 0
     for name in names:
         config = {**ORDINARY, "name": name, "durable_name": name, "filter_subject": filtered}
@@ -418,11 +422,11 @@ async def test_an_unused_durable_consumer_is_deleted(server: NatsServer, user: s
     assert "inactive threshold exceeds" in longer["error"]["description"]
 
 
-# ------------------------------------------------------------ by the back door
+# ------------------------------------------------------------ reply subjects and push consumers
 
 
 async def lie(guest: Visitor) -> None:
-    """Say on our own subject what would be an order for somebody else."""
+    """Publish on our own subject an order for another job, and an acknowledgement (+TERM)."""
     assert await guest.may_say(f"weir.training.saved.{OWN}", b'{"fact":"cluster.published"}')
     await guest.client.request(f"weir.training.saved.{OWN}", b"+TERM", timeout=60)
 
@@ -438,9 +442,7 @@ async def orders_in(server: NatsServer) -> dict[str, int]:
 
 
 async def test_a_reply_subject_without_publish_permission_is_refused(server: NatsServer) -> None:
-    """The server holds a request's subject against what one may, but not where the answer is to
-    go.
-    """
+    """The server checks the subject of a request, but not the subject of its reply."""
     targets = (
         f"weir.cluster.published.{STRANGER}",
         f"weir.task.ready.{STRANGER}",
@@ -494,7 +496,7 @@ async def test_a_push_consumer_can_neither_write_nor_acknowledge(
 
 
 async def unacknowledged(server: NatsServer, service: Visitor) -> str:
-    """Where the allocator would acknowledge the one message that it has been given."""
+    """Give the allocator one message. Return the subject of its acknowledgement."""
     async with visitor(server.url, credentials(OPERATOR)) as person:
         await person.bus.js.publish(f"weir.job.requested.{STRANGER}", b"{}")
     name = consumer_name(ALLOCATOR, ORDERS)
@@ -505,8 +507,9 @@ async def unacknowledged(server: NatsServer, service: Visitor) -> str:
 
 
 async def pending(server: NatsServer) -> int:
-    """How much the allocator has not acknowledged; asked for as it would itself, by making it once
-    more.
+    """Return how many messages the allocator has not acknowledged.
+
+    It creates its consumer once more, as the allocator itself would.
     """
     async with visitor(server.url, credentials(ALLOCATOR)) as service:
         config = ConsumerConfig(

@@ -1,6 +1,4 @@
-"""A NATS server that takes every message and never answers a request, and that counts what it was
-sent.
-"""
+"""A NATS server that accepts every message, answers no request, and counts the messages."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ INFO = {
 
 
 class SilentServer:
-    """`published`: how many messages came on each subject."""
+    """`published` has the number of messages on each subject."""
 
     def __init__(self) -> None:
         self.published = Counter[str]()

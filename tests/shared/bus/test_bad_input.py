@@ -1,5 +1,6 @@
-"""Whatever is said on whatever subject: it is heard, or buried with its error; and the next message
-is heard.
+"""Tests of malformed messages: each is handled, or stored as a dead letter with its error.
+
+The next message is handled in any case.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ BIG = 1_000_000  # bytes; a server takes 1,048,576
 
 
 class Listener:
-    """Somebody who hears all there is to hear."""
+    """A client that follows all messages."""
 
     def __init__(self, bus: Bus) -> None:
         self.bus, self.ears, self.good = bus, Ears(), 0
 
     async def next_is_heard(self) -> None:
-        """Say something good in each stream, for they are read one beside the other, and wait until
-        it is heard.
+        """Publish a good message to each stream, and wait until both have arrived.
+
+        The streams are read concurrently.
         """
         self.good += 1
         order = abandoned(job="good", generation=self.good)
@@ -190,9 +192,7 @@ OF_NEXT_YEAR = "weir.capacity.licences.default"
 
 @pytest.mark.parametrize("source", ["monitor", "allocator", "launcher", "trainer"])
 async def test_a_message_of_a_newer_version_is_skipped(listener: Listener, source: str) -> None:
-    """Its kind is unknown here. Each one as a dead letter would tell of an upgrade as if it were a
-    fault.
-    """
+    """Its kind is unknown here. Dead letters would report an upgrade as if it were a fault."""
     headers = {"ce-source": source, "ce-type": "dev.weir.capacity.licences.v1"}
     ack = await listener.bus.js.publish(
         OF_NEXT_YEAR, b'{"fact":"capacity.licences"}', headers=headers
@@ -223,10 +223,8 @@ async def test_a_message_on_an_unknown_subject_without_a_version_is_dead_lettere
     assert await listener.letter(ack.stream, ack.seq) is not None
 
 
-async def test_an_old_dead_letter_is_not_stored_twice(bus: Bus) -> None:
-    """Whoever reads the log from its beginning finds it again; the server must still know the
-    letter.
-    """
+async def test_a_dead_letter_is_known_as_a_duplicate_for_as_long_as_it_is_stored(bus: Bus) -> None:
+    """A client that reads the log again finds it again: the server must still know the letter."""
     window = (await bus.js.stream_info(subjects.DEAD)).config.duplicate_window
 
     assert window == (await bus.js.stream_info(subjects.DEAD)).config.max_age == 30 * streams.DAY_S
@@ -277,7 +275,7 @@ async def test_dead_letters_stay_within_their_limits(bus: Bus, nats_url: str) ->
 async def test_the_server_keeps_the_newest_dead_letters_of_a_subject_and_refuses_a_large_one(
     bus: Bus,
 ) -> None:
-    """A job says itself that its ledger cannot be read."""
+    """A job itself reports that its ledger cannot be read."""
     subject = "weir-dead.$KV.weir-ledger.team-a.mine"
     for _ in range(streams.DEAD_PER_SUBJECT + 20):
         await bus.js.publish(subject, b"{}")

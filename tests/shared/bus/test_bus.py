@@ -1,4 +1,7 @@
-"""The wire, on a real server: said once, heard in order, refused when stale, and nothing lost."""
+"""Tests of the bus on a real server: messages are stored once and arrive in order.
+
+Stale messages are refused, and none is lost.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ async def stored(bus: Bus, stream: str = subjects.ORDERS) -> int:
     return (await bus.js.stream_info(stream)).state.messages
 
 
-# ------------------------------------------------------------ saying
+# ------------------------------------------------------------ publishing
 
 
 async def test_a_message_published_twice_is_stored_once(bus: Bus) -> None:
@@ -104,7 +107,7 @@ async def test_creating_streams_is_idempotent(bus: Bus) -> None:
     assert await stored(bus) == 1
 
 
-# ------------------------------------------------------------ hearing
+# ------------------------------------------------------------ following
 
 
 async def test_messages_of_two_streams_arrive_in_storage_order(bus: Bus, nats_url: str) -> None:
@@ -270,10 +273,9 @@ async def test_the_last_message_of_a_subject_can_be_read(bus: Bus) -> None:
 
 
 async def test_messages_arrive_without_delay_after_a_quiet_period(bus: Bus) -> None:
-    """The client library's `fetch` keeps the second of two messages for seconds when none came for
-    five before.
+    """After five seconds without a message, the library's `fetch` delays the second of two.
 
-    It does so every time; a machine that stands still is late now and then.
+    It does so every time. A machine that stalls causes a delay only now and then.
     """
     ears, watched = Ears(), Ears()
     await bus.follow([GenerationAbandoned], ears, {})
@@ -299,14 +301,14 @@ async def test_messages_arrive_without_delay_after_a_quiet_period(bus: Bus) -> N
     assert longest[-1] < 1.0, longest
 
 
-# ------------------------------------------------------------ the server is killed and comes back
+# ------------------------------------------------------------ restarts of the server
 
 
 @pytest.mark.usefixtures("brief_heartbeat")
 async def test_no_message_is_lost_when_the_server_is_killed_and_restarted(
     nats_server: NatsServer, bus: Bus
 ) -> None:
-    """A follower, a watcher and a speaker live through it without being told."""
+    """A follower, a watcher and a publisher survive the restart without any help."""
     ears = Ears()
     await bus.follow([GenerationAbandoned], ears, {})
     watching = asyncio.ensure_future(first(6, bus.tail([ABANDONED])))
@@ -331,7 +333,7 @@ async def test_no_message_is_lost_when_the_server_is_killed_and_restarted(
 async def test_a_watcher_without_messages_misses_none_after_a_restart(
     nats_server: NatsServer, bus: Bus, before: int
 ) -> None:
-    """Nor where the stream was empty."""
+    """This also holds if the stream was empty."""
     await say(bus, *abandonments(before))
     watching = asyncio.ensure_future(first(2, bus.tail([ABANDONED])))
     await consumers(bus, 1)
@@ -348,9 +350,7 @@ async def test_a_watcher_without_messages_misses_none_after_a_restart(
 async def test_a_request_without_a_server_fails_and_is_not_sent_later(
     nats_server: NatsServer, bus: Bus
 ) -> None:
-    """What a client sends while it is not connected arrives at the next server, which can count the
-    tries.
-    """
+    """What a client sends without a connection arrives at the next server, which counts it."""
     bus.js._timeout = 0.5
     broken = asyncio.Event()
     bus.client.on_break.add(broken.set)

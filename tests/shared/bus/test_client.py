@@ -1,4 +1,4 @@
-"""The client: it reads on after a message that it cannot decode, and waits for the bus's election."""
+"""Tests of the client: it skips undecodable messages and waits for a leader election of the bus."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.shared.secured_server import credentials
 
 
 async def spoken(url: str, *lines: bytes) -> None:
-    """Say something as a program does that knows nothing of text."""
+    """Send raw lines, as a program does that does not send valid text."""
     at = urlsplit(url)
     reader, writer = await asyncio.open_connection(at.hostname, at.port)
     writer.write(
@@ -112,7 +112,7 @@ async def test_a_client_reconnects_after_names_could_not_be_resolved(
     await client.close()
 
 
-# ------------------------------------------------------------ what will never be answered
+# ------------------------------------------------------------ requests without an answer
 
 FOR_EVER_S = 3600.0
 
@@ -190,7 +190,7 @@ async def test_a_retry_loop_ends_when_cancelled_during_a_refusal(
 
 
 SILENT_TRIES = 3
-"""So many requests have timed out before the bus answers."""
+"""Number of requests that time out before the bus answers."""
 ANSWER_S = 0.3
 
 

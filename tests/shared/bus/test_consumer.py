@@ -1,5 +1,6 @@
-"""Every message once, in the stream's order, whatever becomes of server, connection and
-consumer.
+"""Tests of consumers: every message arrives once, in the order of the stream.
+
+The server, the connection or the consumer may fail.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ NAME = consumer_name("test", subjects.ORDERS)
 
 
 async def say(bus: Bus, begin: int, end: int) -> None:
-    """Of generations `begin` to `end - 1`."""
+    """Publish abandonments of generations `begin` to `end - 1`."""
     await asyncio.gather(*(bus.publish(abandoned(generation=g)) for g in range(begin, end)))
 
 
 def in_order(ears: Ears) -> bool:
-    """Each once, none left out, as they lie in the stream; nothing else is in it."""
+    """Return whether all messages of the stream have arrived once and in order."""
     return [h.sequence for h in ears.heard] == list(range(1, len(ears.heard) + 1))
 
 
 async def impatient(bus: Bus, seconds: float) -> None:
-    """The server sends again what is not acknowledged within so long."""
+    """Let the server redeliver what is not acknowledged within this time (s)."""
     config = (await bus.js.consumer_info(subjects.ORDERS, NAME)).config
     await bus.js.add_consumer(subjects.ORDERS, replace(config, ack_wait=seconds))
 
 
 async def until_watched(bus: Bus) -> None:
-    """By a follower and one who only looks."""
+    """Wait until the stream has two consumers: one of a follower, one of a watcher."""
     async with asyncio.timeout(60):
         while (await bus.js.stream_info(subjects.ORDERS)).state.consumer_count < 2:
             await asyncio.sleep(0.01)
@@ -83,7 +84,7 @@ async def test_a_slow_consumer_handles_each_message_once(
 
     await say(bus, 0, 60)
     await ears.until(60)
-    await asyncio.sleep(1.0)  # what is sent again comes now
+    await asyncio.sleep(1.0)  # redelivered messages arrive now
 
     assert in_order(ears)
 
@@ -102,7 +103,7 @@ async def test_a_deleted_consumer_is_replaced(bus: Bus) -> None:
 
 
 async def test_a_lost_message_is_redelivered_before_later_ones(bus: Bus) -> None:
-    """No connection loses a message and lives; a connection that breaks loses the last ones."""
+    """A connection that survives loses no message; one that breaks loses the last ones."""
     ears = Ears()
     await bus.follow([GenerationAbandoned], ears, {})
     reading, lost = bus.client._process_msg, list[bytes]()
@@ -142,7 +143,7 @@ async def test_no_message_is_repeated_or_lost_when_the_server_is_killed_during_a
 async def test_a_restarted_server_is_read_before_the_idle_timeout(
     nats_server: NatsServer, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer, "HEARTBEAT_S", 600.0)  # silence would be noticed 25 minutes later
+    monkeypatch.setattr(consumer, "HEARTBEAT_S", 600.0)  # silence would be noticed after 25 minutes
     monkeypatch.setattr(consumer, "EXPIRES_S", 3600.0)
     ears = Ears()
     await bus.follow([GenerationAbandoned], ears, {})
@@ -158,8 +159,9 @@ async def test_a_restarted_server_is_read_before_the_idle_timeout(
 
 
 async def test_a_recreated_stream_is_read_from_its_beginning(bus: Bus) -> None:
-    """What we remember is of messages that are no more: whoever begins again reads the new ones
-    from the first.
+    """The known sequences are of deleted messages.
+
+    A service that restarts reads the new ones from the first.
     """
     ears = Ears()
     await bus.follow([GenerationAbandoned], ears, {})
@@ -179,7 +181,7 @@ async def test_a_recreated_stream_is_read_from_its_beginning(bus: Bus) -> None:
 async def test_a_restored_stream_is_detected_however_long_it_is(
     nats_server: NatsServer, bus: Bus, tmp_path: Path, later: int
 ) -> None:
-    """Others may have spoken before we look: then another message lies where ours was."""
+    """Others may publish before we look: then another message has our sequence."""
     await say(bus, 0, 3)
     copy = await copied_store(nats_server, tmp_path / "copy")
     await say(bus, 3, 5)
@@ -203,7 +205,7 @@ async def test_a_restored_stream_is_detected_however_long_it_is(
 
 
 async def spoken_after(copy: StoreCopy, count: int) -> Bus:
-    """Put a store back, and let another one say something there; returns the other one."""
+    """Put a store back, and let another client publish there. Return that client."""
     await copy.put_back()
     other = await connected(copy.server.url, "other")
     await say(other, 10, 10 + count)

@@ -1,6 +1,6 @@
-"""A dead letter can always be stored, whatever it is about.
+"""Tests of dead letters: each can be stored, whatever it is about, and each is counted.
 
-Dead letters are counted whoever buried them.
+It does not matter which service stored it.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ async def test_dead_letters_of_other_services_are_counted(bus: Bus, nats_url: st
         await number(letters, 1)
         await bus.add_dead_entry(
             LEDGER, "default.digits", 7, b"{", "it is torn"
-        )  # the same again: the server knows it
+        )  # the same again, which the server drops
         await bus.add_dead_entry(LEDGER, "default.digits", 8, b"[", "it is torn")
         await number(letters, 2)
     finally:

@@ -1,5 +1,6 @@
-"""What credentials from outside publish passes an intake of their namespace, whose limits the
-server enforces.
+"""Tests of intakes: messages of outside credentials pass through one for each namespace.
+
+The server enforces the limits of an intake.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ async def operator(server: NatsServer) -> AsyncIterator[Bus]:
 
 
 async def size(bus: Bus, stream: str) -> tuple[int, int]:
-    """Messages and bytes."""
+    """Return the number of messages and of bytes in a stream."""
     state = (await bus.js.stream_info(stream)).state
     return state.messages, state.bytes
 
@@ -49,7 +50,7 @@ async def size(bus: Bus, stream: str) -> tuple[int, int]:
 async def until_stored(
     bus: Bus, stream: str, count: int
 ) -> list[tuple[str, bytes, dict[str, str]]]:
-    """Wait until a stream holds so many messages; return them all."""
+    """Wait until a stream has this many messages. Return them all."""
     async with asyncio.timeout(WITHIN_S):
         while (await size(bus, stream))[0] < count:
             await asyncio.sleep(0.02)
@@ -61,7 +62,7 @@ async def until_stored(
 
 
 async def flood(guest: Visitor, subjects: list[str], body: bytes, seconds: float) -> int:
-    """Publish as fast as the server takes it, and return how much."""
+    """Publish as fast as the server accepts messages. Return their number."""
     end_s, published = time.monotonic() + seconds, 0
     while time.monotonic() < end_s:
         for subject in subjects:
@@ -186,7 +187,7 @@ async def test_no_header_stops_an_intake(server: NatsServer, operator: Bus) -> N
             await hostile.client.request(subject, b"{}", headers=headers, timeout=WITHIN_S)
         assert (
             await hostile.bus.request(CANCEL) == (await size(operator, ORDERS))[0]
-        )  # it comes behind them
+        )  # it is stored after them
 
 
 async def test_each_message_is_forwarded_once_although_the_server_is_killed(
@@ -202,7 +203,7 @@ async def test_each_message_is_forwarded_once_although_the_server_is_killed(
         found = await until_stored(person.bus, ORDERS, len(ids))
         while (await person.bus.js.stream_info(ORDERS)).state.messages < len(ids):
             await asyncio.sleep(0.05)
-        await asyncio.sleep(2 * intake.HEARTBEAT_S)  # what came twice would come now
+        await asyncio.sleep(2 * intake.HEARTBEAT_S)  # duplicates would arrive now
         assert (await size(person.bus, ORDERS))[0] == len(ids)
     assert sorted(msgspec.json.decode(body)["number"] for _, body, _ in found) == sorted(ids)
 
@@ -237,7 +238,7 @@ async def test_a_namespace_is_provisioned_again_without_a_loss_and_keeps_or_chan
 async def test_a_guessed_message_id_does_not_block_another_namespace(
     bus: Bus,
 ) -> None:
-    """The server drops a message whose id its stream has had; a copy from an intake counts."""
+    """The server drops a message whose id its stream has seen; a copy from an intake counts too."""
     guessed, before = abandoned(), int((await bus.js.stream_info(ORDERS)).state.last_seq)
     await bus.js.publish(
         "weir-intake.job.requested.default.flood",

@@ -1,6 +1,7 @@
-"""Several streams are read as one log: stored messages in order, then new ones, each once.
-The last fact of each node and namespace stays on the bus, whatever becomes of the history of
-facts.
+"""Tests of several streams read as one log: stored messages in order, then new ones.
+
+Each message is read once. The last fact of each node and namespace stays on the bus, whatever
+happens to the history of facts.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def name(stored: StoredMessage) -> str:
 
 
 async def names(messages: AsyncGenerator[StoredMessage, None], most: int = 1000) -> list[str]:
-    """Return the names in the next messages, at most so many."""
+    """Return the names in the next messages, at most `most`."""
     found = list[str]()
     async with asyncio.timeout(60), aclosing(messages):
         async for stored in messages:
@@ -157,7 +158,7 @@ async def test_streams_are_merged_by_storage_time() -> None:
 
 
 async def wait_for_copied_facts(bus: Bus, sequence: int) -> list[StoredMessage]:
-    """The kept facts, once the server has copied the one with this sequence."""
+    """Return the kept facts, once the server has copied the one with this sequence."""
     async with asyncio.timeout(60):
         while True:
             found = await read_last_node_facts(bus)
@@ -167,7 +168,7 @@ async def wait_for_copied_facts(bus: Bus, sequence: int) -> list[StoredMessage]:
 
 
 async def lost_history(bus: Bus, sequence: int) -> None:
-    """Remove all facts, once the server has copied the one with this sequence."""
+    """Delete all facts, once the server has copied the one with this sequence."""
     await wait_for_copied_facts(bus, sequence)
     await bus.js.purge_stream(subjects.FACTS)
 

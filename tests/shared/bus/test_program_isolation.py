@@ -1,5 +1,6 @@
-"""Programs on a real server with accounts: a tenant reaches no other's, however it asks; a job
-finds its own again.
+"""Tests of programs on a real server with accounts: no request reads another tenant's program.
+
+A job can read its own program again.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ BODIES: tuple[dict[str, Any] | None, ...] = (
 
 
 class Guest(NamedTuple):
-    """An attacker in team-b, and how its answers and inboxes are called."""
+    """An attacker in team-b. `name` is the user name in its credentials and inboxes."""
 
     user: str
     name: str
@@ -73,7 +74,7 @@ EACH = pytest.mark.parametrize("guest", GUESTS, ids=lambda guest: guest.user)
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    """team-a has a program, team-b two, of which one is the job's."""
+    """Run a server on which team-a has a program, and team-b has two, one of them the job's."""
     async with secured_server.guarded(tmp_path) as running:
         async with visitor(running.url, credentials(OPERATOR)) as person:
             for namespace, body in (("team-a", SECRET), ("team-b", OWN), ("team-b", SIBLING)):
@@ -86,9 +87,7 @@ def of(guest: Guest) -> str:
 
 
 async def answer(visitor: Visitor, subject: str, body: object = None) -> bytes:
-    """All that comes back on a request, headers and content; nothing where it is refused or nobody
-    answers.
-    """
+    """Return the headers and content of an answer, or nothing if it is refused or missing."""
     try:
         raw = msgspec.json.encode(body) if body is not None else b""
         message = await visitor.client.request(subject, raw, timeout=60)
@@ -98,8 +97,9 @@ async def answer(visitor: Visitor, subject: str, body: object = None) -> bytes:
 
 
 def tells(text: bytes, program: bytes) -> bool:
-    """Whether an answer holds a program, or its digest as it stands in a description or on its
-    subject.
+    """Return whether an answer contains a program or its digest.
+
+    The digest may have its form in a description or in a subject.
     """
     digest = digest_of(program)
     return any(part in text for part in (program, digest.encode(), meta_token(digest).encode()))
@@ -123,8 +123,9 @@ def gets() -> Iterator[str]:
 async def test_no_get_request_reads_another_tenants_program(
     server: NatsServer, guest: Guest
 ) -> None:
-    """Literal wildcards in the subject, in the body and in both. A job is told of no other program
-    of its namespace.
+    """The subject, the body or both have wildcards.
+
+    A job gets no other program of its namespace.
     """
     heard = []
     async with visitor(server.url, of(guest)) as attacker:
@@ -139,7 +140,7 @@ async def test_no_get_request_reads_another_tenants_program(
 
 
 def consumers() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Subjects that make a consumer, and what they ask for."""
+    """Yield the subjects of requests for a consumer, and what their bodies ask for."""
     filters = (
         *WIDE,
         f"{description_subject(TEAM_B)}.*",
@@ -154,7 +155,7 @@ def consumers() -> Iterator[tuple[str, dict[str, Any]]]:
                 {},
             ):
                 yield f"{stream}.c.{wide}", asked
-        for wide in WIDE:  # the subject says what is allowed, the body something else
+        for wide in WIDE:  # the subject is allowed, the filter in the body is not
             yield f"{stream}.c.{chunk_subject(TEAM_B)}.*", {"filter_subject": wide}
             yield (
                 f"{stream}.c.{chunk_subject(TEAM_B)}.*",
@@ -166,7 +167,7 @@ def consumers() -> Iterator[tuple[str, dict[str, Any]]]:
 
 @EACH
 async def test_no_consumer_reads_another_tenants_program(server: NatsServer, guest: Guest) -> None:
-    """One that can be made holds contents of the own namespace, and no description."""
+    """A consumer that can be created has contents of the own namespace, and no description."""
     made = set()
     async with visitor(server.url, of(guest)) as attacker:
         for number, (subject, asked) in enumerate(consumers()):
@@ -215,7 +216,7 @@ async def test_a_reply_goes_only_to_the_users_own_inbox(server: NatsServer) -> N
 async def test_a_program_stored_again_is_available_to_later_pods_of_a_running_job(
     server: NatsServer, tmp_path: Path
 ) -> None:
-    """As `nats object put` does it: under a new id, and what was there before is deleted."""
+    """`nats object put` stores it under a new id and deletes the content that was there before."""
     text, program = of(GUESTS[1]), Program(name="net.py", digest=DIGEST)
     async with visitor(server.url, text) as pod:
         await executor.fetch_program(pod.bus, "team-b", program, tmp_path / "first")

@@ -1,5 +1,6 @@
-"""Programs in the object store: kept once and whole, as any client of one would, read whole, and
-repaired.
+"""Tests of programs in the object store: stored once and complete, and repaired.
+
+They are stored and read as by any client of an object store.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ async def test_a_program_that_exists_is_not_stored_again(bus: Bus, by_library: b
         await store_program(bus, HOME, digest_of(LONG), LONG)
 
     state = (await bus.js.stream_info(program_stream(HOME))).state
-    assert state.messages == 4 + 1  # its parts, and what it is
+    assert state.messages == 4 + 1  # its parts and its description
 
 
 async def test_a_missing_or_deleted_program_is_not_found(bus: Bus) -> None:
@@ -81,7 +82,7 @@ async def test_a_missing_bucket_is_distinguished_from_a_bus_outage(
         await programs.read_description(bus, "nowhere", digest_of(LONG))
 
 
-# ---------------------------------------------------------------- what is stored is checked
+# ---------------------------------------------------------------- checks of stored programs
 
 
 async def test_a_program_is_not_stored_under_the_digest_of_another(bus: Bus) -> None:
@@ -92,7 +93,7 @@ async def test_a_program_is_not_stored_under_the_digest_of_another(bus: Bus) -> 
 
 
 async def put_other_content(bus: Bus) -> None:
-    """What any client of an object store can do: other content under the name."""
+    """Store other content under the name, as any client of an object store can."""
     await (await bus.program_store()).put(digest_of(LONG), b"import os")
 
 
@@ -106,7 +107,7 @@ async def put_other_description(bus: Bus, **fields: object) -> None:
 
 
 async def lead_to_other_content(bus: Bus) -> None:
-    """The description's own seal and size are right; the content that it names is not."""
+    """Store a description that is valid and has the right size, but names other content."""
     right = await programs.read_description(bus, HOME, digest_of(LONG))
     await bus.js.publish(f"{chunk_subject(BUCKET)}.elsewhere", b"#" * 100)
     await put_other_description(bus, nuid="elsewhere", size=right.size, digest=right.digest)

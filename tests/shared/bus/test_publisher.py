@@ -1,5 +1,6 @@
-"""What is said stays with its sender until the server has it; what can never be said, he knows at
-once.
+"""Tests of the publisher: a message stays with it until the server has stored it.
+
+A message that can never be stored is refused at once.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ SMALL = 40_000  # bytes
 
 
 async def change(bus: Bus, stream: str, **changes: Any) -> None:
-    """How a stream is kept."""
+    """Change the configuration of a stream."""
     config = (await bus.js.stream_info(stream)).config
     await bus.js.update_stream(replace(config, **changes))
 
 
-# ------------------------------------------------------------ what may not be said
+# ------------------------------------------------------------ messages without permission
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ async def test_a_publish_without_permission_is_refused_at_once(
     guarded_server: NatsServer,
 ) -> None:
     monitor = await wire.connect(guarded_server.url, MONITOR, credentials(MONITOR))
-    monitor.js._timeout = FOR_EVER_S  # else no answer would be told of as one that is late
+    monitor.js._timeout = FOR_EVER_S  # otherwise a missing answer would be reported as a late one
 
     with pytest.raises(
         Refused, match=r"may not publish to weir\.cluster\.abandoned\.default\.digits"
@@ -96,12 +97,12 @@ async def test_messages_refused_by_a_full_stream_wait_until_there_is_room(
         )
         await ears.until(20)
         await asyncio.sleep(0.5)
-        assert not saying.done() and "being heard" in bus.health.unmet()
+        assert not saying.done() and "the bus to store its messages" in bus.health.unmet()
         await change(bus, subjects.ORDERS, max_bytes=-1)
         await saying
 
     await ears.until(60)
-    assert "being heard" not in bus.health.unmet()
+    assert "the bus to store its messages" not in bus.health.unmet()
     (word,) = [line for line in said if line["event"] == "NoRoom"]
     assert word["stream"] == subjects.ORDERS and "weir streams create" in word["remedy"]
 
@@ -115,7 +116,7 @@ async def test_a_command_gets_an_error_from_a_full_stream(bus: Bus) -> None:
     assert is_no_room(refused.value)
 
 
-# ------------------------------------------------------------ the server is away
+# ------------------------------------------------------------ outages of the server
 
 
 def progress(job: str, step: int) -> ProgressReported:
@@ -157,7 +158,7 @@ async def test_concurrent_publishers_keep_their_order_while_the_server_is_killed
 async def test_messages_on_one_subject_keep_their_order_although_the_first_fails(
     bus: Bus,
 ) -> None:
-    """The second would be stored while the first waits to be tried again."""
+    """Otherwise the second would be stored while the first waits for its retry."""
     storing, fails = bus.js.publish, [ConnectionLost("the connection broke")]
 
     async def failing_once(*args: Any, **more: Any) -> PubAck:
@@ -178,7 +179,7 @@ async def test_messages_on_one_subject_keep_their_order_although_the_first_fails
 
 
 def waiting(bus: Bus) -> float:
-    """As whoever runs us is told."""
+    """Return the number of waiting messages, from the exported metric."""
     (told,) = [m for m in bus.health.measures() if m.family is WAITING]
     number = told.series[()]
     assert isinstance(number, float)
@@ -188,7 +189,7 @@ def waiting(bus: Bus) -> float:
 async def test_a_repetition_after_the_deduplication_window_is_stored_twice_and_counts_once(
     bus: Bus,
 ) -> None:
-    """The acknowledgement got lost, say, and its sender was away; others have spoken meanwhile."""
+    """For example, the acknowledgement was lost; other messages were stored before the retry."""
     await change(bus, subjects.ORDERS, duplicate_window=0.2)
     await change(bus, subjects.FACTS, duplicate_window=0.2)
     ears, early, late = Ears(), reported(1, 10, 100, 5.0, step=1), reported(1, 20, 100, 7.0, step=2)
@@ -198,7 +199,7 @@ async def test_a_repetition_after_the_deduplication_window_is_stored_twice_and_c
     async with asyncio.timeout(WITHIN_S):
         for message in (accepted(), early):
             while await bus.publish(message) == first[message.id()]:
-                await asyncio.sleep(0.1)  # it remembers yet
+                await asyncio.sleep(0.1)  # the server still knows the id
         while len(ears.heard) < 5:
             await asyncio.sleep(0.01)
 
@@ -206,7 +207,7 @@ async def test_a_repetition_after_the_deduplication_window_is_stored_twice_and_c
 
 
 def folded(heard: list[StoredMessage]) -> State:
-    """As the allocator does it."""
+    """Return the state to which the allocator folds these messages."""
     state = State()
     for each in sorted(heard, key=lambda each: each.stored_s):
         state = apply(state, each.message, each.stream, each.sequence, each.stored_s)

@@ -1,6 +1,4 @@
-"""Requests that the bus does not answer are repeated; requests that can never be answered fail at
-once.
-"""
+"""Tests of requests to the bus: unanswered ones are repeated, hopeless ones fail at once."""
 
 from __future__ import annotations
 
@@ -70,7 +68,7 @@ async def until_answered_again(bus: Bus) -> None:
 
 
 async def until_all_wait(bus: Bus, requests: int) -> None:
-    """Wait until so many requests have been sent and none of them is answered."""
+    """Wait until this many requests have been sent and none of them is answered."""
     async with asyncio.timeout(WITHIN_S):
         while len(bus.client._open_requests) < requests:
             await asyncio.sleep(0.02)

@@ -1,4 +1,7 @@
-"""A snapshot of any size, on a real server: stored whole, or the one before stays."""
+"""Tests of snapshots of any size on a real server: each is stored completely or not at all.
+
+In the second case, the one before stays.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ LARGE = 2 * PART_BYTES + 1
 
 
 class Deposed(Exception):
-    """What `must_lead` raises here."""
+    """Raised by `must_lead` in these tests."""
 
 
 def figures(snapshots: SnapshotStore) -> dict[str, object]:

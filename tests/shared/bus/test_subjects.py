@@ -1,4 +1,4 @@
-"""Filters: one that covers several, and what a filter lets through."""
+"""Tests of filters: one that covers several, and the subjects that a filter matches."""
 
 from __future__ import annotations
 

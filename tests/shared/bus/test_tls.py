@@ -1,4 +1,4 @@
-"""Over TLS: with the server whose certificate we know, and with nobody in the clear."""
+"""Tests of TLS: only a server with a known certificate is accepted, and none without TLS."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """A certificate for this machine's loopback that is signed by itself, and its key."""
+    """Create a self-signed certificate for 127.0.0.1. Return its path and that of its key."""
     own, key = folder / f"{name}.crt", folder / f"{name}.key"
     made = [
         "req",

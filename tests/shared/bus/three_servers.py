@@ -1,4 +1,4 @@
-"""Three nats-servers that keep every stream three times, so that one of them may go."""
+"""Three nats-servers that store every stream three times, so that one of them may fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVERS = 3
 
 
 class ThreeServers:
-    """The servers by their names, `n0` to `n2`."""
+    """The servers by name, `n0` to `n2`."""
 
     def __init__(self, folder: Path) -> None:
         routes = [f"nats://127.0.0.1:{free_port()}" for _ in range(SERVERS)]
@@ -28,7 +28,7 @@ class ThreeServers:
 
     @property
     def url(self) -> str:
-        """Of `n0`; who connects there is told of the others."""
+        """Return the address of `n0`, from which clients learn those of the others."""
         return self.servers["n0"].url
 
     async def leader(self, bus: Bus, stream: str) -> NatsServer:
@@ -39,7 +39,7 @@ class ThreeServers:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Bus]:
-        """A connection to the servers, once they have elected a leader and have all streams."""
+        """Yield a connection, once the servers have elected a leader and have all streams."""
         made = await wire.connect(self.url, "test")
         async with asyncio.timeout(WITHIN_S):
             while not await _create_streams(made):
@@ -56,7 +56,7 @@ def _options(number: int, routes: list[str]) -> tuple[str, ...]:
 
 
 async def _create_streams(bus: Bus) -> bool:
-    """Return False while the servers have not elected a leader yet."""
+    """Create the streams. Return False if the servers have not elected a leader yet."""
     try:
         await bus.create(replicas=SERVERS)
     except NatsError:
@@ -66,7 +66,7 @@ async def _create_streams(bus: Bus) -> bool:
 
 @asynccontextmanager
 async def three_servers(folder: Path) -> AsyncIterator[ThreeServers]:
-    """Run them."""
+    """Run three servers until the block ends."""
     made = ThreeServers(folder)
     await asyncio.gather(*(server.start() for server in made.servers.values()))
     try:

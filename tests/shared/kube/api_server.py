@@ -1,5 +1,6 @@
-"""A very small Kubernetes API server over real HTTP: lists, watches, preconditions, and the faults
-of a real one.
+"""A very small Kubernetes API server over real HTTP.
+
+It has lists, watches, preconditions, and the faults of a real one.
 """
 
 from __future__ import annotations
@@ -24,27 +25,29 @@ EXPIRED = {
     "reason": "Expired",
     "message": "too old resource version",
 }
-PAGE = 2  # objects in a page, where one is asked for in pages
+PAGE = 2  # objects in a page, if a client asks for pages
 
 
 class Ended(Exception):
-    """A watch, in peace."""
+    """A watch that ends normally."""
 
 
 class Cut(Exception):
-    """A watch, by force."""
+    """A watch whose connection is cut."""
 
 
 class ApiServer:
-    """`trouble`: answers this status so many times. `node_runs`: pods run as soon as they are made.
-    `refused_kinds`: of which nothing may be made.
+    """`trouble` has the errors (status, reason) of the next answers.
+
+    If `node_runs` is set, a pod runs as soon as it is created. Objects of `refused_kinds` cannot be
+    created.
     """
 
     def __init__(self) -> None:
         self.objects: dict[Key, Body] = {}
         self.version, self.floor, self.born, self.url = 100, 0, 0, ""
         self.history: list[tuple[int, str, Body]] = []
-        self.pages: dict[str, tuple[int, list[Body]]] = {}  # what is left of a list, by its token
+        self.pages: dict[str, tuple[int, list[Body]]] = {}  # the rest of a list, by its token
         self.numbers = itertools.count()
         self.watches: dict[Queue, str] = {}
         self.trouble: list[tuple[int, str]] = []
@@ -55,10 +58,10 @@ class ApiServer:
         self.forbidden = set[str]()  # kinds that nobody may read
         self.refused_kinds = set[str]()
 
-    # ------------------------------------------------------------ as a cluster
+    # ------------------------------------------------------------ the cluster
 
     def put(self, kind: str, body: Body, verb: str = "MODIFIED", silent: bool = False) -> Body:
-        """`silent`: those who watch are not told; who asks again is."""
+        """Store an object. If `silent` is set, running watches do not get the event."""
         self.version += 1
         meta = body["metadata"]
         meta["resourceVersion"] = str(self.version)
@@ -94,18 +97,18 @@ class ApiServer:
     def watchers(self, kind: str = "") -> list[Queue]:
         return [queue for queue, wanted in self.watches.items() if kind in ("", wanted)]
 
-    # ------------------------------------------------------------ as a server in trouble
+    # ------------------------------------------------------------ faults
 
     def say(self, line: Body | bytes, kind: str = "") -> None:
         for queue in self.watchers(kind):
             queue.put_nowait(line)
 
     def expire(self) -> None:
-        """What every watch of an older version is told: 410, inside a 200 stream."""
+        """Send every watch what one of an older version gets: 410, inside a 200 stream."""
         self.say({"type": "ERROR", "object": EXPIRED})
 
     def forget(self) -> None:
-        """What happened is known no longer: who asks for it is told 410."""
+        """Forget the history: requests for older versions get 410."""
         self.floor = self.version
         self.pages.clear()
 
@@ -113,7 +116,7 @@ class ApiServer:
         for queue in self.watchers():
             queue.put_nowait(None)
 
-    # ------------------------------------------------------------ as a server
+    # ------------------------------------------------------------ requests
 
     @web.middleware
     async def meet(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -145,7 +148,7 @@ class ApiServer:
         )
 
     def all(self, kind: str) -> list[Body]:
-        """As they are now, whatever becomes of them before the last page is asked for."""
+        """Return copies of the objects: a later change does not change later pages."""
         found: list[Body] = json.loads(
             json.dumps([body for key, body in sorted(self.objects.items()) if key[0] == kind])
         )
@@ -170,7 +173,7 @@ class ApiServer:
         except Cut:
             if request.transport:
                 request.transport.abort()
-        except (Ended, ConnectionResetError):  # in peace, or by the other side
+        except (Ended, ConnectionResetError):  # ended normally, or by the client
             pass
         finally:
             self.watches.pop(queue, None)
@@ -226,7 +229,7 @@ class ApiServer:
         return web.json_response(self.put(key[0], body, "DELETED"))
 
     def collect(self, owner: str) -> None:
-        """What is owned by it goes, too."""
+        """Delete the objects that this one owns."""
         for (kind, _, _), body in list(self.objects.items()):
             if any(o["uid"] == owner for o in body["metadata"].get("ownerReferences", [])):
                 self.put(kind, body, "DELETED")
@@ -283,7 +286,7 @@ async def serving(server: ApiServer) -> AsyncIterator[ApiServer]:
 
 @asynccontextmanager
 async def api_server() -> AsyncIterator[ApiServer]:
-    """With one node in it."""
+    """Yield a server with one node."""
     async with serving(ApiServer()) as server:
         server.node("node-0")
         yield server

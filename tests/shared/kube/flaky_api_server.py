@@ -1,6 +1,4 @@
-"""An API server that does by chance whatever a real one does on a bad day, until it is told to
-behave.
-"""
+"""An API server with random faults, as a real one may have, until a test calls `behave`."""
 
 from __future__ import annotations
 
@@ -16,17 +14,15 @@ from tests.shared.kube.api_server import EXPIRED, ApiServer, Body, Cut, Ended, r
 PATIENCE_S, LATE_S = (
     0.2,
     0.4,
-)  # of those who ask here, and how late an answer may be: what are 30 s and more elsewhere
-BEFORE = ("500", "503", "429", "reset", "late")  # nothing is done
+)  # s; the timeout of clients, and the delay of a late answer; otherwise 30 s and more
+BEFORE = ("500", "503", "429", "reset", "late")  # the request has no effect
 READING, WRITING = (*BEFORE, "410"), (*BEFORE, "409")
-AFTER = ("lost", "late answer")  # it is done, and not told
+AFTER = ("lost", "late answer")  # the request has its effect, but the answer is lost or late
 AMID = ("cut", "half", "end", "expired", "broken", "bookmark", "slow")
 
 
 class RudeServer(ApiServer):
-    """`rude`: the share of requests, and of lines, that meet with something. `met`: with what they
-    have met so far.
-    """
+    """`rude` is the share of requests, and of lines, with a fault. `met` has the faults so far."""
 
     def __init__(self, seed: int, rude: float = 0.2) -> None:
         super().__init__()
@@ -41,9 +37,7 @@ class RudeServer(ApiServer):
         self.rude = 0.0
 
     async def restart(self, seconds: float) -> None:
-        """Every stream breaks, nobody is answered for a while, and what happened before is
-        forgotten.
-        """
+        """Break every stream, answer nobody for a while, and forget the history."""
         self.is_away = True
         self.hang_up()
         await asyncio.sleep(seconds)
@@ -77,7 +71,7 @@ class RudeServer(ApiServer):
         return refusal(int(fate) if fate.isdigit() else 504, "Trouble", **{"Retry-After": "0"})
 
     async def told(self, answer: web.StreamResponse) -> web.StreamResponse:
-        """Of what was done."""
+        """Return the answer to a request that had its effect, or lose or delay it."""
         fate = self.fate(AFTER)
         if fate == "late answer":
             await asyncio.sleep(LATE_S)
@@ -100,7 +94,7 @@ class RudeServer(ApiServer):
 
 
 def beside(fate: str, event: Body) -> list[Body]:
-    """What is said before an event. A bookmark names a revision up to which all has been said."""
+    """Return the events before an event. A bookmark has a version up to which all were sent."""
     if fate == "expired":
         return [{"type": "ERROR", "object": EXPIRED}]
     if fate == "broken":

@@ -1,4 +1,4 @@
-"""One request over real HTTP: what is sent, counted, refused and held back.
+"""Tests of single requests over real HTTP: what is sent, counted, refused and delayed.
 
 Requests are counted and limited, and a failure is followed by a longer wait.
 """
@@ -69,7 +69,7 @@ async def test_a_watch_releases_its_slot_when_it_has_started(server: ApiServer, 
     query = {"watch": "true", "resourceVersion": str(server.version)}
     watching = asyncio.ensure_future(anext(api.watch_lines("/api/v1/nodes", query, 60)))
     async with asyncio.timeout(60):
-        while api.requests.counts != {"watch 200": 1}:  # though nothing has happened
+        while api.requests.counts != {"watch 200": 1}:  # although no event has arrived
             await asyncio.sleep(0.005)
     server.node("a")
     assert b'"a"' in await watching
@@ -98,7 +98,7 @@ users: [{name: u, user: {token: secret}}]
 
 
 class Doorkeeper(ApiServer):
-    """Lets in who has the token."""
+    """A server that accepts only requests with the token."""
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         known = request.headers.get("Authorization") == "Bearer secret"
@@ -129,7 +129,7 @@ async def test_unanswered_requests_are_counted() -> None:
 
 
 class Mute(ApiServer):
-    """Takes every watch, and never begins to answer."""
+    """A server that accepts every watch, and never starts to answer."""
 
     async def watch(self, request: web.Request, kind: str) -> web.StreamResponse:
         await asyncio.sleep(60)
@@ -151,7 +151,7 @@ async def test_a_watch_that_does_not_start_times_out_early() -> None:
 
 
 class Busy(ApiServer):
-    """Too busy for one request, and says for how long."""
+    """A server that refuses the first request with a `Retry-After`."""
 
     arrived: list[float]
 
@@ -276,11 +276,11 @@ def test_retry_after_is_read_from_an_answer(status: int, said: str | None, secon
     assert retry_after_s(status, said) == seconds <= LONGEST_HOLD_S
 
 
-# ------------------------------------------------------------ the gate
+# ------------------------------------------------------------ the rate limiter
 
 
 class Arrivals:
-    """Requests through a gate; each is a while on its way to the server, and back."""
+    """Requests through a rate limiter. Each takes a random time to the server and back."""
 
     def __init__(self, rate: float, burst: int, seed: int = 1) -> None:
         self.chance = random.Random(seed)
@@ -309,7 +309,7 @@ async def test_the_rate_limit_holds_at_the_server_for_any_latency(rate: float, b
 
 async def test_a_burst_is_not_delayed() -> None:
     async with asyncio.timeout(60):
-        await Arrivals(0.001, 10).many(10)  # a slot comes back after 10,000 s
+        await Arrivals(0.001, 10).many(10)  # a slot becomes free after 10,000 s
 
 
 async def test_requests_pause_for_retry_after_and_resume_spread_out() -> None:
@@ -323,7 +323,7 @@ async def apart_behind_silence_s(seed: int) -> float:
     arrivals = Arrivals(50.0, 10, seed)
     until_s = asyncio.get_running_loop().time() + 0.3
     arrivals.gate.pause(0.3)
-    arrivals.gate.pause(0.1)  # who wants less does not end it
+    arrivals.gate.pause(0.1)  # a shorter pause does not end a longer one
     await arrivals.many(10)
     assert min(arrivals.at) >= until_s
     return max(arrivals.at) - min(arrivals.at)

@@ -1,7 +1,7 @@
-"""Quantities in every notation that Kubernetes knows.
+"""Tests of quantities in every notation of Kubernetes, and of evictions.
 
-Eviction: the taints that close a node to our tasks, and the time that a task may take to end: the
-requested one, or the one that its job was seen to need, within a bound.
+The tests of evictions cover the taints that close a node to our tasks, and the time that a task may
+take to end: the requested one, or the one that its job has needed, within a bound.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ def test_a_taint_that_evicts_no_pod_is_no_reason_to_leave(taint: Taint) -> None:
         (30.0, (), 180.0, 30.0),  # nothing was measured
         (30.0, (10.0,), 180.0, 30.0),  # it needs less
         (30.0, (60.0,), 180.0, 90.0),  # it needs more
-        (30.0, (60.0, 5.0), 180.0, 90.0),  # one that was quick does not make the next one quick
-        (30.0, (600.0,), 180.0, 180.0),  # it needs more than it may have
-        (30.0, (60.0,), 0.0, 30.0),  # nothing is given beyond what was asked for
-        (300.0, (60.0,), 180.0, 300.0),  # more was asked for than it needs
+        (30.0, (60.0, 5.0), 180.0, 90.0),  # one quick change does not make the next one quick
+        (30.0, (600.0,), 180.0, 180.0),  # it needs more than the maximum
+        (30.0, (60.0,), 0.0, 30.0),  # the maximum allows nothing beyond the request
+        (300.0, (60.0,), 180.0, 300.0),  # the request is longer than it needs
     ],
 )
 def test_the_grace_period_covers_the_jobs_needs_and_its_request(

@@ -1,6 +1,4 @@
-"""Listing and watching over real HTTP: on good days, on each kind of bad one, and on bad days by
-chance.
-"""
+"""Tests of list and watch over real HTTP: without faults, with each fault, with random faults."""
 
 from __future__ import annotations
 
@@ -15,12 +13,11 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from shared.kube.client import connect_api
+from shared.kube.client import Changed, Deleted, Event, Listed, ListWatch, connect_api
 from shared.kube.objects import MalformedObject
-from shared.kube.watch import Changed, Deleted, Event, Listed, ListWatch
 from shared.messages import ServiceTroubled
 from shared.runtime.config import KubeSettings
-from shared.runtime.incidents import Incidents
+from shared.runtime.log import Incidents
 from shared.runtime.process import cancel_tasks
 from tests.shared.kube.api_server import ApiServer, Body, api_server, refusal, serving
 from tests.shared.kube.flaky_api_server import AMID, LATE_S, PATIENCE_S, READING, RudeServer
@@ -36,7 +33,7 @@ def version(raw: bytes) -> Version:
 
 
 class Picture:
-    """What a reader has told: all events, and what there is, by them."""
+    """The events of a reader, and the objects that exist according to them."""
 
     def __init__(self, server: ApiServer) -> None:
         self.server, self.events, self.there = server, list[Event[Version]](), dict[str, int]()
@@ -102,7 +99,7 @@ async def seen() -> AsyncIterator[Picture]:
         yield picture
 
 
-# ------------------------------------------------------------ one thing at a time
+# ------------------------------------------------------------ one case at a time
 
 
 async def test_a_watch_yields_the_list_and_then_each_change(seen: Picture) -> None:
@@ -130,8 +127,8 @@ async def test_an_expired_resource_version_causes_a_new_list(seen: Picture, how:
     else:
         seen.server.forget()
         seen.server.hang_up()
-        calls += 1  # the watch that is told so
-    seen.server.node("b")  # a reader that trusts the watch still hears of this one
+        calls += 1  # the watch that gets 410
+    seen.server.node("b")  # a reader that continued the watch would get this event too
     await seen.until(lambda: len(seen.events) > 1 or len(seen.server.calls) >= calls + 2)
     assert seen.server.lists["nodes"] > 1, "the next request was no list"
     await seen.watching(lists=2)
@@ -139,7 +136,7 @@ async def test_an_expired_resource_version_causes_a_new_list(seen: Picture, how:
 
 
 class Forgotten(ApiServer):
-    """Answers a watch of what it has forgotten with the status 410, and not inside a stream."""
+    """Answers an expired watch with the status 410, not with an event inside a stream."""
 
     async def watch(self, request: web.Request, kind: str) -> web.StreamResponse:
         if int(request.query["resourceVersion"]) < self.floor:
@@ -280,7 +277,7 @@ async def test_an_unreadable_line_causes_a_new_list(seen: Picture, line: bytes) 
 
 
 class Hasty(ApiServer):
-    """Ends every watch in peace as soon as it has begun, or breaks it off."""
+    """Ends every watch as soon as it has started, normally or by cutting the connection."""
 
     def __init__(self, peace: bool) -> None:
         super().__init__()
@@ -307,11 +304,11 @@ async def test_watches_that_end_at_once_are_retried_with_a_pause(
     assert server.watched_s[16] - server.watched_s[6] >= 0.1
 
 
-# ------------------------------------------------------------ everything at once
+# ------------------------------------------------------------ random faults
 
 
 class Witness(Picture):
-    """Holds every event against what was so."""
+    """Compares every event with the history of the server."""
 
     def on_event(self, event: Event[Version]) -> None:
         if isinstance(event, Listed):
@@ -333,7 +330,7 @@ class Witness(Picture):
         return so
 
     def is_next(self, event: Changed[Version] | Deleted[Version]) -> None:
-        """Exactly the change that follows upon what we have heard so far."""
+        """Check that the event is the first change after those received so far."""
         last = int(self.events[-1].revision)
         later = [c for at, kind, c in self.server.history if kind == "nodes" and at > last]
         meta = later[0]["object"]["metadata"]
@@ -342,7 +339,7 @@ class Witness(Picture):
 
 
 async def live(server: RudeServer, steps: int) -> None:
-    """Nodes come, change and go; now and then the server is in trouble as a whole."""
+    """Create, change and delete nodes; sometimes the whole server has a fault."""
     chance = server.chance
     for _ in range(steps):
         name = chance.choice("abcdefgh")
@@ -361,7 +358,7 @@ async def live(server: RudeServer, steps: int) -> None:
 
 
 async def a_bad_day(seed: int) -> set[str]:
-    """Returns what was met with."""
+    """Follow a server with random faults. Return the faults that occurred."""
     patience = {"kube_timeout_s": PATIENCE_S, "kube_watch_s": 1}
     async with (
         serving(RudeServer(seed)) as server,
@@ -377,7 +374,7 @@ async def a_bad_day(seed: int) -> set[str]:
 @pytest.mark.parametrize("seed", range(4))
 async def test_random_faults_cause_no_missed_and_no_invented_change(seed: int) -> None:
     met = set[str]()
-    while not met >= {*READING, *AMID}:  # a machine that stands still sees less of a day
+    while not met >= {*READING, *AMID}:  # a slow machine gets fewer faults in one run
         met |= set[str]().union(
             *await asyncio.gather(*(a_bad_day(seed * 8 + day) for day in range(8)))
         )

@@ -1,8 +1,7 @@
-"""Contenders for one lease, and what befalls them: pauses, kills, cut connections, clocks that run
-unequally.
+"""Contenders for one lease, with pauses, kills, cut connections and unequal clocks.
 
-Each runs on a clock of its own. When it acted is written down by the one true clock, after it was
-sure that it leads.
+Each has its own clock. After it has checked that it leads, it records the time of its act by the
+one true clock.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from shared.runtime.leadership import Deposed, Lease
 from shared.runtime.process import cancel_tasks
 
 LEASE_S, ACT_S = 0.6, 0.01
-ANSWER_S = 2.0  # what is asked on a cut connection is asked again
-OF_LEADERS = 0.7  # of all troubles those that befall who leads, if anybody does
+ANSWER_S = 2.0  # s after which a request on a cut connection is repeated
+OF_LEADERS = 0.7  # share of the faults that affect a leader, if there is one
 SERVICE = "allocator"
 RATES = (0.9, 1.0, 1.15)
-"""Of clocks, per true second: 1.15 / 0.9 = 1.28, within the 1 / 0.75 that the lease allows."""
+"""Rates of clocks per true second: 1.15 / 0.9 = 1.28, within the 1 / 0.75 that the lease allows."""
 
 
 class Clock:
-    """It shows anything, and runs at a rate of its own."""
+    """A clock that shows any time and has its own rate."""
 
     def __init__(self, rate: float = 1.0, shows_s: float = 0.0) -> None:
         self.rate, self.shows_s, self.began_s = rate, shows_s, time.monotonic()
@@ -37,10 +36,9 @@ class Clock:
 
 
 class Awake(Clock):
-    """It counts only while this process runs: one that stands still for seconds has not lost its
-    lease by that.
+    """A clock that stops while this process does not run: a stall does not cost the lease.
 
-    For those who stand alone; of two who contend, each must count what the other does.
+    It is for a single contender. Of two contenders, each must count what the other does.
     """
 
     TICK_S = 0.01
@@ -57,12 +55,12 @@ class Awake(Clock):
 
 @dataclass
 class Acts:
-    """Who acted when (s, true clock), and at what term."""
+    """The acts: time (s, true clock), holder and term."""
 
     done: list[tuple[float, str, int]] = field(default_factory=list)
 
     def intervals(self) -> list[tuple[float, float, str]]:
-        """First and last act of each reign, in the order of their beginnings."""
+        """Return the first and last act of each reign, sorted by the first."""
         reigns: dict[tuple[str, int], list[float]] = {}
         for at_s, holder, term in self.done:
             reigns.setdefault((holder, term), []).append(at_s)
@@ -70,7 +68,7 @@ class Acts:
 
 
 class Contender:
-    """A replica: it stands by, leads and acts; deposed, it is begun again under another name."""
+    """A replica that stands by, leads and acts. If it is deposed, it starts with another name."""
 
     def __init__(self, url: str, name: str, acts: Acts, clock: Clock) -> None:
         self.url, self.name, self.acts, self.clock = url, name, acts, clock
@@ -104,25 +102,23 @@ class Contender:
             await self.bus.client.close()
 
     async def _act(self, lease: Lease) -> None:
-        """As a service does: be sure, then do."""
+        """Act as a service does: check the lease, then act."""
         while True:
             await self.frozen.wait()
             lease.must_lead()
             self.acts.done.append((time.monotonic(), lease.holder, lease.term))
             await asyncio.sleep(ACT_S)
 
-    # ------------------------------------------------------------ what befalls it
+    # ------------------------------------------------------------ faults
 
     async def kill(self) -> None:
-        """It gives nothing back."""
+        """Kill it and start it again. It does not release the lease."""
         if self.work is not None:
             await cancel_tasks(self.work)
         self.begin()
 
     async def cut(self, for_s: float) -> None:
-        """Nothing it writes reaches the server: its connection is gone, and a new one is not to be
-        had.
-        """
+        """Drop all its messages for this time, as if no connection were possible."""
         if self.bus is None or self.bus.client.is_closed:
             return
         client = self.bus.client
@@ -131,7 +127,7 @@ class Contender:
         client.publish = publish  # type: ignore[method-assign]
 
     async def freeze(self, for_s: float) -> None:
-        """It neither renews nor acts, and wakes in the middle of what it did."""
+        """Let it neither renew nor act for this time, and then continue where it was."""
         if self.lease is None:
             return
         self.frozen.clear()
@@ -160,7 +156,7 @@ async def _nowhere(*_: object, **__: object) -> None:
 
 
 async def befall(chance: random.Random, contenders: list[Contender], seconds: float) -> list[str]:
-    """One trouble after another, to whoever; returns what happened."""
+    """Cause one fault after another, in random contenders. Return the faults."""
     told, until_s = [], time.monotonic() + seconds
     while time.monotonic() < until_s:
         what, leaders = (

@@ -1,4 +1,4 @@
-"""A service's life, as its parent sees it: exit codes, and why."""
+"""Tests of a service's life as its parent sees it: exit codes and their causes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ app.run_service("baker", Settings, start, stopped=int(os.environ.get("STOPPED", 
 
 
 class Service:
-    """A service in a process of its own."""
+    """A service in its own process."""
 
     def __init__(self, nats_url: str, **environ: str) -> None:
         named = {f"WEIR_BAKER_{k.upper()}": v for k, v in environ.items()}

@@ -1,4 +1,4 @@
-"""Settings: declared, typed, complete; a misspelt one stops the program."""
+"""Tests of settings: declared, typed, complete; a misspelt one stops the program."""
 
 from __future__ import annotations
 

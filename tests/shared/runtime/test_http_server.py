@@ -1,4 +1,5 @@
-"""Each service, as Kubernetes and Prometheus ask it: alive, ready, and what it has measured.
+"""Tests of each service's HTTP server: liveness and readiness for Kubernetes, and metrics.
+
 Everything is real.
 """
 
@@ -28,7 +29,7 @@ PROGRAM = b"def model(): ..."
 ASKING = ("monitor", "launcher")
 NOBODY = frozenset[str]()
 WORK = {"monitor": "capacity", "allocator": "allocator", "launcher": "kubernetes"}
-"""What the numbers begin with that one has who leads."""
+"""The metrics that only the leading replica exports start with `weir_` and this word."""
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ async def follows(bus: Bus, stream: str) -> bool:
 
 
 async def forgotten(bus: Bus, stream: str) -> None:
-    """Its consumer, which it makes anew within seconds."""
+    """Delete the consumer of the allocator, which creates it again within seconds."""
     with contextlib.suppress(NotFoundError):
         await bus.js.delete_consumer(stream, f"allocator-{stream}")
 
@@ -67,7 +68,7 @@ async def test_a_service_is_ready_while_the_bus_answers_and_always_alive(
     await nats_server.kill()
     async with service(name, nats_server.url, api) as asked:
         assert await asked.until("/healthz", 200) == "alive\n"
-        assert await asked.until("/readyz", 503) == "not ready: having begun\n"
+        assert await asked.until("/readyz", 503) == "not ready: waiting for its start\n"
         await nats_server.start()
         await asked.begun()
         assert (await asked.ask("/readyz")) == (200, "ready\n")
@@ -87,12 +88,10 @@ async def test_a_service_is_ready_while_the_bus_answers_and_always_alive(
 async def test_a_hanging_bus_is_detected_although_the_connection_is_open(
     name: str, bus: Bus, nats_server: NatsServer, api: ApiServer
 ) -> None:
-    """By whoever listens when nothing comes any more, not even a heartbeat; by who speaks when he
-    wants to.
-    """
+    """A service that reads notices the missing heartbeat. The monitor notices when it publishes."""
     asked = service(name, nats_server.url, api)
     asked.environ["WEIR_LEASE_S"] = (
-        "600"  # one that cannot renew it ends, and may do so before it finds out
+        "600"  # a service that cannot renew its lease exits, maybe before it notices
     )
     async with asked:
         await asked.begun()
@@ -100,7 +99,7 @@ async def test_a_hanging_bus_is_detected_although_the_connection_is_open(
             api.put("pods", pod("b"))
             said = await asked.until("/readyz", 503)
             told = await asked.values()
-            assert ("being heard" if name == "monitor" else "hearing") in said
+            assert ("to store its messages" if name == "monitor" else "messages of") in said
             assert (told["weir_bus_messages_waiting", NOBODY] > 0) == (name == "monitor")
             assert (await asked.ask("/healthz"))[0] == 200
         assert await asked.until("/readyz", 200) == "ready\n"
@@ -110,7 +109,7 @@ async def test_a_hanging_bus_is_detected_although_the_connection_is_open(
 async def test_a_standby_is_ready_at_once_and_reports_that_it_does_not_lead(
     name: str, bus: Bus, nats_url: str, api: ApiServer
 ) -> None:
-    """So a rolling update that waits for it goes on, and the one that leads is stopped."""
+    """So a rolling update that waits for it continues, and stops the leader."""
     async with service(name, nats_url, api) as first:
         await first.begun()
         async with service(name, nats_url, api) as second:
@@ -158,15 +157,15 @@ async def test_a_service_is_not_ready_before_its_first_list(
 async def test_a_service_whose_consumer_was_deleted_is_not_ready(
     bus: Bus, nats_url: str, api: ApiServer
 ) -> None:
-    """Its consumer was deleted behind its back, say: the connection is as good as ever."""
+    """For example, its consumer was deleted by somebody else. The connection still works."""
     async with service("allocator", nats_url, api) as asked:
         await asked.begun()
         async with asyncio.timeout(60):
             while (told := await asked.ask("/readyz"))[0] != 503:
                 await forgotten(bus, subjects.FACTS)
-        assert told[1] == f"not ready: hearing {subjects.FACTS}\n"
+        assert told[1] == f"not ready: waiting for messages of {subjects.FACTS}\n"
         assert (await asked.values())["weir_bus_connected", NOBODY] == 1
-        assert await asked.until("/readyz", 200) == "ready\n"  # it has made another
+        assert await asked.until("/readyz", 200) == "ready\n"  # it has created another consumer
 
 
 async def test_the_monitor_exports_cluster_capacity(

@@ -1,5 +1,6 @@
-"""What keeps a service from saying and hearing is told, with cause and remedy, when it begins and
-when it is over.
+"""Tests of incidents: what keeps a service from publishing and receiving is published.
+
+It is published with cause and remedy, when it begins and when it ends.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from services.console.text.sentences import sentence
 from shared.bus import subjects
 from shared.bus.bus import Bus
 from shared.messages import Message, ServiceTroubled
-from shared.runtime.incidents import REMEDIES, TOLD_S, WAITING_MOST, Incidents
+from shared.runtime.log import REMEDIES, TOLD_S, WAITING_MOST, Incidents
 from shared.runtime.process import cancel_tasks
 from tests.conftest import NatsServer
 from tests.shared.listeners import consumers
@@ -23,14 +24,14 @@ from tests.shared.sample_messages import abandoned
 
 
 class Desk:
-    """Troubles of a service, and all that was told of them."""
+    """The incidents of a service, with a clock that the test sets."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
         self.troubles = Incidents("launcher", lambda: self.now_s)
 
     async def told(self) -> list[ServiceTroubled]:
-        """Since the last time."""
+        """Return what was published since the last call."""
         said: list[ServiceTroubled] = []
 
         async def say(fact: ServiceTroubled) -> None:
@@ -105,7 +106,7 @@ async def test_the_queue_of_unpublished_incidents_is_bounded() -> None:
 
 @pytest.fixture
 async def facts(bus: Bus) -> AsyncIterator[list[ServiceTroubled]]:
-    """What is told on the bus, by a service of ours that is called as one of Weir's."""
+    """Yield the incidents that a bus of this process publishes under the name of a service."""
     heard: list[ServiceTroubled] = []
 
     async def listen() -> None:
@@ -175,5 +176,5 @@ async def test_a_restarted_service_publishes_the_cause_of_its_last_exit(
 
     assert (facts[0].service, facts[0].what, facts[0].seconds) == ("test", "began again", None)
     assert sentence(facts[0]).startswith(
-        "began again: it ended with code -9, and was restarted; nothing is lost"
+        "started again: it ended with code -9, and was restarted; nothing is lost"
     )

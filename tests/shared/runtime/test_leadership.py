@@ -1,4 +1,4 @@
-"""The lease, on a real server: one acts at any time, and somebody soon after."""
+"""Tests of the lease on a real server: at most one replica acts, and soon another one does."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from tests.shared.runtime.lease_contenders import (
 from tests.shared.sample_messages import abandoned
 
 WITHIN_S = 60.0
-LONG_S = 3.0  # a lease that a busy machine does not lose, on a clock that stands still with it
-LONGEST_S = 40.0  # one that nobody loses here, nor waits for
+LONG_S = 3.0  # s; a busy machine does not lose it, because its clock stops with the process
+LONGEST_S = 40.0  # s; no test loses it or waits for it
 SUBJECT = bucket_subject(STATE, lease_key(SERVICE))
 
 
@@ -52,7 +52,7 @@ def lease(bus: Bus, holder: str, clock: Clock | None = None, lease_s: float = LE
 
 
 async def taken(contender: Lease) -> float:
-    """How long it took (s)."""
+    """Acquire the lease. Return the time that it took in s."""
     began_s = time.monotonic()
     await asyncio.wait_for(contender.acquire(), WITHIN_S)
     return time.monotonic() - began_s
@@ -86,7 +86,7 @@ async def test_a_free_lease_is_taken_at_once_and_an_expired_one_after_its_durati
     first, second = lease(bus, "first"), lease(bus, "second")
     await taken(first)
     waited_s = await taken(second)
-    second.clock = Clock(rate=0.0, shows_s=second.renewed_s)  # it is just then
+    second.clock = Clock(rate=0.0, shows_s=second.renewed_s)  # the time of its last renewal
 
     assert waited_s > HOLDS * LEASE_S
     assert (first.term, second.term) == (1, 2)
@@ -153,7 +153,7 @@ async def test_a_renewal_with_a_lost_answer_does_not_end_the_lease(bus: Bus) -> 
     body = msgspec.json.encode(LeaseEntry("first", 1, LONG_S))
     await bus.replace_entry(
         SUBJECT, body, held.revision
-    )  # it was written, and we never heard of it
+    )  # the entry was written, and the answer was lost
     keeping = asyncio.ensure_future(held.renew_forever())
     async with asyncio.timeout(WITHIN_S):
         while clock() < 1.5 * LONG_S:
@@ -165,7 +165,7 @@ async def test_a_renewal_with_a_lost_answer_does_not_end_the_lease(bus: Bus) -> 
 
 
 async def test_a_leader_that_finds_another_holder_stops_at_once(bus: Bus) -> None:
-    """When it would renew it, and not when its time is over."""
+    """It stops at its next renewal, and not when its lease expires."""
     held = lease(bus, "first", lease_s=LONG_S)
     await taken(held)
     held.clock = Clock(rate=0.0, shows_s=held.renewed_s + LONG_S / RENEWALS)
@@ -207,7 +207,7 @@ async def test_a_deposed_leader_takes_no_message_from_the_new_one(bus: Bus) -> N
 
 
 async def test_a_write_over_a_later_leaders_entry_is_refused(bus: Bus) -> None:
-    """One that was frozen between its look and its write, while a later leader wrote."""
+    """The leader was frozen between its read and its write, and a later leader wrote."""
     revision = await bus.replace_entry(bucket_subject(STATE, SERVICE), b"first", 0)
     await bus.write_state(SERVICE, b"of the later leader")
     with pytest.raises(Stale):

@@ -1,4 +1,4 @@
-"""The log of a process has the messages of asyncio, too, which writes nothing beside it."""
+"""Tests that the log of a process has asyncio's messages, and that asyncio writes nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ asyncio.run(main())
 
 
 def stderr_of(words: str) -> str:
-    """Return what a process writes to standard error in which asyncio reports an error."""
+    """Return the standard error of a process in which asyncio reports an error."""
     done = subprocess.run(
         [sys.executable, "-c", FAILS.format(words=words)],
         capture_output=True,

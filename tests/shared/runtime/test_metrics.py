@@ -1,6 +1,6 @@
-"""Metrics are formatted as Prometheus reads them, and the lint finds violations.
+"""Tests of the format of metrics for Prometheus, and of the lint.
 
-The conditions that a service does not meet, and its measurements.
+Also tests of the conditions that a service does not meet, and of its measurements.
 """
 
 from __future__ import annotations

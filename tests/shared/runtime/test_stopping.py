@@ -1,5 +1,6 @@
-"""A service that is told to end while it imports, as process 1 of a container; and one that has no
-streams yet.
+"""Tests of a service that gets SIGTERM during its imports, or that has no streams yet.
+
+During its imports it is process 1 of a container, if the machine allows that.
 """
 
 from __future__ import annotations
@@ -53,9 +54,7 @@ async def line_with(process: Process, wanted: bytes) -> None:
 
 
 def may_unshare() -> bool:
-    """Return whether we may start a process that is the first one of its namespace, as in a
-    container.
-    """
+    """Return whether we may start a process as number 1 of a namespace, as in a container."""
     try:
         return (
             subprocess.run(
@@ -69,7 +68,7 @@ def may_unshare() -> bool:
 
 @pytest.mark.parametrize("service", CODES)
 async def test_a_service_stops_at_once_during_its_imports(service: str) -> None:
-    """The kernel gives process 1 no signal that it has not asked for."""
+    """The kernel delivers only those signals to process 1 for which it has a handler."""
     first = AS_FIRST if may_unshare() else ()
     async with started(
         service, "nats://127.0.0.1:1", *first, PYTHONPROFILEIMPORTTIME="1"
@@ -116,7 +115,7 @@ def test_a_free_port_is_reserved_from_other_processes_but_not_from_a_server() ->
 
 
 def test_processes_that_ask_at_the_same_time_get_different_ports() -> None:
-    """They begin at the same port, which by chance happens now and then."""
+    """They begin at the same port, as may happen by chance."""
     script = "import random; random.randrange = lambda size: 0\n"
     script += "from shared.runtime.process import free_port\n"
     script += "print(*[free_port() for _ in range(50)])"

@@ -1,7 +1,6 @@
-"""What is looked at in the process that tries a program. (The whole of it:
-`tests/cli/test_doctor.py`.)
+"""Tests of the process that tries a program: what it observes of examples, variables and step.
 
-What is looked at in a program's examples, variables and step.
+`tests/cli/test_doctor.py` tests the whole doctor.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Sample = Callable[[Callable[[int, int], Any]], Observations]
 
 @pytest.fixture
 def sample() -> Iterator[Sample]:
-    """What is told of the examples that a function gives."""
+    """Return a function that samples a `dataset` function and returns the observations."""
     reads, writes = os.pipe()
 
     def sampled(dataset: Callable[[int, int], Any]) -> Observations:
@@ -154,7 +153,7 @@ def test_the_digest_covers_type_and_shape() -> None:
 
 
 class Looked(keras.layers.Layer):
-    """Rows of a table, which are looked up where it lies."""
+    """A layer that looks up rows of a table without reading all of it."""
 
     def build(self, shape: Any) -> None:
         self.table = self.add_weight(shape=(50, 4), name="table")
@@ -177,8 +176,9 @@ def traced(layer: Any) -> tuple[Any, Any]:
 
 
 def test_a_table_read_completely_is_distinguished_from_row_lookups() -> None:
-    """If the first ever fails, Keras has learnt it: then the advice, and `Rows` in the example, may
-    go.
+    """If the first assertion fails, Keras looks up rows too.
+
+    Then remove the advice, and `Rows` in the example.
     """
     function, model = traced(keras.layers.Embedding(50, 4))
 
@@ -207,9 +207,7 @@ LABELS, OUTPUTS = tf.range(8.0) / 4, tf.range(8.0)[:, None]
 
 
 def test_a_pairwise_loss_is_detected() -> None:
-    """Labels of shape (n,) and outputs of (n, 1) are broadcast to (n, n), and nobody says a
-    word.
-    """
+    """Labels of shape (n,) and outputs of (n, 1) are broadcast to (n, n) without an error."""
     assert examine.pairwise_loss_shape(squared, LABELS, OUTPUTS, 8) == (8, 8)
     assert examine.pairwise_loss_shape(squared, LABELS[:, None], OUTPUTS, 8) == ()
     assert examine.pairwise_loss_shape(keras.losses.mean_squared_error, LABELS, OUTPUTS, 8) == ()

@@ -1,8 +1,7 @@
-"""What is made of what a trainer's process saw.
+"""Tests of the doctor's findings.
 
-What the text of a program gives away.
-
-Hints for slips of labels beside outputs: given where nothing else can be meant, and else not.
+They come from the observations of a trainer's process, from the text of the program, and from
+errors about labels and outputs. Such an error gets a hint only if its cause is certain.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def found(there: Observations = READER, **fields: Any) -> list[Finding]:
 
 
 def ill(there: Observations = READER, **fields: Any) -> Finding:
-    """The one finding that is not fine."""
+    """Return the only finding that is not fine."""
     (one,) = [each for each in found(there, **fields) if each.weight != "fine"]
     return one
 

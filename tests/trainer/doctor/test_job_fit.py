@@ -1,6 +1,4 @@
-"""A program beside its job: whether its variables and batches fit the tasks that the job asks
-for.
-"""
+"""Tests that compare a program with its job: its variables and batches have to fit the tasks."""
 
 from __future__ import annotations
 
@@ -92,9 +90,7 @@ def test_workers_without_a_batch_are_reported() -> None:
 
 
 def test_useless_ps_are_reported() -> None:
-    """tensorflow#37100: one variable is nearly all there is, so more ps than two make nothing
-    smaller.
-    """
+    """tensorflow#37100: one variable has most of the bytes, so more than two ps do not help."""
     told = ill(Observations(variables=variables(1.0, 0.2, 0.2)), ps=span(1, most=4))
 
     assert (

@@ -1,6 +1,6 @@
-"""Which examples are looked at.
+"""Tests of the choice of the examples that are sampled, and of the detection of ordered labels.
 
-Labels in an order that is no accident are found; a random order, one class, and distinct numbers
+Labels in an order that is not accidental are found; a random order, one class, and distinct numbers
 are not.
 """
 
@@ -41,7 +41,7 @@ def test_samples_are_within_the_data(examples: int, batch: int) -> None:
     [
         [0] * 32 + [4] * 20 + [5] * 12 + [9] * 32,
         [9] * 32 + [4] * 32 + [0] * 32,
-        [3] * 32 + [0] * 32 + [7] * 32,  # class after class, in no order of the classes
+        [3] * 32 + [0] * 32 + [7] * 32,  # grouped by class, but the classes are not sorted
         [0.5 * n for n in range(96)],
     ],
     ids=["up", "down", "grouped", "numbers"],

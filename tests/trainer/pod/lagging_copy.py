@@ -1,4 +1,4 @@
-"""A copy of a stream that lags: what it answers was true a while ago."""
+"""A copy of a stream that lags: its answers are outdated."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from shared.bus.bus import Bus
 
 
 class LaggingCopy:
-    """Answers one connection's reads of the last message on a subject, in place of the server's own
-    copies.
+    """Answers one connection's reads of the last message on a subject.
+
+    It replaces the copies of the server.
     """
 
     def __init__(self, bus: Bus) -> None:
@@ -20,7 +21,7 @@ class LaggingCopy:
         bus.js.get_msg = self._answer  # type: ignore[method-assign]
 
     async def fall_behind(self, stream: str, subject: str) -> None:
-        """Answer from now on, until `catch_up`, what the stream has on a subject at the call."""
+        """Until `catch_up`, answer with the message that the subject has at this call."""
         try:
             self._held[subject] = await self._read(stream, subject=subject, direct=True)
         except NotFoundError as error:

@@ -1,4 +1,7 @@
-"""Children of a pod: whatever way a child goes, its supervisor hears of it once."""
+"""Tests of the children of a pod: the supervisor learns of a child's end exactly once.
+
+It does not matter how the child ends.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ NOBODY = 1 << 22  # above every process id
 
 
 class SilentServer:
-    """A fork server that forks nothing: the test speaks for the child."""
+    """A fork server that forks nothing: the test sends the child's events."""
 
     is_alive = True
 
@@ -33,11 +36,11 @@ class SilentServer:
         self.channel = channel
 
     def close(self) -> None:
-        """As its sibling does."""
+        """Do nothing: there is no process."""
 
 
 class Parent:
-    """A child, and what its supervisor hears of it."""
+    """A child, and the events and ends of it that its supervisor receives."""
 
     def __init__(self, folder: Path) -> None:
         self.server = SilentServer()

@@ -1,4 +1,7 @@
-"""The loop of a pod: events of one lane in order, lanes side by side, one place for all of them."""
+"""Tests of a pod's event loop: a lane's events run in order, and lanes run concurrently.
+
+All lanes share one queue.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,17 @@ from typing import Any, cast
 
 import pytest
 
-from services.trainer.pod.events import (
+from services.trainer.pod.executor import ChildAction
+from services.trainer.pod.state_machine import (
+    TRIES,
     ChildEventReceived,
     ChildExited,
     Event,
     FactReceived,
+    StateMachine,
     TimerDue,
     lane_of,
 )
-from services.trainer.pod.executor import ChildAction
-from services.trainer.pod.state_machine import TRIES, StateMachine
 from services.trainer.pod.supervise import StartChild
 from services.trainer.protocol import Failed, Prepared
 from services.trainer.settings import Settings

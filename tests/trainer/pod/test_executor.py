@@ -1,7 +1,7 @@
-"""A child that cannot be had, or is not wanted any more, is not born; what becomes of it is told to
-who ordered it.
+"""Tests of the executor: a child that cannot start, or is no longer needed, is not started.
 
-Who prepares beside a generation that trains stands back; who begins a job tries everything.
+The caller gets the result. A child that is prepared beside a running generation has a lower
+priority (`nice`) and warms up; the child of a job's first generation does neither.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from msgspec.structs import replace
 
 from services.trainer.checkpoint_policy import SaveHistory
 from services.trainer.pod import executor, fence
-from services.trainer.pod.events import (
+from services.trainer.pod.executor import Executor, child_assignment
+from services.trainer.pod.state_machine import (
     ChildAssigned,
     ChildExited,
     ChildNotStarted,
     Event,
     FactReceived,
+    StateMachine,
 )
-from services.trainer.pod.executor import Executor, child_assignment
-from services.trainer.pod.state_machine import StateMachine
 from services.trainer.pod.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
 from services.trainer.program import program_digest
 from services.trainer.protocol import Assignment, Begin, ContinueTraining, Order
@@ -38,7 +38,7 @@ KEY = "default.digits"
 
 
 class Doll:
-    """A child that only listens."""
+    """A child that only records its orders."""
 
     def __init__(self) -> None:
         self.orders: list[Order | str] = []

@@ -1,4 +1,7 @@
-"""What a child's end means depends on what it has said, and on how many there were before it."""
+"""Tests of the meaning of a child's exit.
+
+It depends on the child's events, and on the number of exits before it.
+"""
 
 from __future__ import annotations
 

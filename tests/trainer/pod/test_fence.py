@@ -1,4 +1,4 @@
-"""The fence, on a real bucket: only the generation that holds it may name a checkpoint."""
+"""Tests of the fence on a real bucket: only the generation that holds it commits checkpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEY = "default.digits"
 
 
 async def holder(bus: Bus, generation: int, uid: int = 7) -> Fence:
-    """One generation's side, having claimed."""
+    """Return the fence of a generation that has claimed it."""
     mine = await fence.open_fence(bus, KEY, uid)
     await mine.claim(generation)
     return mine
@@ -159,7 +159,7 @@ async def test_a_deleted_ledger_entry_can_be_claimed(bus: Bus) -> None:
 
 
 async def decide(bus: Bus, uid: int) -> None:
-    """Let the newest decision about the name be this job's."""
+    """Publish a decision about this job, so that it is the newest about the name."""
     about = {"job": "digits", "uid": uid, "generation": 1, "revision": 1, "request": request()}
     await bus.publish(AllocationDecided(**about, tasks=(), batch=1, reason="-"))
 
@@ -211,7 +211,7 @@ async def test_a_pod_of_a_finished_job_is_stale_after_a_foreign_write(
 
 
 async def test_the_last_entry_of_an_earlier_job_is_replaced(bus: Bus) -> None:
-    """It was still at work when the next job was decided."""
+    """The earlier job still writes after the decision about the next job."""
     await decide(bus, 7)
     old = await holder(bus, 9, uid=7)
     await decide(bus, 8)
@@ -222,7 +222,7 @@ async def test_the_last_entry_of_an_earlier_job_is_replaced(bus: Bus) -> None:
 
 
 async def test_a_decision_for_an_earlier_job_is_read_again(bus: Bus, nats_url: str) -> None:
-    """A copy may lag that has not the job's own decision yet."""
+    """The copy that answers may not have the decision about this job yet."""
     mine = await wire.connect(nats_url, "test")
     copy = LaggingCopy(mine)
     await decide(bus, 6)
@@ -270,7 +270,7 @@ async def test_one_of_two_simultaneous_claims_is_stale(bus: Bus) -> None:
         await second._write_entry(second.entry)
 
 
-# ------------------------------------------------------------ what no generation has written
+# ------------------------------------------------------------ entries that no generation wrote
 
 ODD = [
     b"",
@@ -288,7 +288,7 @@ async def put(bus: Bus, body: bytes) -> None:
 
 
 async def letters(bus: Bus) -> list[DeadLetter]:
-    """All that was set aside, the oldest first."""
+    """Return all dead letters, the oldest first."""
     count = (await bus.js.stream_info(subjects.DEAD)).state.messages
     raw = [await bus.js.get_msg(subjects.DEAD, n + 1) for n in range(count)]
     return [msgspec.json.decode(each.data or b"", type=DeadLetter) for each in raw]
@@ -369,7 +369,7 @@ async def test_a_holder_without_commits_continues_on_a_restored_ledger(
 async def test_the_later_generation_keeps_a_restored_ledger(
     nats_server: NatsServer, bus: Bus, tmp_path: Path, older_commits: int
 ) -> None:
-    """Its claim is lost, and the earlier one may have committed again before it looks."""
+    """Its claim is lost, and the earlier generation may have committed again before it looks."""
     older = await holder(bus, 1)
     await older.commit("/c/10", 10, 320, keep=2)
     copy = await copied_store(nats_server, tmp_path / "copy")
@@ -383,7 +383,7 @@ async def test_the_later_generation_keeps_a_restored_ledger(
 
     if (
         older_commits < 3
-    ):  # else another has written where ours was: the server cannot tell that we were first
+    ):  # else another entry has our revision: the server cannot tell that we were first
         assert (await later.commit("/c/30", 30, 960, keep=2)).generation == 2
         with pytest.raises(Stale):
             await older.commit("/c/12", 12, 384, keep=2)
@@ -406,4 +406,6 @@ async def test_another_jobs_entry_is_not_overwritten(
 
     with pytest.raises(Stale):
         await mine.commit("/c/20", 20, 640, keep=2)
-    assert KEY == "default.digits"
+    stored = await (await bus.bucket(LEDGER)).get(KEY)
+    assert stored.value is not None
+    assert msgspec.json.decode(stored.value, type=Entry).uid == 3

@@ -1,5 +1,6 @@
-"""The fence while the bus stalls, dies, elects or loses an answer: every call returns once the
-ledger has answered.
+"""Tests of the fence while the bus stalls, dies, elects a leader or loses an answer.
+
+Every call returns once the ledger has answered.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.trainer.pod.lagging_copy import LaggingCopy
 
 KEY = "default.digits"
 ANSWER_S = 0.5
-"""Every outage here lasts until at least one try has waited in vain for so long."""
+"""Timeout of a request in s. Every outage lasts until at least one request has timed out."""
 Call = Callable[[Fence], Awaitable[Entry]]
 CALLS: dict[str, Call] = {
     "look": lambda mine: mine.refresh(),
@@ -37,7 +38,7 @@ CALLS: dict[str, Call] = {
     "commit": lambda mine: mine.commit("/c/20", 20, 640, keep=2),
 }
 AFTER = {"look": (1, ("/c/10",)), "claim": (2, ("/c/10",)), "commit": (1, ("/c/20", "/c/10"))}
-"""Generation and paths of the entry once each call has returned."""
+"""Generation and paths of the entry after each call."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def on(url: str) -> AsyncIterator[Bus]:
-    """One more connection to a server that has the streams."""
+    """Yield another connection to a server that has the streams."""
     made = await wire.connect(url, "test")
     try:
         yield made
@@ -63,14 +64,14 @@ async def holder(bus: Bus, generation: int = 1) -> Fence:
 
 
 async def begun(bus: Bus) -> Fence:
-    """A generation that has claimed and has named one checkpoint."""
+    """Return the fence of a generation that has claimed it and committed one checkpoint."""
     mine = await holder(bus)
     await mine.commit("/c/10", 10, 320, keep=2)
     return mine
 
 
 async def waits(log: list[EventDict], call: asyncio.Future[Entry]) -> None:
-    """Return when the call has told that it waits for the ledger, and why."""
+    """Wait until the call has logged that it waits for the ledger; check the log entry."""
     async with asyncio.timeout(WITHIN_S):
         while not any(entry["event"].startswith("Ledger") for entry in log):
             assert not call.done(), f"it did not wait: {call!r}"
@@ -133,7 +134,7 @@ async def on_streams(server: NatsServer) -> AsyncIterator[Bus]:
         await made.client.close()
 
 
-async def test_the_wait_of_a_write_is_bounded(nats_server: NatsServer) -> None:
+async def test_the_wait_of_a_write_is_measured(nats_server: NatsServer) -> None:
     async with on_streams(nats_server) as bus:
         mine = await begun(bus)
         assert mine.waited_s < ANSWER_S
@@ -162,12 +163,15 @@ async def test_a_commit_and_a_claim_of_one_pod_are_ordered(
         assert (entry.generation, entry.paths, entry.past.failures) == (2, ("/c/20", "/c/10"), 0)
 
 
-# ------------------------------------------------------------ answers that get lost
+# ------------------------------------------------------------ lost answers
 
 
 @asynccontextmanager
 async def behind_a_gate(bus: Bus, nats_url: str) -> AsyncIterator[tuple[Gate, Bus]]:
-    """A connection whose answers can be dropped, beside one that sees what the server has."""
+    """Yield a gate and a connection through it, whose answers the gate can drop.
+
+    `bus` is not behind the gate and sees what the server has.
+    """
     port = free_port()
     async with (
         gate(port, int(nats_url.rsplit(":", 1)[1])) as door,
@@ -179,9 +183,7 @@ async def behind_a_gate(bus: Bus, nats_url: str) -> AsyncIterator[tuple[Gate, Bu
 async def dropped(
     door: Gate, bus: Bus, call: Callable[[], Awaitable[Entry]]
 ) -> asyncio.Future[Entry]:
-    """Start a write, and cut its connection once the server has stored it, before its answer comes
-    through.
-    """
+    """Start a write and drop its answer. Return once the server has stored it."""
     before = await revision(bus)
     door.mute_at = f"HPUB $KV.{LEDGER}.{KEY}".encode()
     made = asyncio.ensure_future(call())
@@ -249,11 +251,11 @@ async def test_a_pod_fenced_after_its_commit_is_stale_and_the_commit_is_kept(
         assert (await (await fence.open_fence(bus, KEY, 7)).refresh()).paths == ("/c/20", "/c/10")
 
 
-# ------------------------------------------------------------ copies that lag
+# ------------------------------------------------------------ lagging replicas
 
 
 LAGS_S = 1.5
-"""A copy that is busy may lag for so long."""
+"""Time in s that a busy replica may lag."""
 
 
 async def fall_behind(copy: LaggingCopy) -> None:

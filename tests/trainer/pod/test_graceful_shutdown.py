@@ -1,6 +1,4 @@
-"""A pod that is told to end, on a real bus: what it says, how long it stays, and when it has
-nothing to stay for.
-"""
+"""Tests of a pod that gets SIGTERM, on a real bus: what it publishes and when it exits."""
 
 from __future__ import annotations
 
@@ -23,14 +21,14 @@ from tests.trainer.builders import JOB, final, order, resumed, spec
 from tests.trainer.pod.test_service import Pod, pod_of
 
 SOON_S, GRACE_S = 60.0, 3600.0
-"""Within the first it goes that need not wait for the second."""
+"""s. A pod that need not wait for its grace period exits within `SOON_S`."""
 WITHOUT_IT = spec(2, previous=1, pods=["chief-0", "ps-1", "worker-0"])
 
 
 async def told(
     pod: Pod, grace_s: float = GRACE_S, leave_s: float = 1.0, last_save_s: float = 0.1
 ) -> asyncio.Task[None]:
-    """SIGTERM: what the pod does until it may go."""
+    """Start the shutdown that SIGTERM starts. Return its task, which ends when the pod may exit."""
     shutdown = pod.trainer.machine.graceful_shutdown
     shutdown.settings = msgspec.structs.replace(
         shutdown.settings, grace_s=grace_s, leave_s=leave_s, last_save_s=last_save_s
@@ -55,7 +53,7 @@ async def chief(bus: Bus, tmp_path: Path) -> Pod:
 
 
 async def trains(pod: Pod, change_s: float = 0.0) -> None:
-    """Generation 1, as a pod hears of it that does not lead."""
+    """Let generation 1 train, as seen by a pod that is not the chief."""
     await pod.hears(spec(1))
     machine = pod.trainer.machine
     machine.pod = msgspec.structs.replace(machine.pod, children={1: "running"})
@@ -92,9 +90,7 @@ async def test_a_stopping_pod_exits_shortly_before_its_grace_period_ends(ps: Pod
 async def test_a_stopping_pod_stays_for_a_hand_over_if_its_grace_period_allows(
     ps: Pod, most_s: float, grace_s: float
 ) -> None:
-    """As it was: 30 s, where the job needed 60 s to prepare, so that training stood still for 58
-    s.
-    """
+    """Regression: a pod left after 30 s, preparing took 60 s, and training paused for 58 s."""
     shutdown = ps.trainer.machine.graceful_shutdown
     shutdown.settings = msgspec.structs.replace(shutdown.settings, grace_most_s=most_s)
     await trains(ps, change_s=60.0)
@@ -139,7 +135,7 @@ async def test_facts_of_an_earlier_job_do_not_stop_a_pod(ps: Pod) -> None:
 
 
 class Unanswering:
-    """A bus that says all it is told, and finds nothing: it fails, or takes its time."""
+    """A bus that publishes messages but cannot read any: a read fails, or never returns."""
 
     def __init__(self, bus: Bus, error: Exception | None = None) -> None:
         self.bus, self.error = bus, error

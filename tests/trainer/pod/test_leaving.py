@@ -1,4 +1,4 @@
-"""What a pod does when it, or another of its generation, has to go."""
+"""Tests of what a pod does when it, or another pod of its generation, has to leave."""
 
 from __future__ import annotations
 

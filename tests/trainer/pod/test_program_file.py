@@ -1,4 +1,4 @@
-"""The program's file, from a real store: what is used is what was asked for, or nothing."""
+"""Tests of a program's file from a real store: a pod uses exactly the requested file or none."""
 
 from __future__ import annotations
 
@@ -183,8 +183,9 @@ async def test_a_missing_program_is_named(bus: Bus, tmp_path: Path) -> None:
 async def test_pods_above_the_reader_limit_fetch_one_after_the_other(
     bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pod cannot remove its reader; the server does, soon after it was read. What waits for that
-    has not failed.
+    """A pod may not delete its reader; the server does so soon after the pod has read.
+
+    A pod that waits for this has not failed.
     """
     monkeypatch.setattr(streams, "PROGRAM_READERS", 2)
     await bus.create(namespaces=["crowded"])
@@ -195,13 +196,13 @@ async def test_pods_above_the_reader_limit_fetch_one_after_the_other(
         ]
         async with asyncio.timeout(
             WITHIN_S / 2
-        ):  # less than after a minute, when any server forgets a reader
+        ):  # less than the minute after which any server deletes a reader
             paths = await asyncio.gather(*fetching)
         readers = await bus.js.consumers_info(program_stream("crowded"))
 
     assert [path.read_bytes() for path in paths] == [BODY] * 4
     waiting = [line for line in lines if line["event"] == "ProgramWaitsForOtherReaders"]
-    assert waiting and "as many readers as it may have" in waiting[0]["error"] and len(waiting) <= 2
+    assert waiting and "its maximum number of readers" in waiting[0]["error"] and len(waiting) <= 2
     assert "ProgramNotAsAskedFor" not in [line["event"] for line in lines]
     assert (
         [reader.config.inactive_threshold for reader in readers]

@@ -1,4 +1,4 @@
-"""What a pod says on a real bus, where it says more than its child did."""
+"""Tests of a pod's messages on a real bus that contain more than the event of its child."""
 
 from __future__ import annotations
 

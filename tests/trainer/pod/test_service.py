@@ -1,5 +1,6 @@
-"""One pod on a real bus, from a cluster spec to training; its children are dolls, so a story takes
-milliseconds.
+"""Tests of one pod on a real bus, from a cluster spec to training.
+
+Its children are fakes, so a test takes milliseconds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from structlog.testing import capture_logs
 
 from services.trainer.checkpoint_policy import SaveHistory
 from services.trainer.pod import fence
-from services.trainer.pod.events import (
+from services.trainer.pod.executor import ChildAction
+from services.trainer.pod.service import Trainer
+from services.trainer.pod.state_machine import (
+    EXIT_BUS_LOST,
+    EXIT_EVICTED,
+    EXIT_KILLED,
+    EXIT_RETRY,
     ChildEventReceived,
     ChildExited,
     ChildNotStarted,
@@ -22,9 +29,6 @@ from services.trainer.pod.events import (
     OrdersLost,
     TimerDue,
 )
-from services.trainer.pod.executor import ChildAction
-from services.trainer.pod.service import Trainer
-from services.trainer.pod.state_machine import EXIT_BUS_LOST, EXIT_EVICTED, EXIT_KILLED, EXIT_RETRY
 from services.trainer.pod.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
 from services.trainer.protocol import (
     ChildEvent,
@@ -85,7 +89,7 @@ class Orders:
         self.told.append(order)
 
     def forget_child(self, generation: int) -> None:
-        """Nothing to forget: there are no processes."""
+        """Do nothing: there are no processes."""
 
 
 class Pod:

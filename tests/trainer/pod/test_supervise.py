@@ -1,4 +1,4 @@
-"""What a pod does about each fact, in the words of the story that `supervise` tells."""
+"""Tests of the actions of a pod after each fact (`supervise`)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ANSWERS: dict[type, Any] = {
 
 
 class Teller:
-    """A pod that is told facts and tells what it does about each."""
+    """A pod that gets facts and returns its actions after each."""
 
     def __init__(self, name: str = "chief-0") -> None:
         self.pod = Pod(name=name)
@@ -62,7 +62,7 @@ class Teller:
 
 
 def running(name: str = "chief-0", handover: str = "make-before-break") -> Teller:
-    """Generation 1 trains."""
+    """Return a pod in which generation 1 trains."""
     teller = Teller(name)
     teller.hear(spec(1, handover=handover))
     teller.prepared(1)
@@ -71,7 +71,7 @@ def running(name: str = "chief-0", handover: str = "make-before-break") -> Telle
 
 
 def beside(name: str = "chief-0") -> Teller:
-    """Generation 2 stands prepared beside 1."""
+    """Return a pod in which generation 1 trains and generation 2 is prepared."""
     teller = running(name)
     teller.hear(spec(2, previous=1))
     teller.prepared(2)
@@ -192,7 +192,7 @@ def test_only_the_newest_generation_can_be_ordered() -> None:
     assert teller.hear(order(2, previous=1)) == []
 
 
-# ------------------------------------------------------------ stop everything, start again
+# ------------------------------------------------------------ restart
 
 
 def test_with_restart_the_chief_drains_at_once_and_nobody_starts() -> None:
@@ -426,7 +426,7 @@ STALE = [
 def test_a_new_chief_does_not_begin_from_an_outdated_final_checkpoint(
     facts: list[Any],
 ) -> None:
-    """It hears the newest message on each subject, of two streams in any order."""
+    """It gets the newest message of each subject, from two streams in any order."""
     teller = Teller("chief-1")
     teller.hear_all(*facts)
     teller.prepared(3)
@@ -530,7 +530,7 @@ def test_an_abandonment_of_an_unknown_generation_is_ignored() -> None:
 
 
 class Watched(Teller):
-    """A pod whose every action is held against the law."""
+    """A pod whose actions are all checked for validity."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -545,7 +545,7 @@ class Watched(Teller):
             self.check(action)
 
     def stands(self, which: int) -> None:
-        """A child that prepares says that it stands, if there is one."""
+        """Report that a child is prepared, if one is preparing."""
         waiting = sorted(g for g, phase in self.alive.items() if phase == "started")
         if waiting:
             generation = waiting[which % len(waiting)]
@@ -602,9 +602,7 @@ MEMBERS = st.sampled_from(
 
 @st.composite
 def happenings(draw: st.DrawFn) -> list[tuple[str, Any]]:
-    """Facts about a handful of generations in any order, as often as you like, and what children do
-    meanwhile.
-    """
+    """Draw facts about four generations in any order, with repetitions, and events of children."""
     handover = draw(st.sampled_from(["make-before-break", "restart"]))
     previous = {
         g: draw(st.one_of(st.none(), st.integers(1, g - 1)) if g > 1 else st.none())
@@ -641,10 +639,10 @@ def test_for_any_order_of_facts_children_get_only_valid_orders(
 
 
 class Job:
-    """Every pod of a job under a lawful launcher: a generation is abandoned, or resumes, before the
-    next begins.
+    """All pods of a job under a correct launcher.
 
-    Each pod hears the facts in the order in which they were said, but as late as it likes.
+    A generation is abandoned, or resumes, before the next begins. Each pod gets the facts in the
+    order of their publication, with any delay.
     """
 
     PODS = ("chief-0", "chief-1", "ps-0", "worker-0")
@@ -660,7 +658,7 @@ class Job:
         self.said.append(fact)
 
     def hears(self, name: str) -> bool:
-        """The pod hears its next fact and does what follows from it; False: it has heard all."""
+        """Handle the pod's next fact and what follows from it. Return False if there is none."""
         if self.heard[name] == len(self.said):
             return False
         fact = self.said[self.heard[name]]

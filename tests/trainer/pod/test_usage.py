@@ -1,5 +1,6 @@
-"""The usage of pods: how it is measured, and which samples a chief accepts. Anyone may publish on
-that subject, so no message on it may do harm.
+"""Tests of the usage of pods: how it is measured, and which samples a chief accepts.
+
+Anyone may publish on that subject, so no message on it may do harm.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ while True:
 
 
 def test_a_mostly_sleeping_process_is_partly_busy() -> None:
-    """It sleeps three times as long as its work takes, however busy the machine is."""
+    """The process sleeps three times as long as it works, however busy the machine is."""
     command = [sys.executable, "-c", BUSY_FOR_A_QUARTER]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as now_and_then:
         try:

@@ -1,9 +1,8 @@
-"""`python across.py PS FROM TO`: restore FROM (or "-") under PS parameter servers, train a little,
-write TO.
+"""`python across.py PS FROM TO`: restore FROM (or "-") on PS parameter servers, train, write TO.
 
-Prints, as JSON: the bytes of every variable (hashed) as restored and as written, and the ps where
-each lies. All servers live in this process, and each number of ps has a process, because one can
-connect to one cluster only.
+It prints as JSON the bytes of every variable (hashed) as restored and as written, and the ps of
+each. All servers run in this process. Each number of ps needs its own process, because a process
+can connect to one cluster only.
 """
 
 import json

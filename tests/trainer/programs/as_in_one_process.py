@@ -1,9 +1,8 @@
-"""`python as_in_one_process.py`: train small nets on parameter servers, and by `Model.fit` in one
-process.
+"""`python as_in_one_process.py`: train small nets on parameter servers, and with `Model.fit`.
 
-Three ps and two workers live in this process; all but the placement uses one ps. Prints, as JSON,
-for each case how far weights and optimizer state are from those of `Model.fit` after the same
-batches in the same order, and for some the accuracy with two asynchronous workers.
+Three ps and two workers run in this process; all cases but the placement use one ps. It prints as
+JSON, for each case, how far weights and optimizer state are from those of `Model.fit` after the
+same batches in the same order, and for some the accuracy with two asynchronous workers.
 """
 
 import json
@@ -78,7 +77,10 @@ def halved():
 
 
 class Crossed(keras.Model):
-    """Creates its variables in another order than it lists them, and one more every time."""
+    """A model that creates its variables in another order than it lists them.
+
+    Each new model has one variable more.
+    """
 
     made = 0
 
@@ -98,7 +100,7 @@ class Crossed(keras.Model):
 
 
 def placed():
-    """Bytes of each ps, of the model's variables and of its slots; and of each variable."""
+    """Return the bytes of variables and of slots on each ps, and the bytes of each variable."""
     program = program_of(case_of(lambda: keras.optimizers.Adam(1e-2), Crossed, words))
     built = training_step.build_model(program, strategy, 3)
     held = {"model": [0, 0, 0], "optimizer": [0, 0, 0]}
@@ -126,7 +128,7 @@ def program_of(case):
     def loss(labels, outputs):
         if tf.reduce_any(
             labels < 0
-        ):  # as a program may have it: TensorFlow has to rewrite this function
+        ):  # as in many programs: TensorFlow has to rewrite this function
             outputs = outputs * 0.0
         return keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
 
@@ -141,7 +143,7 @@ def program_of(case):
 
 
 def case_of(optimizer, model=net, inputs=images, most=None, share=1.0, fits=None, epochs=1):
-    """`fits`: another optimizer for `Model.fit`."""
+    """Return a case. `fits` is another optimizer for `Model.fit`."""
     return SimpleNamespace(
         optimizer=optimizer,
         model=model,
@@ -154,7 +156,7 @@ def case_of(optimizer, model=net, inputs=images, most=None, share=1.0, fits=None
 
 
 def recording(fetch):
-    """The same, and the examples of each pass go to `fed`."""
+    """Return the same function, but with the size of each pass added to `fed`."""
 
     def recorded(passes):
         staged = fetch(passes)
@@ -165,7 +167,7 @@ def recording(fetch):
 
 
 def trained(case, workers, weights=None):
-    """The model and its optimizer, trained as a chief does it."""
+    """Train as a chief does. Return the model with its optimizer, and the lanes."""
     program = getattr(case, "program", None) or program_of(case)
     input_pipeline.serve_portions(program, Watchdog(__file__, 60.0, 60.0))
     built = training_step.build_model(program, strategy, 1)
@@ -193,7 +195,7 @@ def trained(case, workers, weights=None):
 
 
 def fitted(case):
-    """The same by `Model.fit`, and the weights that it began with."""
+    """Train with `Model.fit`. Return the model, and its initial weights."""
     model = case.model()
     model.compile(case.fits(), entropy)
     before = model.get_weights()
@@ -204,9 +206,7 @@ def fitted(case):
 
 
 def apart(ours, theirs):
-    """The greatest difference of two lists of variables, relative to the greatest of their
-    numbers.
-    """
+    """Return the largest difference of two lists of variables, relative to each one's maximum."""
     assert [v.shape for v in ours] == [v.shape for v in theirs]
     pairs = [
         (np.asarray(o, "float64"), np.asarray(t, "float64"))
@@ -243,7 +243,7 @@ def compared(case):
 
 
 def together(case):
-    """Two asynchronous workers; beside it what one process reaches."""
+    """Train with two asynchronous workers, and in one process. Return the figures."""
     alone, _ = fitted(case)
     built, lanes = trained(case, 2)
     plain = case.model()
@@ -309,5 +309,5 @@ if __name__ == "__main__":
             said[kind][name] = look(case)
             print(
                 kind, name, said[kind][name], file=sys.stderr, flush=True
-            )  # how far it came, if it comes no further
+            )  # shows where it is if it does not finish
     print(json.dumps(said), flush=True)

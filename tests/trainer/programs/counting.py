@@ -1,8 +1,7 @@
-"""A training program that counts, on a ps and in the same step as the gradient, how often each
-example is applied.
+"""A training program that counts on a ps how often each example is applied.
 
-The worker waits COUNTING_PACE's content in seconds for each 16 examples that it reads (a file, so
-that a test may change its mind).
+The step that computes the gradient also counts. COUNTING_PACE is a file with the time in s that a
+worker waits for each 16 examples that it reads; a test may change it.
 """
 
 import math
@@ -20,7 +19,7 @@ _pace = os.environ.get("COUNTING_PACE")
 
 
 class Counting(keras.layers.Layer):
-    """Passes features on, and adds one to the count of each example that it is trained on."""
+    """Returns the features, and counts each example that it is trained on."""
 
     def build(self, shapes):
         self.counts = self.add_weight(

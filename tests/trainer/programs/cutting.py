@@ -1,6 +1,6 @@
-"""`python cutting.py FOLDER`: cut, train on, write; spoil files and restore. FOLDER may be a URL.
+"""`python cutting.py FOLDER`: take a snapshot, train on, write it; damage files and restore.
 
-Prints, as JSON, what was found. Servers live in this process.
+FOLDER may be a URL. It prints the results as JSON. The servers run in this process.
 """
 
 import json
@@ -27,7 +27,7 @@ gfile = tf.io.gfile
 
 
 def spoil(name, where):
-    """Turn a bit over in a file; where: from its end, if negative."""
+    """Flip a bit of a file. A negative `where` counts from the end."""
     with gfile.GFile(name, "rb") as file:
         body = bytearray(file.read())
     body[where] ^= 1

@@ -1,8 +1,7 @@
-"""`python events.py FOLDER`: what TensorBoard's event files in a folder say, in the order of their
-names, as JSON.
+"""`python events.py FOLDER`: print the TensorBoard events of a folder as JSON.
 
-Behind `write` a story is written first, by two generations, the second of which begins from an
-older checkpoint.
+The files are sorted by name. With `write` as the first argument, two generations write events
+first, of which the second begins from an older checkpoint.
 """
 
 from __future__ import annotations
@@ -47,9 +46,7 @@ def plain(value: Any) -> Any:
 
 
 def write(folder: str, complaints: list[str]) -> None:
-    """Generation 1 applies 96 examples, of which only 64 were saved; generation 2 goes on from
-    those.
-    """
+    """Write events: generation 1 applies 96 examples and saves 64; generation 2 starts at 64."""
     for generation, restored, reports in ((1, 0, (32, 64, 96)), (2, 64, (80, 128))):
         chief = EventWriter(
             folder, GenerationSize(generation, 1, generation, 16), complaints.append

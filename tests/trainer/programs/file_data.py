@@ -1,7 +1,7 @@
 """Files of many kinds with the examples of `counting.py`, and programs that read them.
 
-`CASES`: for each kind, the functions of a program. A file has the numbers of its examples; their
-features follow from these. Files differ in length, and one is empty.
+`CASES` has the functions of a program for each kind. A file has the numbers of its examples, from
+which their features follow. Files differ in length, and one is empty.
 """
 
 import csv
@@ -20,7 +20,7 @@ FOLDER = Path(tempfile.mkdtemp())
 
 
 def example(number):
-    """The example with this number, in a graph."""
+    """Return the example with this number, in a graph."""
     number = tf.cast(tf.ensure_shape(number, []), tf.int64)
     row = tf.ensure_shape(tf.gather(counting._inputs, number), [4])
     return (number, row), tf.reduce_sum(row, keepdims=True)
@@ -84,7 +84,7 @@ def read_generator(path):
 
 
 def read_interleaved(path):
-    """Two readers of one file, whose lines come by turns."""
+    """Return the numbers of a file that two readers read in turn."""
     lines = tf.data.Dataset.range(2).interleave(
         lambda part: tf.data.TextLineDataset(path).shard(2, part),
         cycle_length=2,
@@ -109,7 +109,7 @@ KINDS = {
 
 
 def program_of(kind, root):
-    """The functions of a program that reads files of this kind below `root`."""
+    """Write files of this kind below `root`. Return the functions of a program that reads them."""
     write, read = KINDS[kind]
     paths = []
     for number, (start, stop) in enumerate(pairwise(EDGES)):
@@ -119,7 +119,7 @@ def program_of(kind, root):
 
 
 def sized(number):
-    """The example with this number, with fewer features: one to four."""
+    """Return the example with this number, with one to four features."""
     (number, row), label = example(number)
     return (number, row[: 1 + number % 4]), label
 
@@ -153,7 +153,7 @@ BATCHED = {
 
 
 def batched_cases():
-    """The functions of programs with batches of these kinds, from files, numbers and ranges."""
+    """Return the functions of programs with batches of these kinds: of files, numbers, ranges."""
     found = {}
     whole = program_of("text", FOLDER)
     for name, (make, batched) in BATCHED.items():

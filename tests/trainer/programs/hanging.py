@@ -1,8 +1,8 @@
-"""A training program that never returns from one of its functions: the one that the file `hang`
-names, when called.
+"""A training program of which one part hangs or fails, if the file `hang` names it.
 
-`gil` is a regular expression that takes for ever and lets no other thread run; `step` a loop inside
-TensorFlow.
+`import` and the name of a function hang there. `gil` is a regular expression that never ends and
+lets no other thread run. `step` is an endless loop inside TensorFlow. `raise` is an error in
+`evaluation`.
 """
 
 import os

@@ -1,7 +1,8 @@
-"""Which examples reach the updates, with every form of data; all tasks live in this process.
+"""Print which examples reach the updates, with every form of data.
 
-Prints, as JSON: for each case the number of times that each example was applied, by the ps, after
-two epochs; the numbers in the order of their application (one worker); and the calls of `dataset`.
+All tasks run in this process. The output is JSON: for each case how often each example was applied
+in two epochs, as counted on the ps; the numbers in the order of their application (one worker); and
+the calls of `dataset`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A training program that breaks in mid-training, on the worker."""
+"""A training program that fails during training, on the worker."""
 
 import keras
 import tensorflow as tf

@@ -1,5 +1,6 @@
-"""`python read_counts.py CHECKPOINT`: prints how often each example was applied, and the meter's
-number, as JSON.
+"""`python read_counts.py CHECKPOINT`: print how often each example was applied, as JSON.
+
+It also prints how many examples Weir has counted.
 """
 
 import json

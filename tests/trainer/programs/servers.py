@@ -1,4 +1,4 @@
-"""A whole cluster in one process, and what its variables hold; for the programs beside."""
+"""A cluster in one process, and the contents of its variables, for the programs beside it."""
 
 import hashlib
 from pathlib import Path
@@ -14,15 +14,16 @@ def addresses(count):
 
 
 def started(ps, workers=1):
-    """A strategy over so many ps and workers, and the servers, which live as long as they are
-    held.
+    """Return a strategy over so many ps and workers, and the servers.
+
+    The servers run as long as the list exists.
     """
     tf.config.threading.set_inter_op_parallelism_threads(workers + 4)
     free = addresses(1 + ps + workers)
     spec = tf.train.ClusterSpec(
         {"chief": free[:1], "worker": free[1 : 1 + workers], "ps": free[1 + workers :]}
     )
-    # with fewer threads, tasks of one process wait for each other for ever
+    # with fewer threads, the tasks of one process wait for each other without end
     threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=workers + 4)
     tasks = [("ps", n) for n in range(ps)] + [("worker", n) for n in range(workers)]
     servers = [

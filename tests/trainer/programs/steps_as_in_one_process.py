@@ -1,9 +1,9 @@
-"""`python steps_as_in_one_process.py`: each form of a training step on parameter servers, and by
-`Model.fit` or a plain loop in one process.
+"""`python steps_as_in_one_process.py`: train with each form of a step on ps and in one process.
 
-Prints, as JSON, for each case how far the variables (weights, averages, states of random numbers)
-and the optimizers are from those of one process, after the same batches in the same order. Both
-begin with the same weights, because all initial values have seeds.
+In one process it trains with `Model.fit` or a plain loop. It prints as JSON, for each case, how far
+the variables (weights, averages, states of random numbers) and the optimizers are from those of one
+process, after the same batches in the same order. Both begin with the same weights, because all
+initial values have seeds.
 """
 
 import json
@@ -112,7 +112,7 @@ TWO = ({"image": images, "ink": ink}, {"digit": labels, "amount": ink})
 
 @keras.saving.register_keras_serializable()
 class OwnLoss(keras.Model):
-    """Has a `compute_loss`, and counts it in a metric of its own."""
+    """A model with its own `compute_loss`, which counts the loss in its own metric."""
 
     def __init__(self):
         super().__init__()
@@ -135,7 +135,7 @@ def own_loss():
 
 
 class OwnStep(keras.Model):
-    """Has a `train_step` with two optimizers, as guides of Keras show it."""
+    """A model with its own `train_step` and two optimizers, as in the guides of Keras."""
 
     def __init__(self):
         super().__init__()
@@ -175,7 +175,7 @@ def pair_optimizers():
 
 
 def pair_step(models, optimizers, batch):
-    """Two rates, and a model that follows."""
+    """Train with two learning rates; a second model follows the first."""
     student, follower = models["student"], models["follower"]
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(entropy(batch["label"], student(batch["image"], training=True)))
@@ -246,7 +246,7 @@ CUT = {"compiled": 12}
 
 
 def fitted(program):
-    """The model after `Model.fit`, and its optimizers."""
+    """Return the model after `Model.fit`, its optimizers, the loss and the metrics."""
     model = program.model()
     if not model.compiled:
         model.compile(program.optimizer(), program.loss)
@@ -259,7 +259,7 @@ def fitted(program):
 
 
 def looped(program):
-    """The models after a plain loop, and their optimizers."""
+    """Return the models after a plain loop, their optimizers and the mean loss."""
     model, optimizer = program.model(), program.optimizer()
     plain = getattr(program.train_step, "python_function", program.train_step)
     step = tf.function(lambda batch: plain(model, optimizer, batch)["loss"])
@@ -333,7 +333,7 @@ REFUSED = {
 
 
 def refused(asked):
-    """The reason for which a step cannot be traced, and the line."""
+    """Return the reason why a step cannot be traced, and the line."""
     case = case_of(None)
     case.program = asked
     try:
@@ -344,8 +344,9 @@ def refused(asked):
 
 
 def restored(asked, folder):
-    """The names of all variables that a checkpoint gives back, and of those that an older one,
-    without the states of random numbers, gives back; both are of a trained model.
+    """Return the names of the variables that a new and an older checkpoint restore, and of all.
+
+    The older checkpoint has no states of random numbers. Both are of a trained model.
     """
     case = case_of(None)
     case.program = asked

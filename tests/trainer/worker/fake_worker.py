@@ -10,9 +10,11 @@ from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass
 
 
 class FakeWorker:
-    """Reads and trains in no time. `updates`: the positions of each pass of each update; `portions`:
-    the examples of each portion; `read_ms`, `batch_ms`: what it says that reading one
-    took, besides its batches and for each of them.
+    """Reads and trains in no time.
+
+    `updates` has the positions of each pass of each update, `portions` the number of examples of
+    each portion. `read_ms` and `batch_ms` are the reported times of reading a portion, and of each
+    batch in it.
     """
 
     read_ms = 0

@@ -1,5 +1,6 @@
-"""What an optimizer does on parameter servers is what it does in one process
-(`programs/as_in_one_process.py`).
+"""Tests that optimizers have the same results on parameter servers and in one process.
+
+`programs/as_in_one_process.py` does the training.
 """
 
 from __future__ import annotations
@@ -39,15 +40,16 @@ CASES = {
     "schedule": 1,
     "several-optimizers": 1,
 }
-"""Each, with how many batches make one update."""
+"""The cases, each with its number of batches per update."""
 
 
 pytestmark = pytest.mark.long
 
 
 def results() -> Any:
-    """Train every case once, in a process of its own; that takes minutes, so one test looks at all
-    of it.
+    """Train every case once, in a process of its own.
+
+    It takes minutes, so one test checks all results.
     """
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
     environ = {**os.environ, **quiet, "PYTHONPATH": str(ROOT)}

@@ -1,4 +1,4 @@
-"""Of a function that TensorFlow has rewritten its author is told the line as it was written."""
+"""Tests of functions that TensorFlow has rewritten: stacks have the lines of the original."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint written under n parameter servers restores under m, to the last bit."""
+"""Tests that a checkpoint of n parameter servers is restored under m, to the last bit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(ps: int, before: str, folder: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """One training that goes from 1 ps to 2, 4, 3 and back to 1, each a process of its own."""
+    """Return the outputs of a training that goes from 1 ps to 2, 4, 3 and 1, each in a process."""
     folder, before, said = tmp_path_factory.mktemp("across"), "-", []
     for ps in UNDER:
         said.append(run(ps, before, folder))
@@ -77,8 +77,9 @@ def test_every_ps_holds_a_variable(told: list[Any]) -> None:
 
 
 def test_slots_are_on_the_ps_of_their_variable(told: list[Any]) -> None:
-    """The first variable counts and has no slot; each of the others has Adam's two, behind
-    iteration and rate.
+    """The first variable is the count and has no slot. Each of the others has Adam's two.
+
+    The optimizer's first two variables are its iterations and its rate.
     """
     for said in told:
         weights = [ps for name, ps in said["places"].items() if name.startswith("model/")][1:]

@@ -1,7 +1,6 @@
-"""A cut, its files and their seal, on real servers; in a folder, and where TensorFlow finds its way
-by a URL.
+"""Tests of snapshots, their files and their seal on real servers, in a folder and at a URL.
 
-What keeps a checkpoint from being written is told with its cause and with what helps.
+If a checkpoint cannot be written, the cause and a remedy are reported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a chief says of a pause. (How it trains: `test_training`.)
+"""Tests of the pauses that a chief reports, and of the ledger in its checkpoints.
 
-The ledger of a chief's checkpoints, while batches are out that will not come home.
+The ledger may have batches in flight that are lost. `test_training` tests how a chief trains.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from tests.trainer.worker.fake_worker import FakeWorker
     ("last_s", "first_s", "off_s", "paused"),
     [
         (1000.0, 1000.8, 0.0, pytest.approx(0.8)),
-        (1000.0, 1609.5, 600.0, pytest.approx(9.5)),  # the whole cluster was off meanwhile
+        (1000.0, 1609.5, 600.0, pytest.approx(9.5)),  # the whole cluster was off in between
         (0.0, 1000.8, 0.0, None),  # nothing ran before
         (
             1000.0,
             0.0,
             0.0,
             None,
-        ),  # nothing was left to apply, or a lane broke before it had: no end to measure
+        ),  # no update was left, or a lane failed before the first: the pause has no end
         (1000.0, 999.9, 0.0, 0.0),  # clocks of two machines
     ],
 )
@@ -57,10 +57,10 @@ def test_a_pause_is_from_the_last_update_to_the_first(
 @pytest.mark.parametrize(
     ("restored_s", "restored_step", "reported", "last_s"),
     [
-        (1000.0, 50, (50, 1000.2), 1000.0),  # a hand-over: the ps' own clock
+        (1000.0, 50, (50, 1000.2), 1000.0),  # a hand-over: the clock of the ps
         (1000.0, 50, (90, 1118.0), 1118.0),  # 40 updates were lost with a node
-        (0.0, 0, (90, 1118.0), 1118.0),  # all were: there was no checkpoint
-        (1000.0, 50, (90, 0.0), 1000.0),  # an older chief did not say when
+        (0.0, 0, (90, 1118.0), 1118.0),  # all updates were lost: there was no checkpoint
+        (1000.0, 50, (90, 0.0), 1000.0),  # an older chief did not report the time
         (0.0, 0, (0, 0.0), 0.0),  # nothing ran before
     ],
 )
@@ -72,9 +72,10 @@ def test_the_last_update_before_a_pause_may_be_unsaved(
 
 
 def test_the_time_of_the_first_update_is_read_once_per_update() -> None:
-    """Two reads of one step have no order. Of two updates at a time, the later could see the
-    other's write by the read that asks whether there was one, and by the read of what it was the
-    nothing before it, and write that nothing back.
+    """Two reads of one variable in a step have no order.
+
+    If two updates ran at once, the later one could see the other's time in one read and zero in the
+    other read, and write the zero back.
     """
     meter = TrainingCounters()
     traced = tf.function(meter.count_update).get_concrete_function(tf.TensorSpec([2], tf.float64))
@@ -103,7 +104,7 @@ PLAN = DataPlan(ExampleOrder(64), BATCH)
 
 
 class LosesWorker(FakeWorker):
-    """It makes two updates, then it is lost once the test allows it."""
+    """A worker that makes two updates, and is lost when the test allows it."""
 
     def __init__(self, plan: DataPlan) -> None:
         super().__init__(plan)
@@ -122,7 +123,7 @@ class LosesWorker(FakeWorker):
 
 
 class Saves:
-    """Takes what is to be saved, and writes nothing. `due_s`: when the next is due."""
+    """Records drafts of checkpoints and writes nothing. `due_s` is when the next save is due."""
 
     def __init__(self) -> None:
         self.drafts, self.due_s = list[Draft](), float("inf")
@@ -141,7 +142,7 @@ class Saves:
 
 
 def chief_of(folder: Path, worker: FakeWorker, saves: Saves) -> Chief:
-    """A chief that is prepared, with a worker and saves that are played."""
+    """Return a prepared chief with a fake worker and fake saves."""
     program: Any = SimpleNamespace(
         model=lambda: keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)]),
         optimizer=lambda: keras.optimizers.SGD(0.1),
@@ -183,7 +184,7 @@ def test_a_checkpoint_stores_batches_in_flight_as_not_done(tmp_path: Path, occas
     ):
         chief.inbox.put(word)
 
-    with pytest.raises(tf.errors.UnavailableError):  # nobody can go on
+    with pytest.raises(tf.errors.UnavailableError):  # no worker is left
         chief.train()
 
     (draft,) = saves.drafts

@@ -1,4 +1,4 @@
-"""Who is to blame for what ends a child: the program, or a task that has gone."""
+"""Tests of the cause of a child's end: the program, or a task that was lost."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What fails inside a dataset says where in the program it was written, for TensorFlow names only
-an operation.
+"""Tests of failures inside a dataset: the cause has the line in the program.
+
+TensorFlow names only an operation.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def load(tmp_path: Path) -> Load:
 
 
 def told(module: ModuleType) -> str:
-    """What its author is told where it cannot be read."""
+    """Return the described failure of a program whose dataset cannot be read."""
     with pytest.raises(tf.errors.OpError) as caught:
         program_data.read_batch(module, 0, 4)
     return failure_cause.describe_failure(caught.value, str(module.__file__))

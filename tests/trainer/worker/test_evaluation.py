@@ -1,4 +1,4 @@
-"""Evaluation: what is measured, and what cannot be told."""
+"""Tests of evaluation: which metrics are measured, and which are left out or refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOG = Watchdog("net.py", 60.0, 60.0)
 
 
 def program_test_evaluate(loss: float) -> Any:
-    """One whose model doubles its input, and whose loss is given."""
+    """Return a program whose model doubles its input, and whose loss is `loss`."""
     weights = keras.layers.Dense(
         1, use_bias=False, kernel_initializer=keras.initializers.Constant(2.0)
     )
@@ -59,7 +59,7 @@ def test_an_evaluation_that_is_no_dataset_is_named() -> None:
 
 
 def two_outputs(**functions: Any) -> Any:
-    """One whose model gives its input as `same`, and twice that as `twice`."""
+    """Return a program whose model has its input as `same`, and twice that as `twice`."""
     inputs = keras.Input((1,))
     twice = keras.layers.Rescaling(2.0)(inputs)
     ones = np.ones((3, 1), "float32")

@@ -1,4 +1,4 @@
-"""The order of examples: a permutation of each epoch, the same whatever happened before."""
+"""Tests of the order of examples: a permutation for each epoch, the same after any history."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_order_is_that_of_this_version_for_ever() -> None:
 @pytest.mark.parametrize("examples", [20_000, 100_000, 2_000_000])
 @pytest.mark.parametrize("example_bytes", [30, 6_000, 150_000, 40_000_000])
 def test_a_batch_has_examples_of_many_blocks(examples: int, example_bytes: int) -> None:
-    """Neighbours are often of one class."""
+    """Neighbouring examples often have the same class."""
     order = range_order(examples, 1, example_bytes)
     for start in range(0, 8_192, 32):
         numbers = order.numbers(start, start + 32)
@@ -88,7 +88,7 @@ def test_few_examples_have_short_blocks_and_the_same_windows(
 
 @pytest.mark.parametrize(("examples", "block"), [(1, 1), (97, 1), (1_000, 1), (3_000, 7)])
 def test_the_order_is_the_same_over_random_histories(examples: int, block: int) -> None:
-    """Batches of changing sizes, workers that are lost, and checkpoints that are restored."""
+    """A history has batches of changing sizes, lost workers and restored checkpoints."""
     order = ExampleOrder(examples, 3, block)
     expected = np.concatenate([order.numbers(e * examples, (e + 1) * examples) for e in range(3)])
     for seed in range(20):

@@ -1,4 +1,4 @@
-"""Numbered examples are read from few ranges that fit in memory, and come in the asked order."""
+"""Tests that numbered examples are read from few ranges that fit in memory, in the right order."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A cause without TensorFlow around it: from whichever pod, however long, through however many
-exceptions.
+"""Tests of failure causes without TensorFlow.
+
+They come from any pod, have any length, and follow from any number of exceptions.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ THERE = HERE.replace("trainer-a", "trainer-b")
 
 
 def raised(text: str, path: str = HERE) -> BaseException:
-    """What running this text, as that file, raises."""
+    """Return the exception that running this text as this file raises."""
     with pytest.raises(BaseException) as caught:
         exec(compile(text, path, "exec"), {})
     return caught.value

@@ -1,4 +1,4 @@
-"""The order of the examples of files, and what is refused."""
+"""Tests of the order of the examples of files, and of what is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def program(**functions: Any) -> Any:
 
 
 def number_files(folder: Path, lengths: tuple[int, ...] = LENGTHS) -> Any:
-    """A program whose files have the numbers from 0 on, one a line."""
+    """Return a program whose files have the numbers from 0 on, one per line."""
     paths, start = [], 0
     for at, length in enumerate(lengths):
         path = folder / f"part-{at:03}"
@@ -41,7 +41,7 @@ def positions(source: Any, order: Any, start: int, stop: int) -> list[int]:
 
 
 def epoch(source: Any, order: Any, number: int) -> list[list[int]]:
-    """The examples of each group of an epoch, in the order of the groups."""
+    """Return the examples of each group of an epoch, in the order of the groups."""
     first = number * order.groups
     return [
         positions(source, order, place * GROUP_POSITIONS, (place + 1) * GROUP_POSITIONS)
@@ -69,7 +69,7 @@ def test_without_shuffling_the_order_is_that_of_the_list(tmp_path: Path) -> None
 
 
 def test_the_order_is_the_same_over_random_histories(tmp_path: Path) -> None:
-    """A worker that continues a group finds the examples that the one before would have found."""
+    """A worker that continues a group gets the examples that the worker before would have got."""
     source = source_of(number_files(tmp_path))
     order = source.order(Shuffle(seed=1, window=10))
     whole = epoch(source, order, 0)

@@ -1,4 +1,4 @@
-"""The input pipeline of real workers, with every form of data."""
+"""Tests of the input pipeline of real workers with every form of data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lanes: every batch is applied and counted once, whatever the workers do."""
+"""Tests of lanes: every batch is applied and counted once, whatever the workers do."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gone() -> tf.errors.UnavailableError:
 
 
 class Failing(FakeWorker):
-    """Fails at its n-th update, once or for good."""
+    """A worker that fails at update `at`, and at all later ones if it is `lost`."""
 
     def __init__(self, plan: DataPlan, at: int, lost: bool, name: str = "worker-0") -> None:
         super().__init__(plan, name)
@@ -44,7 +44,7 @@ class Failing(FakeWorker):
 
 
 class Held(FakeWorker):
-    """Makes an update when it is told to."""
+    """A worker that makes an update when the test releases it."""
 
     def __init__(self, plan: DataPlan) -> None:
         super().__init__(plan)
@@ -61,7 +61,7 @@ def plan_of(examples: int, batch: int = BATCH, most: int | None = None, k: int =
 
 
 def run_lanes(lanes: Lanes, inbox: queue.Queue[object], examples: int, epochs: int) -> list[object]:
-    """Train to the end; return what went to the inbox."""
+    """Train to the end. Return what was put into the inbox."""
     lanes.start(shard_ledger.new_ledger(examples, epochs), 0)
     words = []
     while not words or words[-1] == "first":
@@ -283,7 +283,7 @@ def test_the_last_portions_are_small() -> None:
 
 
 def test_a_portion_of_an_epoch_has_its_last_batch() -> None:
-    """It is short, and reading it alone may cost as much as the rest."""
+    """The last batch is short, and reading it alone may cost as much as the rest."""
     plan = plan_of(BATCH * 390 + 10)
     ledger = shard_ledger.new_ledger(BATCH * 390 + 10, 100)
     assert plan.portion_size(ledger, 1, 1_000) > BATCH * 390
@@ -326,7 +326,7 @@ CASES = [
 
 
 def read_portions(size: PortionSize, call_ms: float, batch_ms: float, portions: int) -> list[int]:
-    """Read portions, two of which are asked for at a time; return the times of each (ms)."""
+    """Read portions, two of which are requested at a time. Return the time in ms of each."""
     waiting, times = [size.batches], []
     for _ in range(portions):
         waiting.append(size.batches)
@@ -358,7 +358,7 @@ def test_portions_become_shorter_while_reading_is_slow_and_longer_after_that() -
 
 
 def test_a_portion_that_had_to_be_shorter_shows_its_costs_too() -> None:
-    """For example, if memory or a window of the order ends it, or if it has to have whole updates."""
+    """For example, memory or a window of the order ends it, or it must have whole updates."""
     size = PortionSize()
     for _ in range(20):
         size.record_read(size.batches, min(size.batches, 37), 50)
@@ -400,7 +400,7 @@ def test_every_example_is_in_one_pass_and_no_pass_is_too_large(
 
 
 def pass_counts(worker: FakeWorker) -> list[int]:
-    """The number of passes of each update."""
+    """Return the number of passes of each update."""
     return [len(update) for update in worker.updates]
 
 
@@ -408,7 +408,7 @@ def pass_counts(worker: FakeWorker) -> list[int]:
 
 
 class FileReader(FakeWorker):
-    """Reads groups of files with these numbers of examples."""
+    """A worker that reads groups of files with these numbers of examples."""
 
     def __init__(self, plan: DataPlan, lengths: list[int], name: str = "worker-0") -> None:
         super().__init__(plan, name)
@@ -422,7 +422,7 @@ class FileReader(FakeWorker):
 
 
 def test_all_losses_of_files_are_fetched() -> None:
-    """That an update was the last one is known only when the end of its file is read."""
+    """Only the end of its file shows that an update was the last one."""
     plan, inbox = file_plan(2), queue.Queue[object]()
     lanes = Lanes([FileReader(plan, [5 * BATCH, 4 * BATCH])], plan, inbox)
     lanes.start(shard_ledger.new_file_ledger(2, 1, 7), 0)
@@ -454,7 +454,7 @@ def test_a_job_finishes_if_a_worker_is_lost_when_its_last_losses_are_fetched() -
 
 
 class LostReader(FileReader):
-    """Is lost at its second update."""
+    """A worker that is lost at its second update."""
 
     def update(self, passes: int, batches: int, turn: int = 0) -> None:
         if self.updates:
@@ -469,8 +469,9 @@ def file_plan(groups: int, seed: int | None = 5, batch: int = BATCH) -> DataPlan
 def read_files(
     workers: list[FileReader], ledger: Ledger
 ) -> tuple[dict[tuple[int, int, int], int], Ledger]:
-    """Train to the end. Return how often each (epoch, group, example) was applied, and the
-    ledger.
+    """Train to the end.
+
+    Return how often each (epoch, group, example) was applied, and the ledger.
     """
     plan, inbox = workers[0].plan, queue.Queue[object]()
     assert isinstance(plan.order, FileOrder)
@@ -525,7 +526,7 @@ def test_another_worker_reads_on_where_a_lost_one_was() -> None:
 
 
 class HeldReader(FileReader):
-    """Makes its updates when `go` is set."""
+    """A worker that makes its updates when `go` is set."""
 
     def __init__(self, plan: DataPlan, lengths: list[int], name: str, go: threading.Event) -> None:
         super().__init__(plan, lengths, name)
@@ -553,7 +554,7 @@ def test_a_worker_gets_its_next_files_when_it_has_read_those_before() -> None:
 
 
 def test_files_that_have_lost_examples_end_training() -> None:
-    """A checkpoint says that there are more."""
+    """The checkpoint says that there are more examples."""
     plan, inbox = file_plan(1), queue.Queue[object]()
     ledger = shard_ledger.new_file_ledger(1, 1, digest=7)
     ledger, shard = shard_ledger.take_shard(ledger, 50)
@@ -567,7 +568,7 @@ def test_files_that_have_lost_examples_end_training() -> None:
 
 
 def whole_group(ledger: Ledger) -> tuple[Ledger, Shard, int]:
-    """The ledger with the rest of its only group given out, that rest, and the group's number."""
+    """Return the ledger with the rest of its only group handed out, that rest, and the group."""
     ledger, rest = shard_ledger.take_shard(ledger, GROUP_POSITIONS)
     assert rest is not None
     return ledger, rest, 0

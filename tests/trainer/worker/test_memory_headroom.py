@@ -1,5 +1,6 @@
-"""A second value of all that the ps hold: only where the next generation's children still fit
-beside it.
+"""Tests of the memory for a second copy of all values on the ps.
+
+A copy is made only if the children of the next generation still fit beside it.
 """
 
 from __future__ import annotations

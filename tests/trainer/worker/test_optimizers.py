@@ -1,7 +1,6 @@
-"""Optimizers that do more than update: what becomes of it in a whole job of real tasks, and what is
-refused.
+"""Tests of optimizers that do more than update, in whole jobs of real tasks; and of refusals.
 
-(Whether updates are those of one process: `test_as_in_one_process.py`.)
+`test_as_in_one_process.py` tests that updates are those of one process.
 """
 
 from __future__ import annotations
@@ -84,8 +83,9 @@ def finished(cradle: Cradle) -> Finished:
 
 
 def weights(path: str) -> tuple[Any, Any]:
-    """The weights of a checkpoint and their averages (zero where it has none), as any Keras program
-    reads it.
+    """Return the weights of a checkpoint and their averages, as any Keras program reads them.
+
+    The averages are zero if the checkpoint has none.
     """
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1, use_bias=False)])
     optimizer = keras.optimizers.SGD(use_ema=True)
@@ -117,8 +117,9 @@ async def test_averaged_weights_are_applied_only_at_the_end(
 async def test_a_split_batch_is_one_update_of_a_scaled_schedule(
     fork_server: ForkServer, tmp_path: Path
 ) -> None:
-    """With two workers in place of one each update has half the rate: 2 sin(30 degrees) is half of
-    the bound of one.
+    """With two workers in place of one, each update has half the rate.
+
+    2 sin(30 degrees) is half of the bound of one worker.
     """
     schedule = "keras.optimizers.schedules.PiecewiseConstantDecay([10_000], [0.5, 0.5])"
     asked = {
@@ -211,7 +212,7 @@ def test_gradients_are_sent_together_to_the_ps_of_their_variable() -> None:
 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_two_workers_that_update_at_once_are_both_counted(scaled: bool) -> None:
-    """Adding one is a single operation of the ps."""
+    """Adding one is a single operation on the ps."""
     variable = keras.Variable([1.0])
     inner = keras.optimizers.Adam()
     made = keras.optimizers.LossScaleOptimizer(inner) if scaled else inner

@@ -1,5 +1,6 @@
-"""Forms of a training step: how a program trains, and what is refused, with a sentence that says
-what to write instead.
+"""Tests of the forms of a training step: how a program trains, and what is refused.
+
+A refusal says what to write instead.
 """
 
 from __future__ import annotations

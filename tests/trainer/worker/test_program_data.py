@@ -1,4 +1,4 @@
-"""Examples on the worker: what a program may return, and what is said of anything else."""
+"""Tests of examples on the worker: what a program may return, and the errors for anything else."""
 
 from __future__ import annotations
 

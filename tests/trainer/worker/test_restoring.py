@@ -1,10 +1,8 @@
-"""A job that begins with the last checkpoint of a finished one. With TensorFlow: what is restored
-is the point.
+"""Tests of a job that begins with the last checkpoint of a finished one.
 
-The trainer lives with a root that it can only read: a whole story of a job, with one folder to
-write to.
-
-The machine must let us make a mount namespace; elsewhere this is left out.
+They need TensorFlow, because they test what is restored. One test trains a whole job with a
+read-only root and one writable folder. It is skipped on machines that do not allow a mount
+namespace.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ EXAMPLES = 250
 async def test_a_job_continues_from_a_finished_one_of_the_same_uid_on_a_new_bus(
     tmp_path: Path,
 ) -> None:
-    """The bus was lost, so the uid is used again. The earlier job's folder stays as it is."""
+    """The bus was lost, so the uid is used again. The earlier job's folder does not change."""
     earlier = tmp_path / "first" / "checkpoints"
     before = await trained(tmp_path / "first", epochs=2)
     files = contents(earlier)
@@ -93,7 +91,7 @@ WHOLE_STORY_S = 600
 
 
 def confined(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run it where only `folder` can be written to; HOME and TMPDIR are there."""
+    """Run a command that can write only to `folder`, which is HOME and TMPDIR."""
     environment = {
         **os.environ,
         "HOME": str(folder),

@@ -1,6 +1,4 @@
-"""Saves of real trainers while nobody hands over: beside training, on bad disks, and restored from
-what is left.
-"""
+"""Tests of saves of real trainers during training and on bad disks, and of what they restore."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def folder(fleet: Fleet, generation: int) -> Path:
 
 
 def shut(fleet: Fleet, generation: int) -> None:
-    """No folder can be where a file is, whoever asks."""
+    """Create a file in place of the folder, so that no user can create the folder."""
     place = folder(fleet, generation)
     shutil.rmtree(place, ignore_errors=True)
     place.parent.mkdir(exist_ok=True)
@@ -57,10 +55,10 @@ def shut(fleet: Fleet, generation: int) -> None:
 
 
 def spoil(saved: CheckpointSaved) -> None:
-    """The last write of a machine that lost its power: the right length, the wrong bytes."""
+    """Replace the data by as many zeros, as after a loss of power during the last write."""
     for data in Path(saved.path).parent.glob(
         f"{Path(saved.path).name}.data-*"
-    ):  # that of each ps, and the chief's
+    ):  # the files of each ps, and of the chief
         data.write_bytes(bytes(data.stat().st_size))
 
 
@@ -69,7 +67,7 @@ async def test_training_resumes_from_a_background_checkpoint_after_a_killed_ps_a
 ) -> None:
     async with start(
         checkpoint=CheckpointRule(every_s=1.0, keep=100)
-    ) as fleet:  # it stays while we read it
+    ) as fleet:  # the checkpoint stays while the test reads it
         await fleet.generation(1, ps=2, workers=2)
         saved = await fleet.until(CheckpointSaved, lambda m: m.step > 0 and not m.stood)
         read = fleet.counts(saved)
@@ -109,13 +107,14 @@ async def test_a_pause_starts_at_the_last_update_and_not_at_the_checkpoint(
 async def test_training_continues_while_the_bus_is_frozen_during_a_commit(
     start: Start, nats_server: NatsServer
 ) -> None:
-    """For longer than two tries of the ledger. Only a real chief trains on while its supervisor
-    waits.
+    """The outage is longer than two requests to the ledger.
+
+    A real chief is necessary: it continues to train while its supervisor waits.
     """
     settings = {
         "progress_s": 3600.0,
         "usage_s": 3600.0,
-    }  # so that the commit is the first to meet the silence
+    }  # so that the commit is the first request that gets no answer
     async with start(
         checkpoint=CheckpointRule(every_s=1.0, keep=100), epochs=32, settings=settings
     ) as fleet:
@@ -127,7 +126,7 @@ async def test_training_continues_while_the_bus_is_frozen_during_a_commit(
             await files_of(fleet, 1, 4)
             await asyncio.sleep(
                 max(0.0, began_s + ANSWER_S - time.monotonic())
-            )  # the read after it waits, too
+            )  # the read that follows it waits, too
 
         late = await fleet.until(CheckpointSaved, lambda m: m.waited_s >= ANSWER_S)
         after = await fleet.until(
@@ -141,14 +140,14 @@ async def test_training_continues_while_the_bus_is_frozen_during_a_commit(
 
 
 async def told(fleet: Fleet, event: str) -> None:
-    """Return when the chief has logged this."""
+    """Wait until the chief has logged this event."""
     async with asyncio.timeout(WITHIN_S):
         while event not in (fleet.folder / "chief-0.log").read_text():
             await asyncio.sleep(0.05)
 
 
 async def files_of(fleet: Fleet, generation: int, more: int) -> None:
-    """Return when the chief has written so many more checkpoints."""
+    """Wait until the chief has written this many more checkpoints."""
     count = len(list(folder(fleet, generation).glob("*.index")))
     async with asyncio.timeout(WITHIN_S):
         while len(list(folder(fleet, generation).glob("*.index"))) < count + more:
@@ -160,7 +159,7 @@ async def test_without_memory_for_a_copy_training_stops_for_the_save_with_a_reas
 ) -> None:
     async with start(
         settings={"usage_s": 0.5, "memory_gib": 0.01}
-    ) as fleet:  # any ps has more than that
+    ) as fleet:  # every ps has more than that
         await fleet.generation(1, ps=1, workers=1)
         saved = await fleet.until(CheckpointSaved, lambda m: "GiB left" in m.stood)
         assert saved.cost_s >= saved.seconds
@@ -215,7 +214,7 @@ async def test_without_a_checkpoint_training_restarts_and_counts_every_example_o
 
 
 async def test_a_restored_ledger_does_not_hide_newer_checkpoints(start: Start, bus: Bus) -> None:
-    """What it names is gone, as `keep` has it; the newest that was committed is restored."""
+    """The restored ledger names a deleted checkpoint; the newest committed one is restored."""
     async with start(checkpoint=CheckpointRule(every_s=1.0, keep=1)) as fleet:
         await fleet.generation(1, ps=1, workers=1)
         first = await fleet.until(CheckpointSaved, lambda m: m.step > 0)
@@ -264,7 +263,7 @@ async def test_an_uncommitted_checkpoint_is_not_restored(start: Start) -> None:
 
 
 async def marked(fleet: Fleet, fits: Callable[[int], bool]) -> list[int]:
-    """Return the steps of the checkpoints that bear a mark, once one of them fits."""
+    """Return the steps of the marked checkpoints, once one of them fits."""
     async with asyncio.timeout(WITHIN_S):
         while True:
             found = (fleet.folder / "checkpoints").glob("gen-*/ckpt-*.committed")
@@ -275,9 +274,7 @@ async def marked(fleet: Fleet, fits: Callable[[int], bool]) -> list[int]:
 
 
 async def wait_until_deleted(path: Path) -> None:
-    """Return once the file is gone: the chief deletes old checkpoints after the mark of a new
-    one.
-    """
+    """Wait until the file is gone: the chief deletes old checkpoints after it marks a new one."""
     async with asyncio.timeout(WITHIN_S):
         while path.exists():
             await asyncio.sleep(0.05)

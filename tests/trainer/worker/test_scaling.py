@@ -1,9 +1,8 @@
-"""Variables go largest first to the emptiest ps.
+"""Tests of placement, passes and learning rates.
 
-An update's batches are cut into passes that a device holds, and their shares make the mean of
-the batches.
-
-The learning rate follows the batch by rule, and the workers by stability.
+Variables are placed largest first on the emptiest ps. The batches of an update are cut into passes
+that a device holds; their shares give the mean of the batches. The learning rate follows the batch
+by its rule, and the number of workers by stability.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def test_every_variable_is_placed_and_no_move_improves_the_balance(
 
 
 def created(plan: PlacementPlan, sizes: list[int]) -> list[int]:
-    """Where variables of these sizes go, created in this order."""
+    """Return the ps of each of these variables, created in this order."""
     chosen = []
     for size in sizes:
         chosen.append(plan.next_place())
@@ -119,7 +118,7 @@ def test_several_passes_are_predicted(
 
 
 def diverges(rate: float, delay: int) -> bool:
-    """Whether x' = x - rate * x[-delay] runs away."""
+    """Return whether x' = x - rate * x[-delay] diverges."""
     past = [1.0] * (delay + 1)
     for _ in range(20_000):
         past.append(past[-1] - rate * past[-1 - delay])

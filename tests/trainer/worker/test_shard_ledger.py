@@ -1,4 +1,4 @@
-"""The shard ledger: every position is applied exactly once, whatever happens in between."""
+"""Tests of the shard ledger: every position is applied exactly once, in any history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZES = st.integers(1, 40)
 
 
 class Run:
-    """A training that applies what it is given, and a ledger that must agree with it."""
+    """A training that applies the shards it gets, and a ledger that must agree with it."""
 
     def __init__(self, examples: int, epochs: int) -> None:
         self.ledger = shard_ledger.new_ledger(examples, epochs)
@@ -39,13 +39,13 @@ class Run:
             self.ledger = shard_ledger.return_shard(self.ledger, shard)
 
     def hand_over(self) -> None:
-        """Save and restore: through the codec, as in a checkpoint."""
+        """Save and restore the ledger through the codec, as in a checkpoint."""
         settled = shard_ledger.settle_ledger(self.ledger)
         self.ledger = msgspec.json.decode(msgspec.json.encode(settled), type=Ledger)
         self.saved = (self.ledger, list(self.applied))
 
     def crash(self) -> None:
-        """A ps is lost: model and ledger roll back together."""
+        """Lose a ps: model and ledger are rolled back together."""
         self.ledger, self.applied = self.saved[0], list(self.saved[1])
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""The pulse: a step that hangs is noticed, however long everything else may take."""
+"""Tests of the stall detector: a step that hangs is found, other long work is not reported."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Lanes:
 
 
 class Chief:
-    """Lanes under the eyes of a dog."""
+    """Lanes under a watchdog."""
 
     def __init__(self) -> None:
         self.lanes = Lanes()
@@ -60,7 +60,7 @@ def test_a_batch_that_hangs_fails_the_job_and_is_named() -> None:
 
     assert failed is not None and not failed.peer
     assert "no update was applied for 150 s (since update 0)" in failed.cause
-    assert "32 examples were out (at the places 0 .. 15, 16 .. 31 of their epoch)" in failed.cause
+    assert "workers had 32 examples (places 0 .. 15, 16 .. 31 of their epoch)" in failed.cause
 
 
 def test_every_update_resets_the_stall_timer() -> None:

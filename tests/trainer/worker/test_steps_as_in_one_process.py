@@ -1,5 +1,6 @@
-"""Each form of a training step does on parameter servers what it does in one process
-(`programs/steps_as_in_one_process.py`).
+"""Tests that training steps have the same results on parameter servers and in one process.
+
+`programs/steps_as_in_one_process.py` does the training.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ SCRIPT = Path(__file__).parents[1] / "programs" / "steps_as_in_one_process.py"
 EXAMPLES, BATCH = 1408, 32
 CLOSE = 1e-4  # float32, and sums in another order
 RATHER_CLOSE = 1e-2
-"""Keras counts the last, smaller batch like the others in the losses of single outputs."""
+"""In the losses of single outputs, Keras gives the last, smaller batch the weight of the others."""
 CASES = (
     "weights",
     "mask",
@@ -33,12 +34,12 @@ CASES = (
     "scaled-loss",
 )
 ACCUMULATED = {"compiled-passes": 2}
-"""Batches of an update, if not one."""
+"""Batches per update, if not one."""
 
 
 @pytest.fixture(scope="module")
 def told() -> Any:
-    """Train every case once, in a process of its own, which has a cluster in it."""
+    """Train every case once, in a process of its own, which contains a cluster."""
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         [sys.executable, str(SCRIPT)],

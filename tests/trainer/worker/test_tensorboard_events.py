@@ -1,7 +1,7 @@
-"""What TensorBoard finds of a job, read back by another process; in a folder, and where TensorFlow
-finds by a URL.
+"""Tests of a job's events for TensorBoard, read back by another process.
 
-What a chief's reports become in TensorBoard: every number is one that was reported.
+They are in a folder, or at a URL that TensorFlow can open. Every number is one that a chief has
+reported.
 """
 
 from __future__ import annotations
@@ -72,9 +72,7 @@ def test_two_generations_write_two_event_files_in_order(story: Any) -> None:
 
 
 def test_rolled_back_points_are_removed(story: Any) -> None:
-    """TensorBoard drops what lies at or behind the step of a session's start: here 80 and 96, not
-    64.
-    """
+    """TensorBoard drops points at or after the first step of a session: here 80 and 96, not 64."""
     assert [event["step"] for event in story["events"] if event["starts"]] == [1, 65]
 
 
@@ -105,7 +103,7 @@ def test_unwritable_events_are_logged_once(tmp_path: Path) -> None:
     (tmp_path / "summaries").write_text("no folder can be where a file is")
     found = told("write", str(tmp_path))
 
-    assert found["events"] == [] and len(found["complaints"]) == 2  # by each generation once
+    assert found["events"] == [] and len(found["complaints"]) == 2  # one from each generation
     assert "training goes on" in found["complaints"][0]
     assert str(tmp_path / "summaries") in found["complaints"][0]
 
@@ -118,7 +116,7 @@ def fork_server() -> Iterator[ForkServer]:
 
 
 def mean_loss(reports: list[Progress], after: int) -> float:
-    """The mean over the examples that were reported after so many."""
+    """Return the mean loss over the examples that were reported after the first `after`."""
     lost, examples, newest = 0.0, 0, 0
     for report in reports:
         if report.samples > max(after, newest) and report.loss is not None:
@@ -158,7 +156,7 @@ def test_tensorboards_reader_reads_the_events(tmp_path: Path) -> None:
         64,
         80,
         128,
-    ]  # 96 was done again
+    ]  # 96 was applied again
     assert {"loss", "tasks/ps", "pause/seconds", "pause/marks"} <= set(found.Tags()["tensors"])
 
 

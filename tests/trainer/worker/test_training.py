@@ -1,5 +1,6 @@
-"""Real training in real processes: what was promised of hand-overs, held against a count kept on
-the ps itself.
+"""Tests of real training in real processes: hand-overs apply every example once.
+
+The ps itself counts how often each example is applied.
 """
 
 from __future__ import annotations
@@ -187,9 +188,7 @@ async def test_a_pod_exits_with_the_signal_of_its_killed_child(start: Start, nam
 async def test_a_killed_ps_and_chief_lose_no_example_and_repeat_none(
     start: Start,
 ) -> None:
-    """Model and ledger roll back together: before the first checkpoint to the beginning, later to
-    the last one.
-    """
+    """Model and ledger are rolled back together: to the beginning, later to the last checkpoint."""
     async with start(epochs=16, checkpoint=CheckpointRule(every_s=1.0)) as fleet:
         await fleet.generation(1, ps=1, workers=1)
 
@@ -206,7 +205,7 @@ async def test_a_killed_ps_and_chief_lose_no_example_and_repeat_none(
         counted_once(fleet, await fleet.finished())
 
 
-# ------------------------------------------------------------ what does not work
+# ------------------------------------------------------------ failures
 
 
 async def test_a_used_port_fails_a_generation_and_not_the_job(
@@ -230,7 +229,7 @@ async def test_without_memory_for_two_generations_the_pod_reports_it_and_trains(
 ) -> None:
     async with start(
         epochs=16, settings={"memory_gib": 0.3}, warm=False, checkpoint=SELDOM
-    ) as fleet:  # one chief has more than that already
+    ) as fleet:  # one chief already has more than that
         await fleet.generation(1, ps=1, workers=1)
         await fleet.propose(2, ps=1, workers=2, previous=1)
 
@@ -303,11 +302,11 @@ async def test_a_program_with_another_digest_is_not_run(start: Start, bus: Bus) 
 
 
 AT_THE_END = ("evaluation", "raise")
-LATE = ("gil", *AT_THE_END)  # else they would be met while the generation is prepared
+LATE = ("gil", *AT_THE_END)  # otherwise they fail while the generation is prepared
 QUICK = {
     "stuck_early_s": 20.0,
     "stuck_s": 6.0,
-}  # s; more than any function that does return takes here, also on a machine of busy tests
+}  # s; more than any function that returns takes here, also on a busy machine
 
 
 @pytest.mark.parametrize(
@@ -331,8 +330,11 @@ QUICK = {
                 r' s[\s\S]*_reach\("evaluation"\)'
             ),
         ),
-        ("step", r"no update was applied for 30 s \(since update 0\), while \d+ examples were out"),
-        ("gil", r'let no other thread run [\s\S]*hanging.py", line \d+ in dataset'),
+        (
+            "step",
+            r"no update was applied for 30 s \(since update 0\), while workers had \d+ examples",
+        ),
+        ("gil", r'blocked its other threads [\s\S]*hanging.py", line \d+ in dataset'),
         ("raise", r"^hanging.py:\d+: LookupError: the exam papers are lost\n[\s\S]*in pairs\s"),
     ],
     ids=["import", "dataset", "evaluation", "step", "lock", "raise"],

@@ -1,7 +1,7 @@
-"""Building: what a program may make, and what is said of anything else. (How it trains:
-`test_training`.)
+"""Tests of building a model: what a program may return, and the errors for anything else.
 
-One traced update: it is counted behind the update of every weight, whatever the optimizer.
+A traced update is counted after the update of every weight, with any optimizer. `test_training`
+tests how a program trains.
 """
 
 from __future__ import annotations
@@ -64,15 +64,13 @@ def program_test_step(optimizer: Callable[[], Any]) -> Any:
 
 
 def writes(graph: Any, handle: Any) -> set[Any]:
-    """The operations of a graph that may change a variable."""
+    """Return the operations of a graph that may change a variable."""
     captured = next(inner for outer, inner in graph.captures if outer is handle)
     return {op for op in captured.consumers() if op.type not in READS}
 
 
 def preceding(op: Any) -> set[Any]:
-    """The operations that TensorFlow runs before this one, because of their results or of control
-    edges.
-    """
+    """Return the operations that TensorFlow runs before this one, by data or control edges."""
     found, open_ends = set[Any](), [op]
     while open_ends:
         here = open_ends.pop()
@@ -88,9 +86,7 @@ def preceding(op: Any) -> set[Any]:
 def test_an_update_is_counted_after_every_weight_is_updated(
     optimizer: Callable[[], Any],
 ) -> None:
-    """Two operations without an edge between them run in any order, so a failed update could have
-    been counted.
-    """
+    """Operations without an edge between them run in any order: failed updates could be counted."""
     strategy = tf.distribute.get_strategy()
     made = program_test_step(optimizer)
     built = training_step.build_model(made, strategy, 1)

@@ -1,5 +1,6 @@
-"""The watchdog: who never returns is named, with the time and the place; who returns hears nothing
-of it.
+"""Tests of the watchdog: a call that does not return is reported with its time and place.
+
+A call that returns in time is not reported.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def helped(gate):
 
 
 class Stuck:
-    """A program of which one function is being run in a thread of its own, until the test ends."""
+    """A program with one function that runs in its own thread until the test ends."""
 
     def __init__(self, folder: Path, dog: Watchdog | None = None) -> None:
         self.path = folder / "slow.py"
@@ -63,7 +64,7 @@ class Stuck:
 
 
 def looks(dog: Watchdog, seconds: float, gap_s: float = 0.5) -> Failed | None:
-    """As the dog's thread does, in no time."""
+    """Make the checks of the watchdog's thread at once. Return the first failure, or None."""
     found = (dog.check_all(gap_s) for _ in range(round(seconds / gap_s)))
     return next((failed for failed in found if failed), None)
 
@@ -131,7 +132,7 @@ def test_an_unreachable_task_is_blamed_before_the_program() -> None:
 
 
 def test_program_code_in_another_thread_is_found(tmp_path: Path) -> None:
-    """As a generator is that TensorFlow reads from."""
+    """For example, TensorFlow reads from a generator in another thread."""
     stuck = Stuck(tmp_path)
     join = stuck.program.helped(stuck.gate)
 
@@ -148,7 +149,7 @@ def test_a_thread_without_program_code_shows_its_own_stack(tmp_path: Path) -> No
     )
 
 
-# ------------------------------------------------------------ where no Python can speak any more
+# ------------------------------------------------------------ crashes: no Python code can run
 
 HARSH = """
 import os, re, socket, sys

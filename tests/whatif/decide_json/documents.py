@@ -1,4 +1,4 @@
-"""Documents for the tests: two small nodes, one job that may grow."""
+"""Documents for the tests: two small nodes, and one job that may grow."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def refused(at: DocumentSession, line: bytes) -> list[str]:
 
 
 def current(decided: JobDecision, **fields: Any) -> dict[str, Any]:
-    """What a driver says that has done as it was told."""
+    """Return the `current` field of a driver that has carried out the decision."""
     return {
         "chief": decided.chief,
         "ps": decided.ps,

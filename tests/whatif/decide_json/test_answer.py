@@ -1,4 +1,4 @@
-"""Stories told line by line to whoever decides for an outside simulator."""
+"""Tests of the answers to an external simulator, line by line."""
 
 from __future__ import annotations
 
@@ -99,8 +99,9 @@ def test_a_job_missing_from_the_document_frees_its_capacity() -> None:
 
 
 def test_speeds_of_a_finished_job_are_kept_for_its_program() -> None:
-    """The first one's speeds say that four workers are four times as fast: so the second one starts
-    with them.
+    """By the first job's speeds four workers are four times as fast as one.
+
+    So the second job starts with four.
     """
     asked = REQUEST | {"program": {"name": "net.py", "digest": f"sha256-{7:064x}"}, "epochs": 10}
     at, nodes = desk("weir"), [node(cpu=16)]
@@ -226,7 +227,7 @@ def test_every_job_may_name_its_policy() -> None:
     assert seen == ["default.one"] and shape(one) == (0, 0) and shape(two) == (1, 1)
 
 
-# ---------------------------------------------------------------- what cannot be used
+# ---------------------------------------------------------------- invalid input
 
 
 def test_a_wrong_line_is_answered_with_every_reason_and_changes_nothing() -> None:
@@ -242,7 +243,7 @@ def test_a_wrong_line_is_answered_with_every_reason_and_changes_nothing() -> Non
         "jobs[0].request.workers.max: Expected `int` >= 1, got 0",
         "jobs[0].request.workers: 1 <= min 0 <= start 0 <= max 0 does not hold",
         "jobs[1].request.epocs: no such field; did you mean 'epochs'?",
-        f"jobs[1].request.policy: 'best' is not known; there are {', '.join(sorted(POLICIES))}",
+        f"jobs[1].request.policy: 'best' is not known; use one of {', '.join(sorted(POLICIES))}",
     ]
     (grown,) = ask(at, 60, [node(), node("n2")], job(current=current(first)))
     assert shape(grown) == (2, 2)
@@ -338,7 +339,7 @@ def test_extreme_numbers_give_a_decision_that_keeps_running_tasks(
         assert not runs or len(one.workers) >= 2
 
 
-# ---------------------------------------------------------------- any world
+# ---------------------------------------------------------------- random documents
 
 SIZES = st.tuples(st.integers(0, 2), st.integers(1, 4))
 WORLD = st.lists(
@@ -355,7 +356,7 @@ WORLD = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(WORLD, st.sampled_from(["static", "config-manager"]))
 def test_decisions_never_exceed_capacity_for_random_drivers(steps: list[Any], policy: str) -> None:
-    """A driver that does as it is told, or not; nodes and jobs that come and go."""
+    """The driver carries out a decision or not; nodes and jobs come and go."""
     at, runs = desk(policy), dict[str, Any]()
     for number, (cpus, names, obeys) in enumerate(steps):
         nodes = [node(f"n{i}", cpu=cpu) for i, cpu in enumerate(cpus)]
@@ -404,7 +405,7 @@ APART = [
     {"workers": 2, "batch": 64, "nodes": 1, "samples_per_second": 195.0},
     {"workers": 2, "batch": 64, "nodes": 2, "samples_per_second": 60.0},
 ]
-"""Two devices are twice as fast as one on one node, and slower than one on two."""
+"""On one node two devices are twice as fast as one, and on two nodes slower than one."""
 PAIR = {**DEVICES, "policy": "weir", "batch": 64, "workers": {"start": 1, "min": 1, "max": 2}}
 LONG = {"samples": 0, "total_samples": 1e6}
 
@@ -443,7 +444,7 @@ def test_empty_task_lists_suspend_a_job_for_one_of_higher_priority() -> None:
     high = job("high", {**REQUEST, "ps": 1, "workers": 3, "priority": 5})
     suspended, waits = ask(at, 120, nodes, low, high)
     assert (suspended.chief, suspended.ps, suspended.workers) == (None, (), ())
-    assert "gives way to default.high, which has priority 5" in suspended.reason and shape(
+    assert "preempted by default.high, which has priority 5" in suspended.reason and shape(
         waits
     ) == (0, 0)
     low = job("low", current=None, progress={"samples": 2000, "total_samples": 10**9})

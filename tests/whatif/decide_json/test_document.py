@@ -1,4 +1,4 @@
-"""A request from outside: what is left open, and what is refused."""
+"""Tests of a request from an external simulator: optional fields and refusals."""
 
 from __future__ import annotations
 

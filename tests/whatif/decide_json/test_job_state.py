@@ -1,4 +1,7 @@
-"""Speeds, losses and progress that are said, as the trainers' reports would have left them."""
+"""Tests of the speeds, losses and progress of a document.
+
+They change a job as the reports of trainers would.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ NAN = float("nan")
 
 
 def told(*says: dict[str, Any]) -> Job:
-    """The job after each of the words about it, a minute apart."""
+    """Return the job after these documents, one minute apart."""
     at = desk("static")
     (first,) = ask(at, 0, [node()], job())
     for number, said in enumerate(says, start=1):

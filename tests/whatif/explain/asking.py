@@ -1,4 +1,4 @@
-"""Asking why, in the middle of a story; and doing what was said to help."""
+"""Helpers to explain a job at a moment of a story, and to apply the remedies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = "default.mnist"
 
 
 def moment(story: Story, at_s: float | None = None, key: str = KEY) -> Moment:
-    """As the log tells of it, up to then."""
+    """Return the moment at `at_s` (default: now), folded from the story's log."""
     at_s, history = story.now if at_s is None else at_s, History(key, story.rules)
     for message, stream, sequence, stored_s in story.log:
         if stored_s <= at_s:
@@ -30,24 +30,24 @@ def why(story: Story, at_s: float | None = None, key: str = KEY) -> Explanation:
 
 
 def kinds(e: Explanation) -> list[list[str]]:
-    """What would have to be otherwise, by the names of the changes."""
+    """Return the tags of the changes of each means."""
     return [[str(change.__struct_config__.tag) for change in means.changes] for means in e.means]
 
 
 def only(e: Explanation, *tags: str) -> Means:
-    """The means that consists of just these changes."""
+    """Return the means with exactly these changes."""
     (found,) = [means for means, named in zip(e.means, kinds(e), strict=True) if named == [*tags]]
     return found
 
 
 def done(story: Story, changes: Sequence[AnyChange], key: str = KEY) -> tuple[Message, ...]:
-    """What is decided at once where these are done, and all of the log lies back far enough."""
+    """Return what is decided at once after these changes, without any timers."""
     other = Story(AT_ONCE)
     other.state, other.now = apply_changes(story.state, key, changes), story.now
     return other.decide()
 
 
 def given(actions: Sequence[Message], key: str = KEY) -> AllocationDecided:
-    """The decision about the job."""
+    """Return the decision about the job."""
     (found,) = [a for a in actions if isinstance(a, AllocationDecided) and a.key() == key]
     return found

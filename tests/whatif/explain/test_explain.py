@@ -1,4 +1,4 @@
-"""What it has, why, and what stands in the way: at a moment of a story."""
+"""Tests of explanations: what a job has at a moment, why, and what prevents more."""
 
 from __future__ import annotations
 
@@ -149,7 +149,10 @@ def test_without_a_remedy_the_reason_names_everything_that_was_tried():
 
 def test_a_policy_that_never_resizes_has_no_remedy():
     story = running(Story(replace(AT_ONCE, policy="static")), cpu=8)
-    assert (why(story).means, why(story).nothing) == ((), "the policy leaves it as it is")
+    assert (why(story).means, why(story).nothing) == (
+        (),
+        "keeps its size: its policy gives no target",
+    )
 
 
 def test_after_an_abandonment_the_reason_is_that_of_the_running_generation():

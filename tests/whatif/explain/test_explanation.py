@@ -1,4 +1,4 @@
-"""Would more be faster?"""
+"""Tests of the speed prospect: would a larger size be faster?"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.whatif.explain.asking import KEY, why
 
 
 def grown(first: float, second: float) -> Story:
-    """Seen at 1 ps and 1 worker, and at 2 and 3."""
+    """Return a job that reported at 1 ps and 1 worker, and at 2 ps and 3 workers."""
     story = running(Story()).hear(progress(1, done=100, total=10**7, speed=first))
     more = story.hear(node("n2", cpu=3)).decided()
     new = own("mnist", *(task for task in more.tasks if task.node == "n2"))
@@ -70,7 +70,7 @@ def test_a_job_without_a_measured_speed_has_no_prospect() -> None:
 
 
 def test_the_current_speed_is_the_measured_one_and_not_the_models() -> None:
-    """Two jobs of one program teach one model; the other one is three times as fast."""
+    """Two jobs of one program share a model; the other job is three times as fast."""
     story = running(Story()).hear(progress(1, done=100, total=10**7, speed=110.0))
     job = story.state.jobs[KEY]
     fast = replace(

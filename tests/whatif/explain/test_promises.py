@@ -1,5 +1,6 @@
-"""Whatever has happened, under every policy: an explanation can be given, and what it says would
-help does help.
+"""Tests of remedies in random worlds, under every policy.
+
+Every job can be explained, and every remedy works.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ ROOM_TAKEN_FIRST = (
     bytes([0, 0, 0, 0, 0, 9, 88, 0, 0, 0, 0, 0]),
     bytes([*[0] * 20, 4, 0, 1, 0, 0, 0, 0, 0, 28, 0, 231, 208, *[0] * 14, 1, 0]),
 )
-"""Of three jobs one has lost its chief, which is replaced where another one would grow, before that
-is due.
+"""One of three jobs has lost its chief, which is replaced on capacity that another job waits for.
+
+This happens before the change of the other job is due.
 """
 
 
@@ -67,7 +69,7 @@ def test_every_remedy_works_when_applied(policy: str, drawn: tuple[bool, bytes, 
 
 
 def helps(there: Moment, key: str, rules: Rules, means: Means) -> bool:
-    """By deciding once more, with what is said to be otherwise."""
+    """Return True if the allocator decides more for the job after the changes of the means."""
     job, now, by_hand = (
         there.state.jobs[key],
         there.at_s,
@@ -94,7 +96,7 @@ def helps(there: Moment, key: str, rules: Rules, means: Means) -> bool:
 
 
 def come_true(there: Moment, key: str, means: Means) -> State:
-    """What comes by itself, but time."""
+    """Return the state after those changes that need no action, except waiting."""
     settles = any(isinstance(change, Settles) for change in means.changes)
     flights = [change.job for change in means.changes if isinstance(change, Trains)]
     state = (
@@ -108,10 +110,12 @@ def come_true(there: Moment, key: str, means: Means) -> State:
 
 
 def grows_by(there: Moment, key: str, rules: Rules, until_s: float) -> bool:
-    """By the allocator's timers; or, as a policy's own time has none, if something makes it look
-    once more: when the wish has to begin at the latest, or at any other second. More is not
-    promised: a policy may change its mind, and back, between two looks, and then it counts when
-    somebody has looked.
+    """Return True if the job grows by `until_s`.
+
+    The allocator decides at its timers. A policy's own time has no timer, so it also decides once
+    more: at the latest time at which the change has to be pending, or at any other second. More is
+    not promised: a policy may change its target and back between two decisions, and then only the
+    time of a decision counts.
     """
     seconds = min(LONGEST_S, max(0, int(until_s - there.at_s)))
     looks = (until_s, until_s - rules.window_s, *(there.at_s + n for n in range(seconds + 1)))
@@ -119,8 +123,9 @@ def grows_by(there: Moment, key: str, rules: Rules, until_s: float) -> bool:
 
 
 def grows(there: Moment, key: str, rules: Rules, look_s: float, until_s: float) -> bool:
-    """As the allocator looks: now, when it wakes, at these times, and again whenever it has said
-    something.
+    """Return True if the job grows when the allocator decides at these times.
+
+    It decides now, when it wakes, at `look_s` and `until_s`, and again after each action.
     """
     state, wishes, now, job = there.state, there.wishes, there.at_s, there.state.jobs[key]
     for _ in range(LOOKS):

@@ -1,6 +1,4 @@
-"""What somebody could do, and that it does help: the story is told on with just that, and the job
-is given more.
-"""
+"""Tests of remedies: a story continues with just the remedy, and the job gets more."""
 
 from __future__ import annotations
 
@@ -27,7 +25,10 @@ from tests.whatif.explain.asking import done, given, kinds, only, why
 
 
 def crowded(free: float = 2.0, least: float = 1.0) -> CapacityChanged:
-    """A node of 8 cores on which strangers have the rest of cores, and half of the memory."""
+    """Return a node of 8 cores and 64 GiB with `free` cores and 32 GiB free.
+
+    Pods of other users have the rest.
+    """
     seen = node(cpu=8, free=free)
     return replace(seen, free=replace(seen.free, memory_gib=32.0))
 
@@ -92,8 +93,9 @@ def test_uncordoning_a_node_can_be_the_remedy():
 
 
 def test_a_higher_priority_can_be_the_remedy_and_names_the_job_that_loses():
-    """Both would grow, and there is room for one: the older one grows first, unless the other comes
-    before it.
+    """Both jobs would grow, and there is room for one.
+
+    The older job grows first, unless the other one has a higher priority.
     """
     story = _two_jobs()
     other = only(why(story, key="default.second"), "raises")
@@ -106,7 +108,7 @@ def test_a_higher_priority_can_be_the_remedy_and_names_the_job_that_loses():
 
 
 def _two_jobs(priority: int = 0) -> Story:
-    """Two jobs of three cores on n1, and one core free on n2."""
+    """Return two jobs of three cores each on n1, and n2 with one free core."""
     asked = {"ps": span(1), "workers": span(1, most=2)}
     story = Story().hear(node(cpu=6), accepted(request(**asked)))
     story.hear(accepted(request("second", priority=priority, **asked), uid=2))

@@ -1,5 +1,6 @@
-"""What comes by itself: time, generations in flight, reports; each told, and then seen to come
-so.
+"""Tests of what changes without any action: time, generations in flight, reports.
+
+Each is predicted and then observed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PATIENT = replace(AT_ONCE, window_s=2.0, max_delay_s=30.0, cooldown_s=10.0)
 
 
 def until_s(story: Story) -> float:
-    """To when only time stands in the way."""
+    """Return the time in s until which nothing but time is in the way."""
     (change,) = only(why(story), "waits").changes
     assert isinstance(change, Waits)
     return change.until_s
@@ -55,8 +56,9 @@ def test_a_pending_change_waits_only_for_the_rest_of_its_window():
 
 
 def test_capacity_taken_by_another_job_before_the_due_time_is_not_promised():
-    """A chief that ended well is replaced, as its job is not over after all, before the wish has
-    been held for long.
+    """A chief has exited with 0, but its job is not finished.
+
+    It is replaced before the change of the first job has been pending for long enough.
     """
     story = running(Story(replace(PATIENT, cooldown_s=0.0, finish_s=10.0)))
     chief, *others = _second_of_four(story).tasks
@@ -72,7 +74,7 @@ def test_capacity_taken_by_another_job_before_the_due_time_is_not_promised():
 
 
 def _second_of_four(story: Story) -> AllocationDecided:
-    """Another job trains on three of a node's four cores."""
+    """Start another job on three of the four cores of n2; return its decision."""
     first = story.hear(
         node("n2", cpu=4), accepted(request("second", ps=span(1), workers=span(1)), uid=2)
     ).decided()
@@ -125,9 +127,7 @@ def test_a_job_waits_for_a_missing_report():
 
 
 def test_the_policys_own_waiting_time_is_exact_to_the_second():
-    """`weir` lets a job grow once its last pause is less than half of what it has gained by
-    then.
-    """
+    """`weir` lets a job grow once its last pause is less than half of its gain by then."""
     story = running(Story(replace(AT_ONCE, policy="weir")))
     story.hear(progress(1, done=100, total=10**7, speed=10), node("n2", cpu=2))
     story.decided()
@@ -140,7 +140,7 @@ def test_the_policys_own_waiting_time_is_exact_to_the_second():
 
 
 def test_a_second_waiting_job_gets_the_capacity_left_by_the_first():
-    """The first takes its room in the same pass: nothing in flight is counted as free."""
+    """The first job takes its capacity in the same pass: nothing in flight counts as free."""
     asked = request("second", workers=span(1, most=1), ps=span(1, most=1))
     story = Story().hear(node(cpu=3), accepted(), accepted(asked, uid=2))
     story.decided()
@@ -151,7 +151,7 @@ def test_a_second_waiting_job_gets_the_capacity_left_by_the_first():
 
 
 def test_changes_of_other_jobs_come_first():
-    """A long job that runs makes room for a shorter one, which starts once that has shrunk."""
+    """A long job shrinks for a shorter one, which starts after that."""
     story = _two_of_weir()
     none = "too little cpu: no node has any cpu free"
     assert (
@@ -168,7 +168,7 @@ def test_changes_of_other_jobs_come_first():
 
 
 def _two_of_weir() -> Story:
-    """One job has all six cores and very long to go; another one waits."""
+    """Return a long job with all six cores, and a job that waits."""
     long = request(workers=span(4, 1, 4), ps=span(1), epochs=50)
     story = Story(Rules(policy="weir")).hear(node(cpu=6), accepted(long))
     first = story.decided()

@@ -1,6 +1,6 @@
-"""Speeds, loss curves and jobs, as anybody may hand them in.
+"""Tests of CSV files of speeds, loss curves and jobs.
 
-A CSV file is read as a whole, or refused with every reason.
+A file is read as a whole, or refused with every reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the monitor sees of the simulated machines."""
+"""Tests of the facts that the monitor would publish about simulated machines."""
 
 from __future__ import annotations
 

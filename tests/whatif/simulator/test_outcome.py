@@ -1,4 +1,4 @@
-"""The figures of a run, worked out by hand."""
+"""Tests of the figures of a run, with values computed by hand."""
 
 from __future__ import annotations
 

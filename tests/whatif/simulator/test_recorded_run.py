@@ -1,6 +1,4 @@
-"""A recorded log becomes a world, and the world replayed under the same policy is much like the
-log.
-"""
+"""Tests of worlds from a recorded log: a replay under the same policy is similar to the log."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ BEGAN_S = 1_000_000.0
 
 
 def line(message: Message, at_s: float, sequence: int) -> bytes:
-    """As `weir events --json` prints it."""
+    """Return a message as `weir events --json` prints it."""
     parts = {
         "time": msgspec.json.decode(msgspec.json.encode(_moment(at_s))),
         "fact": "-",
@@ -46,7 +44,7 @@ def _moment(at_s: float) -> Any:
 
 
 def log_of(world: Scenario, policy: str, monkeypatch: pytest.MonkeyPatch) -> list[LogEntry]:
-    """All that was said in a simulated run, as if it had been recorded."""
+    """Return all messages of a simulated run, as if they had been recorded."""
     heard: list[LogEntry] = []
 
     def apply(state: Any, message: Message, stream: str, sequence: int, stored_s: float) -> Any:
@@ -173,7 +171,7 @@ def _decided(asked: Any) -> AllocationDecided:
     return decided
 
 
-# ---------------------------------------------------------------- the file
+# ---------------------------------------------------------------- files
 
 
 def test_a_printed_log_is_read_back() -> None:

@@ -1,8 +1,7 @@
-"""No job waits for ever, whatever keeps arriving: the bound of `reservations.py`, on simulated
-clusters.
+"""Tests of the bound of `reservations.py` on simulated clusters: no job waits for ever.
 
-In each world small jobs arrive so fast that there is never room for the large one, if whatever fits
-may start.
+In each world small jobs arrive so fast that there would never be room for the large one if every
+job that fits could start.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from tests.whatif.simulator.worlds import growing, scenario, span, work
 
 AFTER_S, ARRIVALS, EVERY_S, RESTART_S = 900.0, 100, 15.6, 1.0
 SMALL_S = 60.0
-"""How long a small job trains."""
+"""The time in s for which a small job trains."""
 BOUND_S = AFTER_S + SMALL_S + 2 * RESTART_S + 1.0
-"""The setting, what runs then, and the start itself."""
+"""The sum of the setting, the jobs that run then, and the start itself."""
 EVERY_POLICY = sorted(POLICIES)
 
 
 def small(number: int, **fields: Any) -> Work:
-    """4 cores, for a minute."""
+    """Return a job of 4 cores that runs for a minute."""
     shape: dict[str, Any] = {
         "samples": 6_000 - 100,
         "ps_cpu": 2.0,
@@ -42,7 +41,7 @@ def small(number: int, **fields: Any) -> Work:
 
 
 def large(cores: float, name: str = "large", **fields: Any) -> Work:
-    """All of its tasks are needed."""
+    """Return a job that needs all of its tasks."""
     shape: dict[str, Any] = {"ps_cpu": cores / 2, "worker_cpu": cores / 2, "submitted_s": 100.0}
     return work(name, **(shape | fields))
 
@@ -97,11 +96,11 @@ def test_without_reservations_a_large_job_waits_for_the_last_arrival(policy: str
     assert run_figures(done)["wait_max_s"] == pytest.approx(waited_s(done))
 
 
-# ---------------------------------------------------------------- what else may be short
+# ---------------------------------------------------------------- other scarce resources
 
 
 def with_memory(job: Work, gib: float) -> Work:
-    """The same job, each of its tasks with so much memory and hardly any cores."""
+    """Return the job with this memory and hardly any cores for each task."""
     task = Resources(cpu=0.1, memory_gib=gib)
     sizes = RoleResources(chief=Resources(), ps=task, worker=task)
     return msgspec.structs.replace(
@@ -135,7 +134,7 @@ def test_devices_are_reserved() -> None:
 
 
 def test_for_a_job_blocked_by_its_quota_only_the_quota_is_reserved() -> None:
-    """Other namespaces start meanwhile as if nobody waited."""
+    """Jobs of other namespaces start at once."""
     own = [small(number, namespace="own") for number in range(ARRIVALS)]
     others = [
         work(f"other-{n}", namespace="others", submitted_s=n * 100.0, **OTHERS) for n in range(15)
@@ -154,8 +153,9 @@ OTHERS: dict[str, Any] = {"ps_cpu": 2.0, "worker_cpu": 2.0, "samples": 5_900}
 
 
 def test_five_fragmented_nodes_make_room_for_one_job() -> None:
-    """Each node has 16 cores, and the tasks of the large job want 10 each: never free on one,
-    though free in sum.
+    """Each node has 16 cores, and each task of the large job needs 10.
+
+    They are free in sum, but never on one node.
     """
     arrivals = [small(number, submitted_s=number * EVERY_S / 5) for number in range(5 * ARRIVALS)]
     wide = work(
@@ -202,7 +202,7 @@ def test_jobs_of_a_lower_priority_wait_for_one_of_a_higher_at_once() -> None:
     assert waited_s(done) <= SMALL_S + 2 * RESTART_S + 1.0
 
 
-# ---------------------------------------------------------------- who gives way
+# ---------------------------------------------------------------- preemption
 
 
 def test_a_preempted_elastic_job_continues_later_from_its_progress() -> None:

@@ -1,4 +1,7 @@
-"""Whole stories: jobs come, are placed, grow, lose tasks and end, by the shipping decision."""
+"""Tests of whole simulated runs: jobs arrive, are placed, grow, lose tasks and end.
+
+The decisions are those of the real allocator.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def sizes(done: Run, job: str = "one") -> list[tuple[int, int]]:
 
 
 def facts(done: Run) -> list[object]:
-    """All that does not depend on the clock."""
+    """Return everything that does not depend on the clock."""
     return [
         (r.work.job, r.started_s, r.finished_s, r.outcome, r.resizes, r.paused_s, tuple(r.sizes))
         for r in done.records
@@ -124,7 +127,7 @@ def test_cores_move_to_the_learning_job_without_a_pause() -> None:
     ]
     losses = {
         "ring": Curve([(0.0, 5.0), (9_000.0, 0.1)])
-    }  # the first has gone most of the way when the second comes
+    }  # the first loss has fallen most of the way when the second job comes
     worlds = scenario(*jobs, cluster=cluster(cpu=8), report_s=1.0, losses=losses)
     one, other = run(worlds, "flowcon"), run(worlds, "static")
     assert (record(one, "late").finished_s or 0) < (record(other, "late").finished_s or 0) / 2
@@ -148,7 +151,7 @@ def test_policies_see_only_sizes_that_ran_and_losses_that_exist() -> None:
     assert any(job.progress for job in seen) and not any(job.curve for job in seen)
 
 
-# ---------------------------------------------------------------- chance
+# ---------------------------------------------------------------- noise and seeds
 
 
 def busy(seed: int, noise: float) -> tuple[Run, Run]:
@@ -213,7 +216,7 @@ TENANTS = st.lists(
 def test_every_job_that_fits_completes_and_no_node_is_overcommitted(
     works: list[dict[str, Any]], tenants: list[Tenant], policy: str, restart_s: float
 ) -> None:
-    """`Machines` raises where a node is given too much."""
+    """`Machines` raises an error if a node is overcommitted."""
     jobs = [work(f"job-{number}", **fields) for number, fields in enumerate(works)]
     grounds = cluster(3, cpu=6, tenants=tuple(tenants))
     done = run(scenario(*jobs, cluster=grounds, restart_s=restart_s, noise=0.1), policy)
@@ -226,7 +229,7 @@ def test_every_job_that_fits_completes_and_no_node_is_overcommitted(
 
 @pytest.fixture
 def restless() -> Iterator[str]:
-    """A policy that never lets a job be."""
+    """Yield the name of a policy that changes the size of every job again and again."""
 
     def swinging(nodes: Any, jobs: Any, now: float) -> list[Target]:
         return [
@@ -295,7 +298,7 @@ def test_a_quota_holds_and_every_job_waiting_for_it_completes() -> None:
 
 
 def _size_at(one: JobRecord, at: float) -> int:
-    """Tasks of a core each."""
+    """Return the number of ps and workers at a time."""
     sizes = [ps + workers for since, ps, workers, _ in one.sizes if since <= at]
     over = one.finished_s is not None and at >= one.finished_s
     return 0 if over or not sizes else sizes[-1]

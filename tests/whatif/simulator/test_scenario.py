@@ -1,9 +1,7 @@
-"""True speeds: what was measured is met, between the points nothing jumps, and beyond them nothing
-gains.
+"""Tests of speed surfaces, loss curves and cluster files.
 
-The loss after so many samples.
-
-The cluster file, and every reason against one.
+A surface has the measured speeds, is continuous between the points and gains nothing beyond them. A
+cluster file is refused with every reason.
 """
 
 from __future__ import annotations
@@ -148,7 +146,7 @@ def test_every_error_is_listed_with_line_and_column() -> None:
         "line 3, column 26: nodes[1].memery_gib: no such field; did you mean 'memory_gib'?",
         "line 4, column 5: nodes[2]: is not a mapping",
         "line 6, column 5: tenants[0].cpu: is required",
-        "line 7, column 7: pods: unknown; there are nodes, tenants, quotas",
+        "line 7, column 7: pods: no such section; use nodes, tenants, quotas",
     ]
 
 
@@ -186,7 +184,7 @@ def test_quotas_are_read_and_every_error_is_listed() -> None:
     assert read.quotas == {"team-a": Quota(cpu=4, gpu=1), "team-b": Quota()}
     wrong = "quotas:\n  Team: {cpu: 1}\n  team-a: {cpu: many, memery_gib: 3}\n"
     told = refused(GOOD + wrong)
-    assert told[0].startswith("line 7, column 3: quotas: Expected a name: small letters")
+    assert told[0].startswith("line 7, column 3: quotas: Expected a name: lower-case letters")
     assert told[0].endswith(", got 'Team'")
     assert told[1:] == [
         "line 8, column 17: quotas.team-a.cpu: Expected `float | null`, got 'many'",

@@ -1,4 +1,4 @@
-"""One job between two events: how fast it goes on, and what it says of itself."""
+"""Tests of one simulated job between two events: its progress and its reports."""
 
 from __future__ import annotations
 

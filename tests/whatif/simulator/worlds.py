@@ -1,6 +1,4 @@
-"""Small worlds for the simulator's tests. Every speed, loss and size here is invented, and
-round.
-"""
+"""Small worlds for the simulator's tests, with invented, round numbers."""
 
 from __future__ import annotations
 
@@ -22,10 +20,11 @@ from services.whatif.simulator.scenario import (
 from shared.messages import Span
 
 SPEEDS = {(1, 1): 100.0, (1, 2): 180.0, (1, 4): 300.0, (2, 1): 100.0, (2, 2): 190.0, (2, 4): 360.0}
-"""Of the model `net`: samples a second by (ps, workers), at a batch of 64."""
+"""Samples/s of the model `net` by (ps, workers), at a batch of 64."""
 DEVICES = {1: 50.0, 2: 95.0, 4: 180.0}
-"""Of the model `ring`: samples a second by devices, at a batch of 64; a batch of 128 is half as
-fast again.
+"""Samples/s of the model `ring` by devices, at a batch of 64.
+
+A batch of 128 is 1.5 times as fast.
 """
 
 
@@ -75,6 +74,6 @@ def scenario(*jobs: Work, **fields: Any) -> Scenario:
 
 
 def run(world: Scenario, policy: str = "static", seed: int = 0) -> Run:
-    """With a clock that ticks a millisecond at each look."""
+    """Simulate with a clock that advances by 1 ms at each reading."""
     ticks = count()
     return simulate(world, Rules(policy=policy), seed, lambda: next(ticks) / 1000.0)

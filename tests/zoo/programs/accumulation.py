@@ -1,6 +1,6 @@
 """Gradient accumulation: eight batches of eight examples make one update.
 
-What it shows: an update is that of a batch of 64, where only eight examples fit on a device. At
+What it shows: an update is that of a batch of 64, although only eight examples fit on a device. At
 this rate and momentum, updates of single batches do not converge.
 """
 

@@ -1,7 +1,7 @@
 """A convolutional net of ten layers on scikit-learn's digits, with batch normalisation and dropout.
 
-What it shows: statistics of batches are collected while training and used in the evaluation, and
-dropout is off there. Without normalisation, a net of this depth does not learn at this rate.
+What it shows: statistics of batches are collected in training and used in the evaluation, where
+dropout is off. Without normalisation, a net of this depth does not learn at this rate.
 """
 
 import keras

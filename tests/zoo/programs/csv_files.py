@@ -1,7 +1,8 @@
-"""Prices of flats from CSV files, read by `tf.data`: GENERATED, with columns of very unlike sizes.
+"""Prices of flats from CSV files, read by `tf.data`: GENERATED, with columns of unlike scales.
 
 What it shows: text files with a header, one column of words, and a `Normalization` layer that
-`model` adapts to the first file. Without it, the largest column drowns the others.
+`model` adapts to the first file. Without it, the column with the largest scale dominates the
+others.
 """
 
 import csv

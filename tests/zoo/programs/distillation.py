@@ -1,8 +1,8 @@
-"""Distillation: a small student learns from a teacher's answers, because its labels are bad.
+"""Distillation: a small student learns from a teacher's outputs, because its labels are bad.
 
-What it shows: a model that is not trained lies beside one that is, and each batch passes through
-both. Nine labels of ten are random; the teacher has seen good ones. From the labels alone the
-student learns little.
+What it shows: a model that is not trained beside one that is; each batch passes through both. Nine
+of ten labels are random; the teacher was trained on correct ones. From the labels alone the student
+learns little.
 
 After "Distilling the Knowledge in a Neural Network" (Hinton, Vinyals and Dean, 2015).
 """
@@ -13,7 +13,7 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-WARMTH, BAD = 2.0, 0.9  # temperature of the answers; share of random labels
+WARMTH, BAD = 2.0, 0.9  # temperature of the outputs; share of random labels
 
 _random = np.random.default_rng(0)
 _digits = load_digits()

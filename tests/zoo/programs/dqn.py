@@ -1,8 +1,8 @@
-"""Q-learning from a replay file: what a robot in a maze saw while it moved at random.
+"""Q-learning from a replay file: steps of a robot that moved at random in a maze.
 
-What it shows: a target net that follows the learning one a little with every step, and elements of
-four parts. The metric is the mean error of the value of a place against that of dynamic
-programming; without the target net's values, only the last step before the exit is worth anything.
+What it shows: a target net that follows the trained net a little with every step, and elements of
+four parts. The metric is the mean error of the value of a place, compared with dynamic programming;
+without the values of the target net, only the last step before the exit has a value.
 
 After "Human-level control through deep reinforcement learning" (Mnih et al., 2015).
 """
@@ -32,7 +32,7 @@ _next = np.array([[_after_move(n, move) for move in range(4)] for n in range(len
 
 
 def write_data(folder):
-    """Write what was seen: places, moves, rewards and next places."""
+    """Write the replay file: places, moves, rewards and next places."""
     random = np.random.default_rng(5)
     places = random.integers(0, len(_places), SEEN)
     moves = random.integers(0, 4, SEEN)
@@ -94,7 +94,7 @@ def dataset(numbers, *, folder):
 
 
 def evaluation():
-    """Every place but the exit, and its value by dynamic programming."""
+    """Return every place but the exit, and its value by dynamic programming."""
     values = np.zeros(len(_places), "float32")
     for _ in range(len(_places)):
         goes_on = np.where(_next == _EXIT, 1.0, DISCOUNT * values[_next])

@@ -1,8 +1,9 @@
-"""A generative adversarial net: noise becomes points of a bow that lies away from the origin.
+"""A generative adversarial net: noise becomes points of an arc that is away from the origin.
 
-What it shows: two models with two optimizers that learn against each other in one step, and
+What it shows: two models with two optimizers that are trained against each other in one step, and
 elements without a label. The metric is the energy distance of generated points to real ones, which
-is 0 if both have the same distribution. Without the discriminator's updates, nothing is learned.
+is 0 if both have the same distribution. Without the updates of the discriminator, nothing is
+learned.
 
 After "Generative Adversarial Nets" (Goodfellow et al., 2014), and "Energy statistics" (Szekely and
 Rizzo, 2013).

@@ -1,8 +1,8 @@
 """Half precision: scikit-learn's digits with `mixed_float16` and a scaled loss.
 
-What it shows: the loss is multiplied before gradients are taken, and gradients are divided before
-they are applied. The loss is small, as that of one pixel of a large picture is: unscaled, its
-gradients are below what 16 bits hold, and nothing is learned.
+What it shows: the loss is multiplied before gradients are computed, and gradients are divided
+before they are applied. The loss is as small as that of one pixel of a large picture: without
+scaling, its gradients are too small for 16 bits, and nothing is learned.
 """
 
 import keras

@@ -1,8 +1,8 @@
 """A variational autoencoder of scikit-learn's digits: a model that computes its loss itself.
 
-What it shows: a compiled model with a `compute_loss` of its own, and elements without a label. The
-metric is the mean squared error of an image against what the model makes of it; without the
-reconstruction's part of the loss, all images become the same.
+What it shows: a compiled model with its own `compute_loss`, and elements without a label. The
+metric is the mean squared error of the reconstruction of an image; without the reconstruction's
+part of the loss, all reconstructions become the same.
 
 After "Auto-Encoding Variational Bayes" (Kingma and Welling, 2014).
 """
@@ -21,7 +21,7 @@ _TRAINED_ON = len(_images) * 4 // 5
 
 
 class Autoencoder(keras.Model):
-    """Encodes an image as a distribution of codes, and decodes one of them."""
+    """Encode an image as a distribution of codes, and decode one of them."""
 
     def __init__(self, reconstruction):
         super().__init__()

@@ -1,9 +1,9 @@
-"""Texts of ragged lengths: it reads what a character is called, and says of which kind it is.
+"""Texts of different lengths: the model reads the name of a character and predicts its category.
 
 What it shows: `batched` pads the texts of a batch to the longest of them; the model masks the
-padding. Without ragged lengths, every text would be cut to its first word.
+padding. Without different lengths, every text would be cut to its first word.
 
-The names and kinds are those of the Unicode Character Database, which comes with Python.
+The names and categories are those of the Unicode Character Database, which comes with Python.
 """
 
 import unicodedata
@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 KINDS = ("Lu", "Ll", "Lo", "Mn", "Nd", "No", "Po", "Sm", "So")
-LAST, EVERY = 0x1FFFF, 2  # code points that are looked at; one name of so many is used
-WORDS = 2048  # numbers of words; 0 is padding
-CUT = 1  # words of a text where lengths are not ragged
+LAST, EVERY = 0x1FFFF, 2  # last code point; every second code point is used
+WORDS = 2048  # number of word ids; 0 is padding
+CUT = 1  # words of a text with the feature off
 
 
 def _named_characters():

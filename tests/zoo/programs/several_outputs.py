@@ -1,4 +1,4 @@
-"""Two answers from one net: which digit an image shows, and how much ink it took.
+"""A net with two outputs: the digit that an image shows, and the amount of ink.
 
 What it shows: a model that the program compiles, with a loss and a weight for each output, labels
 that are a dict, and metrics for each output. Without the first loss, only the ink is learned.

@@ -1,8 +1,7 @@
-"""Handwritten digits sorted by class, as an export of a table leaves them: scikit-learn's 1,797
-images.
+"""Handwritten digits sorted by class, like an exported table: scikit-learn's 1,797 images.
 
-What it shows: examples are numbered, and trained on in another order than they are stored in.
-Without shuffling, the last class of an epoch is the only one that the net knows.
+What it shows: examples are numbered, and training reads them in another order than that of storage.
+Without shuffling, the net knows only the last class of an epoch.
 """
 
 import keras

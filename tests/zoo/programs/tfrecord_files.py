@@ -1,8 +1,7 @@
-"""Waves of five shapes in compressed TFRecord files of uneven sizes: GENERATED, with noise.
+"""Waves of five shapes in compressed TFRecord files of different sizes: GENERATED, with noise.
 
 What it shows: `files` and `read`. Each example of each file is trained on once per epoch, whatever
-the sizes of the files. Each shape is frequent in another file, and the small files alone are not
-enough.
+the sizes of the files. The feature off leaves only two small files, which are not enough.
 """
 
 from pathlib import Path

@@ -1,8 +1,7 @@
-"""A small transformer that sorts: it reads twelve letters and writes them in the alphabet's order.
+"""A small transformer that sorts: it reads twelve letters and writes them in alphabetical order.
 
 What it shows: AdamW, a schedule with a warm-up, `global_clipnorm`, and averages of the weights
-(`use_ema`), all of which a transformer is trained with. Without them it does not learn at this
-rate.
+(`use_ema`), which are usual for transformers. Without them it does not learn at this rate.
 """
 
 import keras
@@ -19,7 +18,7 @@ _sorted = np.sort(_texts, axis=1)
 
 
 class Positions(keras.layers.Layer):
-    """Adds a vector for each place of a text."""
+    """Add a trained vector for each position of a text."""
 
     def build(self, shape):
         self.vectors = self.add_weight(shape=(LENGTH, WIDTH), name="vectors")

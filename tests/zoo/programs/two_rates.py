@@ -1,8 +1,8 @@
-"""Fine-tuning: a net that is trained already learns slowly, and the head on it learns fast.
+"""Fine-tuning: a net that is already trained learns slowly, and the head on it learns fast.
 
 What it shows: two models with two optimizers, of two learning rates. The net's weights are the
-principal components of all of scikit-learn's digits; the head sees the class of 300 of them. At the
-head's rate, the net forgets what it knew.
+principal components of all of scikit-learn's digits; the head is trained with the classes of 300 of
+them. At the rate of the head, the net forgets what it learned.
 """
 
 import keras

@@ -1,8 +1,8 @@
 """A wide-and-deep recommender that reads texts: GENERATED visits, each with a sample weight.
 
 What it shows: `StringLookup` and `Hashing` in the model, embeddings, dict inputs, and elements
-`(inputs, label, weight)`. Two of three records come from a source that exchanges yes and no; they
-have a small weight. With equal weights the model learns the opposite of the truth.
+`(inputs, label, weight)`. Two of three records come from a source with inverted labels; they have a
+small weight. With equal weights the model learns the opposite of the truth.
 
 After "Wide & Deep Learning for Recommender Systems" (Cheng et al., 2016).
 """
@@ -36,7 +36,9 @@ _labels = np.where(_reliable, _clicked, ~_clicked).astype("float32")[:, None]
 
 
 def model():
-    """Deep: vectors of trade and town, and the age, through two layers. Wide: one weight for each
+    """Return the model.
+
+    Deep: vectors of trade and town, and the age, through two layers. Wide: one weight for each
     trade and town.
     """
     layers = keras.layers

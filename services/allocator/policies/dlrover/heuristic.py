@@ -63,6 +63,7 @@ from services.allocator.policies.contract import (
 )
 from services.allocator.policies.dlrover.candidates import ps_unevenness, role_resources
 from shared.messages import Resources, RoleResources
+from shared.text import format_count
 
 FIRST_S = 180.0
 PLAN_S = 300.0
@@ -141,15 +142,15 @@ class FreeNodes:
 def _first_target(job: JobSnapshot, nodes: FreeNodes, now: float) -> Target:
     """Return the first size of a job."""
     if not has_open_sizes(job.request):
-        return start_target(job, "the first size: its tasks are as they were asked for")
+        return start_target(job, "the first size: its tasks as requested")
     past = job.history.past if job.history else ()
     if past:
         count, sizes = inherited_plan(past)
-        reason = f"as {len(past)} like it ended"
+        reason = f"as {format_count(len(past), 'similar job')} ended"
     else:
         count = 1
         sizes = _sizes_to_learn_from(job, nodes)
-        reason = "one ps and one worker to learn from"
+        reason = "one ps and one worker, to measure their use"
     ps = sizes.ps
     worker = sizes.worker
     if now - job.submitted_s > PENDING_S:

@@ -155,7 +155,7 @@ def _warm_start_target(
 ) -> Target:
     """Return the first size of a job. `fixed`: its tasks are as they were asked for."""
     if guess is None:
-        return start_target(job, "the first size: no finished job is a guide")
+        return start_target(job, "the first size: no similar job has finished yet")
 
     asked = job.request
     ps = max(guess.plan.ps, asked.ps.min)
@@ -348,7 +348,7 @@ def _choose_plans(job: JobSnapshot, model: DlroverModel, bid: Bid, at: int) -> C
 
     seen = f"by {format_count(model.sizes_seen, 'observed size')}"
     if gain < WORTH and extra > -2 * WORTH:
-        return Choice(model.tasks.plan, f"no plan in reach is worth a change, {seen}", others)
+        return Choice(model.tasks.plan, f"no possible size is worth a change, {seen}", others)
     reason = f"{gain:+.0%} examples a second for {extra:+.0%} cost, {seen}"
     return Choice(_plan_of_row(bid.plans[at]), reason, others)
 

@@ -91,7 +91,7 @@ def flowcon(
 
     targets = []
     for job in waiting:
-        first = start_target(job, "new: may learn fast")
+        first = start_target(job, "new: its growth is not known yet")
         targets.append(replace(first, sizes=firsts[job.key]))
     for job, container, times in zip(running, judged, reported_passes, strict=True):
         new_sizes = sizes.get(job.key)

@@ -382,7 +382,7 @@ def _optimus_target(job: JobSnapshot, size: Size, model: SpeedModel, is_probe: b
     reason = "no other task saves more time for its dominant resource"
     faster = None
     if is_probe:
-        reason = "a probe of the speed"
+        reason = "a probe to measure the speed"
         faster = math.inf
     elif job.size and model(job.size) > 0:
         faster = model(size) / model(job.size) or None

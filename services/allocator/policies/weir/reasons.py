@@ -27,7 +27,7 @@ NOTICED = 0.005
 """Less is told as 0 %."""
 WHY_NOT: dict[Cause, str] = {
     "pause": "would pause it again too soon",
-    "next": "would leave too little free for the next job",
+    "next": "would leave too little capacity for the next job",
     "room": "would need {} more than is free on the nodes",
     "quota": "would need {} more than its namespace's quota has left",
     "others": "would need more than is free on the nodes, and other jobs gain more by their share",
@@ -209,7 +209,7 @@ def exploration_target(market: Market, at: int, config: Config) -> Target:
     gain = config.speed / context.speed - 1
     reason = (
         f"tries {config.size.describe()} on free capacity: "
-        f"{gain:.0%} faster on average, and it goes back if it is slower"
+        f"{gain:.0%} faster on average, and it returns to its size if that is slower"
     )
     return context.step_target(config, reason, (), partial(_no_partial_target, context))
 
@@ -277,7 +277,7 @@ def _partial_target(context: JobContext, size: Size, batch: int) -> Target:
 def _no_partial_target(context: JobContext, size: Size, batch: int) -> Target:
     """A job tries all of a size or nothing."""
     return replace(
-        context.plain_target(size, batch, "tries a size as a whole or not at all"), speedup=1.0
+        context.plain_target(size, batch, "a trial size has to fit completely"), speedup=1.0
     )
 
 

@@ -10,11 +10,11 @@ const tiles = new Map();
 
 const TILES = [
   ["cores of all nodes", (t) => cores(t.allocatable ?? 0)], ["held by jobs", (t) => cores(t.ours ?? 0), (t) => `, ${percent(t.held_share)}`],
-  ["used by jobs, as reported", (t) => cores(t.used ?? 0), (t) => `, ${percent(t.used_share)}`], ["held by others", (t) => cores(t.others ?? 0)],
+  ["used by jobs, as reported", (t) => cores(t.used ?? 0), (t) => `, ${percent(t.used_share)}`], ["held by other pods", (t) => cores(t.others ?? 0)],
   ["free", (t) => cores(t.free ?? 0), (t) => (t.closed ? `, ${cores(t.closed)} of them on closed nodes` : "")],
   ["memory held by jobs", (t) => gib(t.ours_gib ?? 0), (t) => `, ${percent(t.held_gib_share)} of ${gib(t.allocatable_gib ?? 0)}`],
   ["memory used by jobs, as reported", (t) => gib(t.used_gib ?? 0), (t) => `, ${percent(t.used_gib_share)}`],
-  ["memory free", (t) => gib(t.free_gib ?? 0), (t) => `, ${gib(t.others_gib ?? 0)} held by others`],
+  ["memory free", (t) => gib(t.free_gib ?? 0), (t) => `, ${gib(t.others_gib ?? 0)} held by other pods`],
 ];
 
 export function drawTiles(totals) {
@@ -63,7 +63,7 @@ function bands() {
 
 /** The reason for an empty chart, or for one without held cores; otherwise empty. */
 export function emptyReason() {
-  if (!stack || stack.times.length < 2) return "Drawn as soon as a node next tells of its cores.";
+  if (!stack || stack.times.length < 2) return "Drawn after the next report of a node.";
   return stack.jobs.length || stack.rest.some((value) => value > 0) ? "" : "No job has held cores in this span; one is drawn as soon as its pods are on nodes.";
 }
 

@@ -49,7 +49,7 @@ function fillTile(parts, node) {
   }
   write(name, node.name);
   write(free, node.closed ? node.closed : `${cores(node.free ?? 0)} of ${cores(node.cpu)} free`);
-  write(parts.memory, `${tenths(node.ours_gib ?? 0)} of ${gib(node.memory_gib)} ours`);
+  write(parts.memory, `jobs: ${tenths(node.ours_gib ?? 0)} of ${gib(node.memory_gib)}`);
   parts.filled.style.width = `${((100 * (node.ours_gib ?? 0)) / (node.memory_gib || 1)).toFixed(1)}%`;
   bars(parts, node);
 }
@@ -82,7 +82,7 @@ export function drawNodes(nodes, changed, coloursChanged) {
   const others = [...tiles.keys()].some((name) => !nodes.has(name)) || [...nodes.keys()].some((name) => !tiles.has(name));
   if (others) rebuild(nodes);
   else for (const name of coloursChanged && !dense ? nodes.keys() : changed) if (nodes.has(name)) fillTile(tiles.get(name), nodes.get(name));
-  write($("node-count"), `${countOf(nodes.size, "node")}; ${dense ? "filled from below: held by jobs, then by others" : "cores, and memory"}`);
+  write($("node-count"), `${countOf(nodes.size, "node")}; ${dense ? "filled from below: held by jobs, then by other pods" : "cores, and memory"}`);
   if (shown && changed.has(shown)) show(shown);
 }
 

@@ -114,7 +114,7 @@ function drawStatus() {
   const show = (kind, text) => { if (line.dataset.state !== kind) line.dataset.state = kind; if (line.textContent !== text) line.textContent = text; };
   if (lost) return show("lost", "the page's service does not answer; this is the last known state. Trying again …");
   if (!receivedAt) return show("connecting", "connecting …");
-  if (known.cut_s) return show("cut", `cut off from the bus since ${clock(known.cut_s)}: this is the state of then. The page reconnects by itself.`);
+  if (known.cut_s) return show("cut", `no connection to the bus since ${clock(known.cut_s)}: the state at that time is shown. The page reconnects by itself.`);
   if (known.reading) return show("reading", `reading the log … ${countOf(known.jobs.size, "job")}`);
   const age = known.at_s ? `newest fact ${duration(Math.max(0, known.now_s - known.at_s))} ago` : "no fact yet";
   show("live", `live; ${age}; ${countOf(known.jobs.size, "job")}, ${countOf(known.nodes.size, "node")}`);

@@ -1,4 +1,4 @@
-"""What each job could have, and who gets it."""
+"""Tests of the bids of jobs: the candidate plans of a job, and the plan that it is granted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST, MOST = Size(1, 1), Size(15, 60)
 
 
 def bid(*steps: tuple[float, float], weight: float = 1.0, gib: float = 0.0) -> Bid:
-    """Candidates as (cost, throughput); a core is all that costs."""
+    """Return a bid whose candidates are (cost, throughput); the cost is in cores."""
     cost, speed = np.array(steps, dtype=float).T
     plans = np.ones((len(steps), 4))
     return Bid(
@@ -35,7 +35,7 @@ def bid(*steps: tuple[float, float], weight: float = 1.0, gib: float = 0.0) -> B
     )
 
 
-# ---------------------------------------------------------------- what is in reach
+# ---------------------------------------------------------------- candidate plans
 
 
 def test_candidate_plans_include_the_current_one_and_steps_in_each_direction():
@@ -68,7 +68,7 @@ def test_a_job_outside_its_bounds_is_brought_back():
     assert plans[:, 0].tolist() == [8.0] * len(plans) and plans[:, 1].min() >= 3
 
 
-# ---------------------------------------------------------------- the front
+# ---------------------------------------------------------------- Pareto front
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30))
@@ -82,7 +82,7 @@ def test_the_pareto_front_has_only_undominated_plans(points):
     assert kept == sorted({one for one in points if not beaten(one)})
 
 
-# ---------------------------------------------------------------- who gets it
+# ---------------------------------------------------------------- grants
 
 
 def test_capacity_goes_to_the_largest_gain():
@@ -92,9 +92,7 @@ def test_capacity_goes_to_the_largest_gain():
 
 
 def test_gain_is_relative_to_the_jobs_own_throughput():
-    """A job of a model that is a thousand times as fast to train is not a thousand times as
-    deserving.
-    """
+    """A model that trains a thousand times as fast does not have a thousand times the gain."""
     fast, slow = bid((2, 100_000), (4, 150_000)), bid((2, 100), (4, 190))
     assert weighted_greedy({"fast": fast, "slow": slow}, cpu=2, gib=0) == {"fast": 0, "slow": 1}
 

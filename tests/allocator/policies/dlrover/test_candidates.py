@@ -1,4 +1,4 @@
-"""What a running job could run on, and what is known of the rest."""
+"""Tests of the candidate plans of a running job, and of the measurements behind them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reading(samples: int = 0, ps: int = 2, **fields: Any) -> Reading:
 
 
 def running(*recent: Reading, used: tuple[float, ...] = (), **fields: Any) -> JobSnapshot:
-    """Two ps of 2 cores and four workers of 4."""
+    """Return a running job with two ps of 2 cores and four workers of 4 cores."""
     has: dict[Role, Resources] = {
         "ps": Resources(cpu=2, memory_gib=8),
         "worker": Resources(cpu=4, memory_gib=2),
@@ -101,7 +101,7 @@ def test_more_expensive_candidates_are_faster():
 
 
 def test_unused_cores_are_returned():
-    """Half of the workers' cores stood idle: no candidate has as many for its speed."""
+    """Half of the workers' cores are idle: every candidate has fewer cores for its speed."""
     job, used = running(reading(ps_cpu=3.6, worker_cpu=8.0)), 3.6 + 8.0
     uses = used / SPEED * (bid := bid_of(job)).speed / bid.cpu
     assert uses.min() > 1.15 * used / (2 * 2 + 4 * 4)
@@ -151,7 +151,7 @@ def test_a_nearly_finished_job_has_a_larger_weight_and_pause_cost():
     assert other.weight > one.weight and other.speed.max() < one.speed.max()
 
 
-# ---------------------------------------------------------------- what is seen
+# ---------------------------------------------------------------- measurements
 
 
 def test_speeds_become_iteration_times_and_zero_is_no_speed():
@@ -162,8 +162,9 @@ def test_speeds_become_iteration_times_and_zero_is_no_speed():
 
 
 def test_memory_on_few_ps_predicts_that_on_many():
-    """All ps together grow by 1 GiB every thousand examples, from 8 GiB; the number of ps changed
-    on the way. A task has to hold two generations.
+    """All ps together grow by 1 GiB every 1,000 examples, from 8 GiB.
+
+    The number of ps changed meanwhile. A task needs memory for two generations.
     """
     grown = [
         reading(1000 * i, ps=p, ps_gib=(8.0 + i) / p, worker_gib=1.5)

@@ -1,4 +1,7 @@
-"""A job starts as others like it ended, and then gets what gains most for its cost."""
+"""Tests of the policy `dlrover`: a job starts with the final size of similar jobs.
+
+After that it gets the plans with the largest gain for their cost.
+"""
 
 from __future__ import annotations
 
@@ -64,12 +67,12 @@ ROOMY = one_node(60)
 
 
 def computes(ps: int, workers: int) -> float:
-    """Asynchronous: each worker goes its own way, and disturbs the others on their ps a little."""
+    """Return the speed of a compute-bound, asynchronous job."""
     return BATCH * workers / (0.9 + 0.1 * workers / ps)
 
 
 def transfers(ps: int, workers: int) -> float:
-    """The ps are busy with one worker already."""
+    """Return the speed of a transfer-bound job: one worker per ps keeps the ps busy."""
     return BATCH * workers / (0.05 + 0.95 * workers / ps)
 
 
@@ -83,7 +86,7 @@ def asked(name: str = "mnist", **fields: Any) -> Any:
 def running(
     speed: Speed, *sizes: tuple[int, int], samples: int = 0, name: str = "mnist", **fields: Any
 ) -> JobSnapshot:
-    """A job that has had these sizes, and has the last of them."""
+    """Return a job that has run at these sizes and has the last of them."""
     ps, workers = sizes[-1]
     roles = ["chief", *["ps"] * ps, *["worker"] * workers]
     tasks = [
@@ -125,7 +128,7 @@ def waiting(**fields: Any) -> JobSnapshot:
     return JobSnapshot(key="default.mnist", request=asked(**fields), sizes=EVEN, submitted_s=0.0)
 
 
-# ---------------------------------------------------------------- where it starts
+# ---------------------------------------------------------------- start
 
 
 def past(ps: int, workers: int, finished_s: float = 0.0, name: str = "mnist") -> FinishedJob:
@@ -136,7 +139,7 @@ def past(ps: int, workers: int, finished_s: float = 0.0, name: str = "mnist") ->
 
 
 def after(*past: FinishedJob) -> JobSnapshot:
-    """It waits, and these have ended."""
+    """Return a waiting job with the history of these finished jobs."""
     return replace(waiting(), history=ProgramHistory(past=past))
 
 
@@ -152,7 +155,7 @@ def test_a_job_starts_at_the_final_size_of_similar_jobs():
 
 
 def test_a_restarted_job_does_not_get_less_memory():
-    """It may have run out of what its like once used."""
+    """The job may have run out of the memory that similar jobs used."""
     raised = replace(
         EVEN, ps=Resources(cpu=1, memory_gib=50), worker=Resources(cpu=1, memory_gib=30)
     )
@@ -168,7 +171,7 @@ def test_a_warm_start_stays_within_the_bounds():
     assert only(dlrover(ROOMY, [after(past(40, 80))], 0.0)).size == Size(8, 12)
 
 
-# ---------------------------------------------------------------- how it goes on
+# ---------------------------------------------------------------- running jobs
 
 
 def test_compute_bound_jobs_get_workers_and_transfer_bound_jobs_get_ps_first():
@@ -237,9 +240,7 @@ def test_make_before_break_needs_memory_for_two_generations():
 
 
 def test_no_plan_exceeds_the_cores_of_its_nodes():
-    """Half a core is free beside seven tasks; elsewhere there is plenty, where no pod can move
-    to.
-    """
+    """Half a core is free beside the job's seven tasks. No pod can move to the other, free node."""
     job = running(computes, (1, 1), (2, 4))
     job = replace(job, request=replace(job.request, resources=None))
     elsewhere = Node("m", Resources(cpu=64, memory_gib=1000), Resources(cpu=64, memory_gib=1000))
@@ -252,7 +253,7 @@ def test_no_plan_exceeds_the_remaining_quota():
     job, other = running(computes, (1, 1), (2, 4)), running(computes, (1, 1), name="other")
     both = [replace(each, quota=Quota(cpu=12)) for each in (job, other)]
     mine, theirs = dlrover(ROOMY, both, NOW)
-    assert mine.ps + mine.workers <= 12 - 3 - 1  # three tasks of the other, and its own chief
+    assert mine.ps + mine.workers <= 12 - 3 - 1  # three tasks of the other job, and its own chief
     assert theirs.ps + theirs.workers <= 12 - 7 - 1
 
 
@@ -280,7 +281,7 @@ def test_stored_models_give_the_same_decisions(
         assert dlrover(nodes, fitted, NOW, AS_PUBLISHED) == dlrover(nodes, jobs, NOW, AS_PUBLISHED)
 
 
-# ---------------------------------------------------------------- what it leaves alone
+# ---------------------------------------------------------------- exceptions
 
 
 def test_all_reduce_jobs_have_no_dlrover_model():
@@ -343,11 +344,11 @@ def test_all_jobs_of_a_shared_cluster_finish():
     assert "dlrover" in POLICIES and all(record.is_completed for record in done.records)
 
 
-# ---------------------------------------------------------------- live, as the fold tells of it
+# ---------------------------------------------------------------- live, with the allocator's state
 
 
 def reported(story: Story, generation: int, step: int, uid: int, name: str) -> Story:
-    """Its ps use a third of their cores, its workers all; each task has 0.3 GiB."""
+    """Report that the ps use a third of their cores and the workers all; each task uses 0.3 GiB."""
     job = story.state.jobs[f"default.{name}"]
     tasks = job.active_decision.tasks if job.active_decision else ()
     used = tuple(
@@ -369,7 +370,7 @@ def reported(story: Story, generation: int, step: int, uid: int, name: str) -> S
 
 
 def trained_live() -> Story:
-    """A job that left its sizes open, watched for some minutes."""
+    """Return a job with open resources that reported four times and then ran for `SETTLE_S`."""
     story = Story(replace(AT_ONCE, policy="dlrover"))
     first = request(
         resources=RoleResources(), ps=span(1, most=4), workers=span(1, most=8), handover="restart"

@@ -1,6 +1,6 @@
-"""Stories of a job that the open-source tool's thresholds size.
+"""Tests of `dlrover-heuristic`, the thresholds by which the open-source tool sizes a job.
 
-The tool's rules, each on numbers that can be worked out by hand.
+Its rules are tested with numbers that can be computed by hand.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def running(
     sizes: RoleResources = EVEN,
     **fields: Any,
 ) -> JobSnapshot:
-    """Its ps, and its workers, each use so many cores; so it was reported at its last size."""
+    """Return a job whose last report has this usage, in cores, of each ps and each worker."""
     ps, workers = size
     roles = ["chief", *["ps"] * ps, *["worker"] * workers]
     tasks = tuple(
@@ -100,7 +100,7 @@ def decided(job: JobSnapshot, cpu: float = 60.0, now: float = NOW) -> Target:
     return only(dlrover_heuristic(room(cpu), [job], now))
 
 
-# ---------------------------------------------------------------- where it starts
+# ---------------------------------------------------------------- start
 
 
 def test_a_job_with_open_resources_starts_with_a_fifth_of_the_limit():
@@ -120,7 +120,9 @@ def test_a_job_starts_like_similar_jobs_within_its_bounds():
     past = FinishedJob(request=request(), plan=Plan(3, 9, 2.0, 4.0), ps_gib=9.0, worker_gib=2.0)
     want = decided(waiting(history=ProgramHistory(past=(past,))))
     assert (
-        want.size == Size(3, 1) and want.sizes is not None and want.reason == "as 1 like it ended"
+        want.size == Size(3, 1)
+        and want.sizes is not None
+        and want.reason == "as 1 similar job ended"
     )
     assert (want.sizes.ps.cpu, want.sizes.worker) == (2.0, Resources(cpu=4.0, memory_gib=3.0))
 
@@ -128,7 +130,7 @@ def test_a_job_starts_like_similar_jobs_within_its_bounds():
 def test_a_long_pending_job_halves_its_request():
     late = waiting(submitted_s=NOW - PENDING_S - 1)
     want = decided(late)
-    assert want.sizes is not None and want.sizes.ps.cpu == 6.0  # a fifth of 60, halved
+    assert want.sizes is not None and want.sizes.ps.cpu == 6.0  # a fifth of 60 cores, halved
 
 
 def test_task_sizes_are_between_the_default_and_the_largest_node():
@@ -142,7 +144,7 @@ def test_task_sizes_are_between_the_default_and_the_largest_node():
     assert none.sizes is not None and none.sizes.worker.cpu == OPEN.worker.cpu
 
 
-# ---------------------------------------------------------------- how it goes on
+# ---------------------------------------------------------------- running jobs
 
 
 def test_workers_are_added_while_ps_have_spare_cores():
@@ -164,8 +166,9 @@ def test_no_workers_are_added_after_a_small_speedup():
 
 
 def test_after_the_worker_trials_ps_are_sized_for_the_maximum():
-    """Half a core on the ps and one on the worker a process: 42 fit into 63 cores, whose ps need
-    21, at most 8.
+    """A process needs half a core on the ps and one on the worker, so 42 fit into 63 cores.
+
+    Their ps need 21 cores, so 21 ps, but at most 8 are allowed.
     """
     tried = running(0.9, 0.9, (1, 2), observed=(Observed(1, 1, 32, 10.0), Observed(1, 2, 32, 20.0)))
     assert decided(tried).size == Size(8, 2)
@@ -173,7 +176,7 @@ def test_after_the_worker_trials_ps_are_sized_for_the_maximum():
 
 def test_a_hot_ps_with_given_resources_gets_more_ps():
     want = decided(running(0.95, 0.55), cpu=3.0)
-    assert want.size == Size(3, 1)  # three processes of 1.5 cores would fit into 5
+    assert want.size == Size(3, 1)  # three processes of 1.5 cores would fit into 5 cores
 
 
 def test_a_hot_ps_with_open_resources_grows_in_place():
@@ -196,7 +199,7 @@ def test_workers_with_open_resources_get_the_cores_they_use():
     assert want.sizes is not None and want.sizes.worker == Resources(cpu=2.0, memory_gib=4.0)
 
 
-# ---------------------------------------------------------------- what it leaves alone
+# ---------------------------------------------------------------- exceptions, single rules
 
 
 def test_nothing_changes_without_observations():
@@ -242,7 +245,7 @@ def test_a_warm_start_takes_the_mean_ps_cores_and_the_maximum_of_the_rest():
 
 
 def test_the_number_of_ps_matches_the_expected_workers():
-    """5 cores a process (2 + 3): 6 of them fit into 30 cores, and leave 12 to the ps."""
+    """A process needs 5 cores (2 + 3): 6 of them fit into 30 cores, and leave 12 to the ps."""
     assert initial_ps(use(), 1, 30.0, 4.0) == 3
     assert initial_ps(use(), 1, 3000.0, 4.0) == 15
 

@@ -1,4 +1,4 @@
-"""How long an iteration takes, and whether the fit finds it out."""
+"""Tests of the model of the iteration time, and of its fit."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def timed(plans: list[Plan], model: Model, noise: float = 0.0, seed: int = 1) ->
 
 
 def apart(found: Model, truth: Model) -> float:
-    """The largest relative error on plans that were not shown."""
+    """Return the largest relative error on plans that were not fitted."""
     return float(
         np.abs(iteration_s(UNSEEN, BATCH, found) / iteration_s(UNSEEN, BATCH, truth) - 1).max()
     )
@@ -80,7 +80,7 @@ def test_planted_coefficients_are_recovered():
 
 @pytest.mark.parametrize("column, cores", [(WORKER_CPU, 4.0), (PS_CPU, 2.0)])
 def test_the_number_of_usable_cores_is_fitted(column, cores):
-    """Of the numbers that were tried, the bound is the one that was planted."""
+    """Of the bounds that are tried, the fit chooses the true one."""
     heavy = np.array([8e-4, 0.2, 0.0, 0.0, 0.001])
     truth = Model(heavy, np.where(np.arange(4) == column, cores, FREE))
     shown = [

@@ -1,4 +1,4 @@
-"""What a job probably needs, from jobs that finished."""
+"""Tests of the warm start: the resources that a job probably needs, from finished jobs."""
 
 from __future__ import annotations
 

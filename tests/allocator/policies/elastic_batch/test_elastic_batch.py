@@ -1,4 +1,4 @@
-"""Devices and batch size together."""
+"""Tests of the policy that chooses the devices and the batch size of a job together."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def table(scales: Sequence[float]) -> Table:
 
 
 def literal(tables: Sequence[Sequence[float]], devices: int) -> float:
-    """P(J, K), entry by entry, as the paper has it."""
+    """Return P(J, K) as in the paper, computed entry by entry."""
     best = [0.0] * (devices + 1)
     for scales in tables:
         last = range(len(scales))
@@ -63,7 +63,7 @@ def literal(tables: Sequence[Sequence[float]], devices: int) -> float:
 
 
 def brute(tables: Sequence[Sequence[float]], devices: int) -> float:
-    """Every combination there is."""
+    """Return the optimum over all combinations."""
     picks = itertools.product(*(range(len(scales)) for scales in tables))
     fitting = (p for p in picks if sum(p) + len(p) <= devices)
     return max(
@@ -82,7 +82,7 @@ def test_the_dynamic_programme_is_optimal(tables, devices):
     kept = able[: len(picks)]
     assert sum(p.devices for p in picks) <= devices
     found = sum(scales[p.devices - 1] for scales, p in zip(kept, picks, strict=True))
-    close = EQUAL * (1 + len(kept))  # sums that differ by less are equal to it
+    close = EQUAL * (1 + len(kept))  # smaller differences of sums count as equal
     assert (
         found
         == pytest.approx(brute(kept, devices), abs=close)
@@ -145,7 +145,7 @@ GPU = Resources(cpu=1, gpu=1)
 
 
 def ringed(job: str = "a", at: float = 0.0, **fields: Any) -> JobSnapshot:
-    """A job without ps, on devices."""
+    """Return a waiting job without ps, with a device for each worker."""
     usual = {
         "batch": Span(start=32, min=32, max=512),
         "device_batch_max": 32,
@@ -157,7 +157,7 @@ def ringed(job: str = "a", at: float = 0.0, **fields: Any) -> JobSnapshot:
 
 
 def served(job: str = "a", at: float = 0.0, **fields: Any) -> JobSnapshot:
-    """A job with a ps for every two workers."""
+    """Return a waiting job with a ps for every two workers."""
     asked = request(job, **({"ps": span(1, most=8), "workers": span(2, least=1, most=16)} | fields))
     sizes = RoleResources(chief=Resources(cpu=0.5), ps=Resources(cpu=1), worker=Resources(cpu=2))
     return JobSnapshot(key=f"default.{job}", request=asked, sizes=sizes, submitted_s=at)
@@ -211,7 +211,7 @@ def test_a_job_with_nan_timing_is_skipped():
 
 
 def test_among_equally_fast_batches_the_smallest_is_chosen():
-    """Without any cost of a step all batches are."""
+    """A step has no fixed cost here, so all batches are equally fast."""
     timing = Timing(step_s=0.0, sample_s=0.1 / 3, ring_s=0.0, hop_s=0.0)
     table = scale_table(
         timing.rate, Limits(batch_min=10, batch_max=512, device_batch_max=512, devices_max=4)

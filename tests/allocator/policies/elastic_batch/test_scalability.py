@@ -1,6 +1,6 @@
-"""How fast a job runs with k devices and a batch.
+"""Tests of the speed of a job with k devices and a batch.
 
-What jobs share, and what workers cost of it.
+Also tests the unit in which jobs share a cluster, and the cost of workers in it.
 """
 
 from __future__ import annotations

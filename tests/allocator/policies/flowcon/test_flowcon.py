@@ -1,4 +1,4 @@
-"""CPU moves between running jobs, from those whose loss is flat to those that learn."""
+"""Tests of the policy `flowcon`: cores move from jobs with a flat loss to jobs that learn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.allocator.builders import node as told_node
 
 
 def tasks(*where: str, cpu: float = 2.0) -> tuple[TaskPlan, ...]:
-    """A chief and a ps on the first node, and a worker on each."""
+    """Return a chief and a ps on the first node, and a worker on each node."""
     roles = [
         ("chief", 0, where[0]),
         ("ps", 0, where[0]),
@@ -34,7 +34,7 @@ def tasks(*where: str, cpu: float = 2.0) -> tuple[TaskPlan, ...]:
 def readings(
     *losses: float | None, since: float = 0.0, cpu: float | None = None
 ) -> tuple[Reading, ...]:
-    """One a second."""
+    """Return one reading a second, with these losses."""
     return tuple(
         Reading(
             at_s=since + i + 1,
@@ -94,7 +94,7 @@ def test_cores_move_from_a_flat_to_a_learning_job_without_new_tasks():
 
 
 def _whole(wants: dict[str, Target]) -> dict[str, float]:
-    """Cores of each job of one ps and one worker that changes."""
+    """Return the cores of each job of one ps and one worker whose resources change."""
     return {
         name: s.chief.cpu + s.ps.cpu + s.worker.cpu
         for name, want in wants.items()
@@ -136,7 +136,7 @@ def test_targets_are_constant_within_an_interval():
 
 
 def taken(seen: JobSnapshot, wants: dict[str, Target]) -> JobSnapshot:
-    """The job, once it has what was wanted for it."""
+    """Return the job with the resources of its target."""
     sizes = wants[seen.request.job].sizes
     assert sizes
     return replace(
@@ -166,7 +166,7 @@ def test_a_new_job_counts_as_learning_for_two_intervals():
 
     early = cores_at(36.0)
     assert early["new"] > 2 * max(early["fast"], early["flat"])
-    assert "new" not in cores_at(48.0)  # watched: its loss was flat for once
+    assert "new" not in cores_at(48.0)  # watched: its loss was flat once
     assert cores_at(60.0)["new"] < early["new"]
 
 
@@ -199,8 +199,8 @@ def test_a_waiting_job_starts_with_the_highest_growth_and_others_shrink():
         wants := by_job(flowcon([node()], [fast, job("flat", *FLAT), NEXT], 48.0, TWELVE))
     )
     assert wants["next"].size == Size(1, 1)
-    # 2 / 100 a second with half of the cores is a growth of 0.04; of who is new 1 / 12; flat has 1
-    # / (beta n).
+    # The growth of `fast` is 2 / 100 a second with half of the cores: 0.04. `next` has 1 / 12,
+    # and `flat` gets 1 / (beta n).
     total = 0.04 + 1 / 12
     assert cores["next"] == pytest.approx(12 * (1 / 12 / total) / (1 + 1 / 4), abs=0.05)
     assert (
@@ -304,13 +304,13 @@ def _cpu(sizes: Any, task: TaskPlan) -> float:
     return float(getattr(sizes, task.role).cpu)
 
 
-# ---------------------------------------------------------------- live: told, decided, told again
+# ---------------------------------------------------------------- live: facts and decisions in turn
 
 LIVE_CORES = 6.0
 
 
 def seen_on_node(story: Story) -> None:
-    """Every pod is there as it was decided."""
+    """Publish the node with every pod as decided."""
     jobs = [job for job in story.state.jobs.values() if job.newest_decision]
     has = sum(task.resources.cpu for job in jobs for task in job.newest_decision.tasks)
     pods = tuple(pod for job in jobs for pod in own(job.request.job, *job.newest_decision.tasks))
@@ -318,7 +318,7 @@ def seen_on_node(story: Story) -> None:
 
 
 def settle(story: Story) -> list[AllocationDecided]:
-    """What is decided until nothing more is, each time seen on the node."""
+    """Return all decisions until there are no more; after each pass publish the node."""
     found: list[AllocationDecided] = []
     while now := story.decide():
         found += [action for action in now if isinstance(action, AllocationDecided)]

@@ -1,6 +1,4 @@
-"""Growth efficiency, the three lists, limits, back-off: hand-made traces with the formulas'
-numbers.
-"""
+"""Tests of growth efficiency, the three lists, limits and backoff, computed by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ RULES = Rules(alpha=0.03, interval_s=10.0)
 
 
 def samples(*losses: float | None, every_s: float = 5.0, share: float = 0.5) -> list[Sample]:
-    """At 5, 10, 15, ... seconds."""
+    """Return samples with these losses, every `every_s` seconds."""
     return [Sample((i + 1) * every_s, loss, share) for i, loss in enumerate(losses)]
 
 

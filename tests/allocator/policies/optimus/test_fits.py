@@ -1,4 +1,4 @@
-"""Optimus' two models."""
+"""Tests of the two models of Optimus, of speed and of convergence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimus: its rule against a slow, literal one, and the policy around it."""
+"""Tests of the policy `optimus`: its rule is compared with a slow, literal one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAR = Size(10_000, 10_000)
 
 
 class Speed:
-    """A synchronous job's examples a second; now and then nothing can be told of a size."""
+    """The speed of a synchronous job in examples/s; that of some sizes may be unknown (0)."""
 
     def __init__(self, chance: random.Random) -> None:
         self.terms = [chance.uniform(0, x) for x in (1.0, 0.1, 0.2, 0.02, 0.02)]
@@ -64,11 +64,11 @@ def world(seed: int) -> tuple[list[Candidate], list[Resources]]:
     return jobs, [node] * chance.randint(1, 8)
 
 
-# ---------------------------------------------------------------- the authors' pass, written down slowly
+# ---------------------------------------------------------------- the authors' rule, literally
 
 
 def slow_counts(jobs: Sequence[Candidate], cluster: Resources) -> dict[str, tuple[int, int]]:
-    """Everything is worked out anew for every single task."""
+    """Return ps and workers of each job; all gains are computed again for every task."""
     counts: dict[str, tuple[int, int]] = {}
     for job in jobs:
         if _within({**counts, job.key: (1, 1)}, jobs, cluster):
@@ -126,8 +126,9 @@ def _dominant(task: Resources, cluster: Resources) -> float:
 def slow_nodes(
     jobs: Sequence[Candidate], counts: dict[str, tuple[int, int]], nodes: Sequence[Resources]
 ) -> dict[str, tuple[list[int], list[int]]]:
-    """Nodes by number, as the authors place: fewest used cores first, one node more at every
-    failure.
+    """Return the nodes of each job's ps and workers, by number, as the authors place them.
+
+    Nodes with the fewest used cores come first. After each failure one more node is used.
     """
     used = [[0.0, 0.0, 0.0] for _ in nodes]
     placed: dict[str, tuple[list[int], list[int]]] = {}
@@ -176,7 +177,7 @@ def _slow_turns(
 
 
 def _sits(used: list[list[float]], nodes: Sequence[Resources], node: int, task: Resources) -> bool:
-    """Takes the room, if there is."""
+    """Take the task's resources from the node; return False if there is no room."""
     wants = (task.cpu, task.memory_gib, task.gpu)
     there = (nodes[node].cpu, nodes[node].memory_gib, nodes[node].gpu)
     if any(u + w > t for u, w, t in zip(used[node], wants, there, strict=True)):
@@ -239,7 +240,7 @@ def seen(job: str = "a", at: float = 0.0, **fields: Any) -> JobSnapshot:
 
 
 def having(job: JobSnapshot, want: Target, now: float, done: int = 0) -> JobSnapshot:
-    """The job once it has run at its new size for a while, and told its speed there."""
+    """Return the job after it ran at the target's size and reported its speed."""
     roles = [*["ps"] * want.ps, *["worker"] * want.workers]
     plans = [
         TaskPlan(role=role, index=i, serial=i, node="n0", resources=Resources(cpu=1))  # type: ignore[arg-type]
@@ -279,7 +280,7 @@ def nodes(cpu: float, jobs: Sequence[JobSnapshot] = ()) -> list[Node]:
 def story(
     job: JobSnapshot, cpu: float, upto_s: int, every_s: int = 60
 ) -> tuple[JobSnapshot, list[tuple[int, Target]]]:
-    """Ask the policy every so often; the changes it asked for, and when."""
+    """Ask the policy every `every_s` seconds; return the job, and when its size changed to what."""
     changes = []
     for now in range(0, upto_s, every_s):
         for want in optimus(nodes(cpu, [job]), [job], now):
@@ -290,7 +291,9 @@ def story(
 
 def test_eight_random_probes_precede_the_first_fit():
     _, changes = story(seen(), cpu=40, upto_s=3600)
-    probes = [(now, want.size) for now, want in changes if want.reason == "a probe of the speed"]
+    probes = [
+        (now, want.size) for now, want in changes if want.reason == "a probe to measure the speed"
+    ]
     assert len({size for _, size in probes}) == len(probes) == 8
     assert all(size.ps == size.workers <= 10 for _, size in probes)
     times = [now for now, _ in probes]
@@ -310,12 +313,12 @@ def test_jobs_of_one_program_share_observations():
     veteran, _ = story(seen(), cpu=40, upto_s=3600)
     newcomer = seen("b", at=3600)
     wants = {w.job: w for w in optimus(nodes(80, [veteran]), [veteran, newcomer], 3601)}
-    assert wants["default.b"].reason != "a probe of the speed"
+    assert wants["default.b"].reason != "a probe to measure the speed"
 
 
 def test_a_job_changes_at_most_once_per_interval():
     job, changes = story(seen(), cpu=40, upto_s=7200, every_s=20)
-    settled = [now for now, want in changes if want.reason != "a probe of the speed"]
+    settled = [now for now, want in changes if want.reason != "a probe to measure the speed"]
     assert len({now // 600 for now in settled}) == len(settled)
     assert job.since_s == settled[-1]
 

@@ -1,7 +1,4 @@
-"""Until when a job that waits may be overtaken.
-
-What a change costs each job.
-"""
+"""Tests of the time until which a waiting job may be overtaken, and of the cost of a pause."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from services.allocator.policies.weir.aging import (
 
 
 def waiting(asked_s: Array, work_s: Array, pause_s: float = 0.0) -> SojournInputs:
-    """At its least size each takes as long as with the whole cluster."""
+    """Return waiting jobs that take as long at their smallest size as with the whole cluster."""
     none, all_ = np.zeros(len(work_s)), np.ones(len(work_s))
     return SojournInputs(asked_s, work_s, none, work_s, all_ > 0, pause_s * all_)
 
@@ -57,7 +54,7 @@ def test_typical_sojourn_includes_expected_arrivals():
 
 
 def test_late_jobs_come_first_most_urgent_first():
-    """First come, first served, the last would be through after 570 s."""
+    """Under first come, first served the last job would end at 570 s."""
     asked_s, work_s = [-30.0, 0.0, -20.0], [200.0, 200.0, 200.0]
     assert late(asked_s, work_s, 190.0) == []
     assert late(asked_s, work_s, 220.0) == [0, 2]
@@ -80,7 +77,7 @@ def test_the_largest_job_may_always_be_overtaken():
 
 
 Told = tuple[int, float | None, float | None]
-"""The number of a job's program, its own pause, and that of its program's jobs that are over."""
+"""The number of a job's program, the job's own pause, and that of the program's finished jobs."""
 SECONDS = st.none() | st.floats(0.1, 300.0)
 
 

@@ -1,7 +1,4 @@
-"""Who gets which step of the room there is.
-
-Why a job gets no step more than it does.
-"""
+"""Tests of the auction: the steps that jobs are granted, and the reason against the next one."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ POINTS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 100)), min_size=1
 
 
 def stairs(*points: tuple[float, float]) -> list[Config]:
-    """(cost, speed) of each step; the cost is in cores, too."""
+    """Return steps of (cost, speed); the cost is also the number of cores."""
     return [
         Config(1, n + 1, 32, cost, 0.0, 0.0, cost, speed) for n, (cost, speed) in enumerate(points)
     ]
@@ -110,8 +107,9 @@ def test_no_resource_is_granted_twice():
 
 
 def test_a_job_with_a_spent_quota_takes_no_shared_capacity():
-    """Two of one purse, which holds two cores, and one of none: the dearest of the purse, and the
-    other.
+    """Two jobs share a quota of two cores, and the third job has no quota.
+
+    The quota has no room for the second step of the first job.
     """
     jobs = [stairs((1, 100), (3, 200)), stairs((1, 90)), stairs((1, 1))]
     side_by_side = Staircases.from_configs(jobs, (0, 0, -1))
@@ -123,7 +121,7 @@ WORTH = st.lists(st.integers(1, 9), min_size=3, max_size=3)
 
 
 def stairs_test_hindrance(*cores: float) -> list[Config]:
-    """Each core is as fast as any other."""
+    """Return steps with these cores; the speed is proportional to the cores."""
     return [Config(1, n + 1, 32, cpu, 0.0, 0.0, cpu, cpu) for n, cpu in enumerate(cores)]
 
 

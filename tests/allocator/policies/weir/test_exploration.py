@@ -1,4 +1,4 @@
-"""What is tried in room that nobody else has a use for."""
+"""Tests of exploration: sizes that are tried on capacity that no job needs."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ IN_PASSES = tuple(
         (16, 12800, 3076, 4),
     )
 )
-"""Twice as fast with twice the devices. As a device holds 200 and the batch grew as well, exchange
-would explain it as well as computing does, and then 32 devices would be no faster; which they
-are.
+"""Speeds of a job: twice the devices are twice as fast.
+
+A device holds 200 examples and the batch grew as well, so cheaper exchange explains the speeds as
+well as computation does. By that explanation 32 devices would be no faster, although they are.
 """
 PROVEN_SLOWER = Observed(0, 32, 12800, 3000.0, nodes=8)
 
 
 def nodes(free: int, held: int = 4) -> list[Node]:
-    """The first ones are full, and `free` are empty."""
+    """Return `held` full nodes and `free` empty ones."""
     there = [Resources(cpu=64.0, memory_gib=64.0, gpu=0)] * held + [NODE] * free
     return [Node(f"n{n}", has, NODE) for n, has in enumerate(there)]
 
@@ -53,8 +54,9 @@ def nodes(free: int, held: int = 4) -> list[Node]:
 def running(
     name: str = "one", at: Observed = IN_PASSES[-1], left: float = 1e9, **fields: object
 ) -> JobSnapshot:
-    """At a size that it has shown the speed of. Each example teaches alike, however large the
-    batch.
+    """Return a running job, with a measured speed of its size.
+
+    Its gradient noise is so high that an example is worth the same at any batch size.
     """
     asked = replace(
         request(
@@ -133,7 +135,7 @@ def test_conditions_that_prevent_exploration(fields):
 
 @pytest.mark.parametrize(("first_s", "most"), [(-1e4, 16), (-1e9, 32)], ids=["busy", "idle"])
 def test_exploration_with_arrivals_needs_little_total_work(first_s, most):
-    """The other one, of another program, has come just now, and has all that it may have."""
+    """The other job, of another program, has just arrived and is at its maximum."""
     other = running("other", IN_PASSES[0])
     asked = replace(
         other.request,
@@ -161,7 +163,7 @@ def test_no_exploration_while_a_job_of_the_program_is_about_to_report(busy):
 
 
 def of(digit: str, job: JobSnapshot) -> JobSnapshot:
-    """Of another program."""
+    """Return the job with another program."""
     program = Program(name=f"{digit}.py", digest="sha256-" + digit * 64)
     return replace(job, request=replace(job.request, program=program))
 
@@ -194,7 +196,7 @@ def test_no_exploration_while_a_job_waits_except_for_its_quota(fields, most):
 
 
 def test_capacity_of_a_job_without_a_grant_is_not_free():
-    """Its namespace's quota was taken away; what runs is left its least."""
+    """The quota of the other job's namespace is 0 devices now; the job is left its minimum."""
     had = of("3", running("had", quota=Quota(gpu=0)))
     had = replace(
         had,
@@ -224,7 +226,7 @@ def test_devices_that_fit_on_one_node_are_explored_on_one():
 
 
 def with_rows(there: list[Node], jobs: tuple[JobSnapshot, ...], kept: bool) -> list[JobSnapshot]:
-    """`kept`: as they are read again where the allocator has stored them."""
+    """Return the jobs with their rows. `kept`: rows are encoded and decoded, as if stored."""
     held = [task.resources for job in jobs for task in job.tasks]
     rows = fit_rows(
         jobs, two_digits(total_of([node.free for node in there] + held)), largest_node(there)
@@ -295,7 +297,7 @@ def field_of(jobs: Sequence[JobSnapshot]) -> Market:
 
 
 def test_an_exploration_reduces_capacity_and_its_own_quota():
-    """`tries` itself is told what is left to each."""
+    """`left` is what each job may still take; each exploration reduces it for the others."""
     jobs = running("large", left=9e8), of("1", running("middle", left=5e8))
     field = field_of(jobs)
     places = exploration_candidates(field)

@@ -1,4 +1,4 @@
-"""A job's numbers, made once and kept, are as good as the job itself."""
+"""Tests of the rows of jobs: the policy decides the same with stored rows as without."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEEN = (Observed(1, 1, 32, 100.0), Observed(1, 2, 32, 190.0))
 
 
 class Question(NamedTuple):
-    """A call of the policy."""
+    """The arguments of a call of the policy."""
 
     cluster: Sequence[Node]
     jobs: Sequence[JobSnapshot]
@@ -48,7 +48,7 @@ class Question(NamedTuple):
         return weir(self.cluster, self.jobs, self.now)
 
     def there(self) -> Resources:
-        """What is free on the nodes, and what the jobs hold."""
+        """Return what is free on the nodes or held by the jobs."""
         held = [task.resources for job in self.jobs for task in job.tasks]
         return two_digits(total_of([node.free for node in self.cluster] + held))
 
@@ -58,7 +58,7 @@ class Question(NamedTuple):
 
 @pytest.fixture(params=range(6))
 def questions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[Question]:
-    """What the policy is asked in a random cluster, in which jobs come, run, and report."""
+    """Return the policy's calls in a random cluster in which jobs arrive, run and report."""
     found: list[Question] = []
 
     def recorded(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
@@ -79,7 +79,7 @@ def questions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         there.story.decide(after_s=60.0)
         decided = there.story.decisions
         there.report()
-        there.story.decide(after_s=1.0)  # while what was decided is in flight
+        there.story.decide(after_s=1.0)  # while the decisions are in flight
         there.come_true(decided)
         there.come_true(there.story.decisions)
     assert {job.size is None for asked in found for job in asked.jobs} == {True, False}
@@ -88,7 +88,7 @@ def questions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 def told(wants: Sequence[Target]) -> Iterator[Any]:
-    """All of each want, and what it says of one worker less."""
+    """Yield each target, and the same target with one worker less."""
     for want in wants:
         less = want
         if want.describe_partial and want.workers > 1:
@@ -118,9 +118,7 @@ def test_rows_round_trip(questions: list[Question]) -> None:
 
 
 def test_a_row_depends_only_on_its_job_and_program_model(questions: list[Question]) -> None:
-    """So a job's row is kept whatever becomes of the others; all that differs is the rounding of
-    sums.
-    """
+    """A stored row stays valid when other jobs change; only the rounding of sums differs."""
     asked = questions[-1]
     there, node = asked.there(), largest_node(asked.cluster)
     fits = program_fits(asked.jobs)
@@ -133,7 +131,7 @@ def test_a_row_depends_only_on_its_job_and_program_model(questions: list[Questio
 
 @pytest.mark.parametrize("lacking", [0, 1])
 def test_missing_or_outdated_rows_rebuild_all(lacking: int) -> None:
-    """The others' are of a cluster that is far too small for what they have."""
+    """The rows of the other jobs are of a cluster that is too small for the jobs."""
     jobs = [running("one", 2), running("two", 1)]
     asked = Question([Node("n", Resources(cpu=16.0, memory_gib=64.0), NODE)], jobs, 0.0)
     rows: list[JobRow | None] = [*fit_rows(jobs, Resources(cpu=8.0, memory_gib=64.0), NODE)]
@@ -143,7 +141,7 @@ def test_missing_or_outdated_rows_rebuild_all(lacking: int) -> None:
         assert [*told(weir(asked.cluster, given, 0.0))] == [*told(asked.without_rows())]
 
 
-# ---------------------------------------------------------------- what is in a row
+# ---------------------------------------------------------------- contents of a row
 
 
 def waiting(name: str) -> JobSnapshot:
@@ -166,7 +164,7 @@ def running(name: str, workers: int, seen: tuple[Observed, ...] = SEEN) -> JobSn
 
 
 def row(job: JobSnapshot, there: Resources = THERE) -> tuple[Numbers, list[Config], list[Config]]:
-    """Its numbers, its staircase, and what it may try."""
+    """Return a job's numbers, its staircase, and the sizes that it may explore."""
     (found,) = fit_rows([job], there, NODE)
     numbers = np.frombuffer(found.numbers).tolist()
     steps, untried = (
@@ -202,7 +200,7 @@ def test_unknown_values_of_a_waiting_job_are_nan() -> None:
 
 
 def test_the_current_size_is_a_step_with_its_measured_speed() -> None:
-    """Three workers are no other job's step: four are much faster."""
+    """Three workers are a step only of the job that has them: four are much faster."""
     seen = (*SEEN, Observed(1, 3, 32, 200.0), Observed(1, 4, 32, 390.0))
     has, steps, _ = row(running("one", 3, seen))
     assert (has.speed, has.heard) == (200.0, 1)
@@ -230,7 +228,7 @@ def test_explorable_sizes_are_larger_unseen_and_sorted_by_speed() -> None:
 
 
 def test_a_measured_speed_matches_the_number_of_nodes() -> None:
-    """Its worker stands on one node; the last one counts."""
+    """The job's worker is on one node. The last observation that matches counts."""
     alone, apart, unknown = (
         Observed(1, 1, 32, speed, nodes=on) for speed, on in ((200.0, 1), (90.0, 2), (150.0, None))
     )

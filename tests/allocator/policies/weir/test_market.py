@@ -1,7 +1,4 @@
-"""Jobs side by side, a number a job.
-
-What a second of each job's work is worth.
-"""
+"""Tests of the market: a number for each job, and the price of a second of its work."""
 
 from __future__ import annotations
 
@@ -28,13 +25,13 @@ from tests.allocator.builders import EVEN, request
 
 CLUSTER = Resources(cpu=8)
 STEPS = tuple(Config(1, n, 32, n, 0.0, 0.0, n / 8, 10.0 * n) for n in (1, 2, 4))
-"""An eighth of the cluster a worker, and ten examples/s: 80 for all of it."""
+"""Each worker takes an eighth of the cluster and trains 10 examples/s: 80 with all of it."""
 PAUSED = ProgramHistory(pause_s=2.0)
-"""Two seconds are what a job of the program pauses that has not paused yet."""
+"""A job of this program that has not paused yet is assumed to pause for 2 s."""
 
 
 def job(name: str, size: Size | None = None, **fields: Any) -> JobSnapshot:
-    """A job of a program of its own."""
+    """Return a job with a program of its own."""
     own = Program(name=name, digest=f"sha256-{name.encode().hex():0>64}")
     fields = {"history": PAUSED} | fields
     return JobSnapshot(
@@ -48,7 +45,7 @@ def job(name: str, size: Size | None = None, **fields: Any) -> JobSnapshot:
 
 
 def row(job: JobSnapshot, left: float = math.nan, **fields: float) -> JobRow:
-    """`left`: examples that remain."""
+    """Return the row of a job. `left`: the examples that remain."""
     workers = job.size.workers if job.size else 0
     numbers = Numbers(*[0.0] * len(Numbers._fields))._replace(
         waits=job.size is None,
@@ -116,7 +113,7 @@ def test_remaining_times_are_at_the_first_and_last_step() -> None:
 
 
 def test_an_unknown_job_is_treated_like_the_median() -> None:
-    """Work is in seconds of the whole cluster, the start of who waits included."""
+    """Work is in seconds of the whole cluster, and includes the start of a waiting job."""
     [queue] = field().queues
     assert queue.sojourn.left_s.tolist() == [3.25, 3.25, 3.0, 3.0]
     [alike] = field(lefts=[math.nan] * 4).queues
@@ -154,8 +151,9 @@ def test_growth_leaves_a_reserve_while_jobs_arrive() -> None:
     ids=["all repay", "none repays", "the largest alone repays", "nobody knows what is left"],
 )
 def test_steps_that_do_not_repay_a_pause_are_left_out(left, offered, unrepaid) -> None:
-    """It does 10 examples a second, and a pause takes 2 s: 30 examples take 3 s, and have to be
-    done in 1.
+    """The job trains 10 examples/s and a pause takes 2 s.
+
+    So 30 remaining examples take 3 s as it is, and after a pause have to be done in 1 s.
     """
     found = field([job("one", Size(1, 1))], [left])
     assert found.stairs.speeds[0].tolist()[: len(offered)] == [speed for speed in offered if speed]
@@ -183,7 +181,7 @@ def test_jobs_in_flight_or_without_steps_do_not_change() -> None:
 
 
 def test_unknown_remaining_work_comes_from_the_programs_epochs() -> None:
-    """Of jobs that are over, and rather of those that run; else nobody knows."""
+    """The epoch of a running job counts before that of finished ones; without any it is unknown."""
     over = ProgramHistory(epoch_samples=100.0)
     runs, new = job("runs", Size(1, 1), history=over), job("new", history=over)
     new = replace(new, request=replace(runs.request, epochs=3))
@@ -223,7 +221,7 @@ def test_prices_are_proportional_to_weights_for_equal_ranks(sizes):
 
 
 def flow_time(sizes, shares_of, p, cores):
-    """Total completion time when cores are shared anew at each end, by event."""
+    """Return the sum of the completion times if cores are shared again at the end of each job."""
     left, now, total = dict(enumerate(sizes)), 0.0, 0.0
     while left:
         speed = {
@@ -241,7 +239,7 @@ def flow_time(sizes, shares_of, p, cores):
 
 
 def by_price(sizes, p):
-    """Where price x marginal speed-up is equal: share proportional to price^(1/(1-p))."""
+    """Return the shares at which price x marginal speedup is equal: share ~ price^(1/(1-p))."""
     parts = [x ** (1.0 / (1.0 - p)) for x in prices(sizes, p)]
     return [x / sum(parts) for x in parts]
 

@@ -1,7 +1,4 @@
-"""The staircase of a job's configurations.
-
-What jobs could be, many jobs at once.
-"""
+"""Tests of the staircase of a job's configurations, computed for many jobs at once."""
 
 from __future__ import annotations
 
@@ -144,7 +141,7 @@ def test_a_staircase_starts_at_the_gang_floor_and_is_concave(one, fitted):
     assert all(c.cpu == pytest.approx(_cpu(one, c.size)) for c in steps)
     assert (
         steps[0].cost <= FLOOR_COST
-    )  # a floor that is a little larger than the rounded cluster may fit
+    )  # a minimum that is slightly larger than the rounded cluster may fit
     assert all(c.cost <= 1.0 + 1e-9 for c in steps[1:])
     slopes = [(b.speed - a.speed) / (b.cost - a.cost) for a, b in pairwise(steps)]
     assert all(later <= earlier * SLOPE_TOLERANCE for earlier, later in pairwise(slopes))
@@ -198,7 +195,7 @@ def test_candidate_counts_are_few_within_bounds_and_up_to_twice_the_observed():
     ("least", "most", "batch"), [(250, 250, {250}), (250, 330, {300}), (100, 330, {100, 200, 300})]
 )
 def test_device_batches_are_whole_passes(least, most, batch):
-    """A device holds 100."""
+    """A device holds 100 examples."""
     one = job(span(0, 0, 0), span(1, 1, 1), span(least, least, most), cpu=2.0)
     one = replace(one, request=replace(one.request, device_batch_max=100))
     fitted = fit_model([Observed(0, 1, least, 10.0)], Prior(batch=least, device=100.0))

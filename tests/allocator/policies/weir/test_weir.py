@@ -1,4 +1,4 @@
-"""Weir's own policy."""
+"""Tests of the policy `weir`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def waiting(name: str) -> JobSnapshot:
 
 
 def running(name: str, left: int, since_s: float = -1000.0) -> JobSnapshot:
-    """One worker did 100 examples/s, two did 190."""
+    """Return a job with one worker; it trained 100 examples/s with one worker and 190 with two."""
     job = waiting(name)
     report = ProgressReported(
         job=name, uid=1, step=1, epoch=0, samples=0, total_samples=left, samples_per_second=100.0
@@ -54,7 +54,7 @@ def running(name: str, left: int, since_s: float = -1000.0) -> JobSnapshot:
 
 
 def with_seen(job: JobSnapshot, most: int, speeds: tuple[float, ...]) -> JobSnapshot:
-    """So many workers it may have at most, and so fast it was with each number of them."""
+    """Return the job with at most `most` workers, and the speeds with one worker, two and so on."""
     seen = tuple(Observed(1, n, 32, speed) for n, speed in enumerate(speeds, start=1))
     return replace(job, observed=seen, request=replace(job.request, workers=span(1, 1, most)))
 
@@ -73,7 +73,7 @@ def test_the_shorter_job_gets_more():
 
 
 def test_a_job_fits_the_exact_total_despite_rounding():
-    """There are 104 cores, rounded 100; the job needs 102. With 101 cores it has no room."""
+    """There are 104 cores, rounded to 100, and the job needs 102. With 101 cores it has no room."""
     large = waiting("large")
     large = replace(large, request=replace(large.request, workers=span(203, 203, 203)))
     assert workers(weir([node(104.0)], [large], 0.0)) == {"large": 203}
@@ -86,8 +86,9 @@ def test_a_recently_paused_job_does_not_grow():
 
 @pytest.mark.parametrize(("stood_s", "keeps"), [(4.0, 2), (10_000.0, 1)])
 def test_capacity_moves_to_a_shorter_job_only_if_it_pays_for_both_pauses(stood_s, keeps):
-    """In full a cluster as it can be; the other is shorter by a tenth. What has stood for long will
-    stand for long.
+    """The cluster is full, and the other job is shorter by a tenth.
+
+    A job that has kept its size for long is expected to keep it for long.
     """
     had = running("long", 110_000, since_s=-stood_s)
     two = replace(
@@ -137,7 +138,10 @@ def gpus(name: str = "n", free: int = 0) -> Node:
 
 
 def side_by_side(devices: int, nodes: int) -> JobSnapshot:
-    """As fast as its number of devices says on one node, and half as fast on more."""
+    """Return a job on devices, with measured speeds.
+
+    They are proportional to the devices on one node, and half of that on two nodes.
+    """
     sizes = RoleResources(chief=Resources(), ps=Resources(), worker=Resources(gpu=1))
     asked = replace(
         request(job="d", workers=span(1, 1, 64), resources=sizes), ps=Span(start=0, min=0, max=0)
@@ -159,7 +163,7 @@ def side_by_side(devices: int, nodes: int) -> JobSnapshot:
 
 
 def test_device_counts_fill_nodes():
-    """Of three 2; of eight 4, as 8 apart would be no faster."""
+    """Two of three devices are used, and four of eight: eight on two nodes would be no faster."""
     free = ([gpus("n0", 2)], [gpus("n0", 3), gpus("n1", 4)])
     assert [weir(there, [side_by_side(1, 1)], 0.0)[0].workers for there in free] == [2, 4]
 
@@ -172,8 +176,9 @@ def test_the_speed_of_spread_devices_is_predicted():
 
 @pytest.mark.parametrize("seen_there", [True, False], ids=["measured", "by the model"])
 def test_the_saving_of_a_change_uses_the_speeds_of_its_reason(seen_there):
-    """On two nodes it is half as fast as on one, or was never seen; four devices of one node are
-    faster.
+    """On two nodes two devices are half as fast as on one, or were never measured there.
+
+    Four devices on one node are faster.
     """
     had = side_by_side(2, 2)
     elsewhere = (Observed(0, 1, 32, 100.0, nodes=1), Observed(0, 4, 32, 300.0, nodes=1))
@@ -210,7 +215,7 @@ def test_a_job_shrinks_for_a_much_shorter_waiting_one():
     ],
 )
 def test_a_shrink_names_the_cost_of_the_other_role(one_ps, one_worker, least, has, why):
-    """Nothing, where there is none to give up."""
+    """If the other role has no task to give up, no cost is named."""
     had = running("one", 1_000_000)
     asked = replace(had.request, ps=span(2, least, 2), workers=span(2, 1, 2), epochs=10_000)
     two = tuple(replace(task, index=1, serial=task.serial + 2) for task in had.tasks)
@@ -227,7 +232,7 @@ def test_a_shrink_names_the_cost_of_the_other_role(one_ps, one_worker, least, ha
 
 
 def with_two(job: JobSnapshot) -> JobSnapshot:
-    """It has a second worker."""
+    """Return the job with a second worker."""
     return replace(
         job, size=Size(1, 2), tasks=(*job.tasks, replace(job.tasks[1], index=1, serial=2))
     )
@@ -235,7 +240,7 @@ def with_two(job: JobSnapshot) -> JobSnapshot:
 
 @pytest.mark.parametrize(("pause_s", "more"), [(1.0, True), (250.0, False)])
 def test_before_its_first_pause_growth_depends_on_the_programs_pauses(pause_s, more):
-    """It has 53 s left."""
+    """The job has 53 s left."""
     one, beside = replace(with_two(running("one", 10_000)), pause_s=None), running("beside", 10_000)
     got = workers(weir([node(4.0)], [one, replace(beside, busy=True, pause_s=pause_s)], 0.0))
     assert (got["one"] > 2) == more
@@ -255,9 +260,7 @@ def test_a_longer_pause_lowers_the_value_of_growth_only():
 
 @pytest.mark.parametrize(("keeps", "before"), [(0, [1, 2, 0]), (1, [0, 1, 2])])
 def test_a_late_job_comes_first_for_capacity_above_the_floors(keeps, before):
-    """The second worker of one that runs, the floor of the late one, and that of a shorter one that
-    waits.
-    """
+    """The late job competes with a running job's second worker and with a shorter waiting job."""
     short = replace(waiting("short"), request=replace(waiting("short").request, priority=3))
     jobs = [with_two(running("one", 100_000)), waiting("late"), short]
     field = field_of(jobs)
@@ -266,7 +269,10 @@ def test_a_late_job_comes_first_for_capacity_above_the_floors(keeps, before):
 
 
 def test_growth_leaves_a_reserve_of_a_large_cluster():
-    """There is room for 64 workers, of which two are a 32nd; of three there are none to spare."""
+    """There is room for 64 workers, and two of them, a 32nd, stay free.
+
+    With room for three workers none stays free.
+    """
     much = replace(
         running("one", 10**7), request=replace(waiting("one").request, workers=span(1, 1, 64))
     )
@@ -285,7 +291,7 @@ def test_a_long_running_job_keeps_its_floor():
 
 
 def test_a_job_without_capacity_waits_with_the_missing_amount():
-    """The other one changes just now, and is not asked."""
+    """The other job has a decision in flight, so the policy is not asked about it."""
     (waits,) = weir([node(0.75)], [replace(running("one", 10_000), busy=True), waiting("new")], 0.0)
     assert (waits.ps, waits.workers) == (0, 0)
     assert (
@@ -374,7 +380,7 @@ def closed(free: float, name: str) -> Node:
 
 
 def test_capacity_of_unschedulable_nodes_does_not_count():
-    """It has one core there, and its least is one core."""
+    """In the second case the job holds one core, its minimum, on the closed node."""
     had = running("one", 10_000)
     there = replace(had, tasks=tuple(replace(task, node="c") for task in had.tasks))
     assert workers(weir([node(1.0), closed(9.0, "c")], [had], 0.0)) == {"one": 3}
@@ -398,9 +404,7 @@ def test_capacity_of_a_job_in_flight_is_not_deducted_twice(is_open):
 
 @pytest.mark.parametrize(("stands_on", "share"), [("n", "75%"), ("gone", "75%"), ("c", "100%")])
 def test_a_share_is_of_free_and_held_capacity_on_schedulable_nodes(stands_on, share):
-    """It gets one and a half cores, of one that is free and one that it has; or of one and a half
-    that are free.
-    """
+    """The job gets 1.5 cores: of one free core and one that it holds, or of 1.5 free cores."""
     had = running("one", 10_000)
     had = replace(had, request=replace(had.request, workers=span(1, 1, 2)))
     had = replace(had, tasks=tuple(replace(task, node=stands_on) for task in had.tasks))
@@ -457,7 +461,7 @@ def test_a_quota_counts_what_a_job_in_flight_holds():
 
 
 def speed(want: Target) -> float:
-    """As it is told."""
+    """Return the speed that the reason of the target names."""
     return float(want.reason.partition(" ")[0].replace(",", ""))
 
 
@@ -475,7 +479,7 @@ def test_a_reduced_target_has_its_own_speed_and_share():
 
 
 def test_a_start_reduced_by_placement_has_the_granted_size():
-    """Five workers in sum, and four on nodes: 2.9 cpu of 4."""
+    """Five workers fit in sum, but four on the nodes: 2.9 of 4 cpu."""
     sizes = RoleResources(
         chief=Resources(cpu=0.25), ps=Resources(cpu=0.25), worker=Resources(cpu=0.6)
     )
@@ -488,14 +492,14 @@ def test_a_start_reduced_by_placement_has_the_granted_size():
         size(first) == (1, 4) and "72% of the cpu that jobs of this policy may have" in first.reason
     )
     assert first.reason.endswith("as far as there is room (wanted: 1 ps and 5 workers)")
-    cpu = "too little cpu: a worker wants 0.6 cpu, and the most free on one node is 0.4"
+    cpu = "too little cpu: a worker needs 0.6 cpu, and the most free on one node is 0.4"
     assert [(lost.workers, lost.why) for lost in first.alternatives] == [
         (5, f"not enough room ({cpu})")
     ]
 
 
 def test_the_share_of_a_reduced_start_is_of_its_dominant_resource():
-    """Its least takes most of the cpu, four workers most of the memory: 2.4 GiB of 4."""
+    """At its minimum it uses mostly cpu, with four workers mostly memory: 2.4 of 4 GiB."""
     worker = Resources(cpu=0.2, memory_gib=0.6)
     sizes = RoleResources(chief=Resources(cpu=0.25), ps=Resources(cpu=0.7), worker=worker)
     asked = request(ps=span(1), workers=span(4, 1, 6), resources=sizes)

@@ -95,14 +95,9 @@ class Examiner:
     # ------------------------------------------------------------ import and examples
 
     def _load_program(self) -> ModuleType:
-        import tensorflow as tf
+        from services.trainer.worker.child import import_tensorflow, load_program
 
-        from services.trainer.worker.child import load_program
-
-        _ = (
-            tf.keras,
-            tf.distribute.ParameterServerStrategy,
-        )  # TensorFlow loads these late; not part of the program's import
+        import_tensorflow()  # not part of the program's import
         before = resident_bytes()
         began = time.monotonic()
         path, entry = Path(self.asked.program), self.asked.entry

@@ -18,6 +18,7 @@ TensorFlow starts any thread and raised again for each.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib.util
 import os
 import queue
@@ -25,7 +26,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,6 +52,7 @@ from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Program
 from shared.runtime import process
 
+HIDDEN_FROM_KERAS = ("matplotlib", "sklearn")
 PEER_WORDS = ("Could not start gRPC server", "some remote workers have been restarted")
 
 
@@ -83,6 +85,7 @@ class LineWriter:
 def _run_role(assignment: Assignment, send: LineWriter, lines: Any) -> int:
     if assignment.role == "ps":
         return _serve_tensorflow(assignment, send, lines)
+    import_tensorflow()
     _configure_threads(assignment)
     from services.trainer.worker import input_pipeline
 
@@ -245,6 +248,39 @@ def main() -> None:
     process.die_with_parent()
     credential_isolation.drop_ptrace()
     os._exit(run_child(channel))
+
+
+def import_tensorflow() -> None:
+    """Import TensorFlow and Keras, without libraries that training does not need.
+
+    Keras imports scikit-learn and matplotlib, if they are installed, for `keras.wrappers` and
+    `keras.visualization` only. They take a third of the CPU (1.7 of 5.4 s, TensorFlow 2.21), and
+    garbage collection takes 0.7 s more. A program can still import both itself.
+    """
+    import_without(HIDDEN_FROM_KERAS, "keras", "tensorflow")
+    import keras
+    import tensorflow as tf
+
+    # TensorFlow imports these parts at their first use.
+    _ = (keras.Model, tf.distribute.ParameterServerStrategy, tf.keras)
+
+
+def import_without(hidden: Sequence[str], *names: str) -> None:
+    """Import the modules `names` as if the packages `hidden` were not installed, unless these are
+    imported already.
+    """
+    blocked = [package for package in hidden if package not in sys.modules]
+    collects = gc.isenabled()
+    gc.disable()
+    sys.modules.update(dict.fromkeys(blocked))  # type: ignore[arg-type]
+    try:
+        for name in names:
+            importlib.import_module(name)
+    finally:
+        for package in blocked:
+            del sys.modules[package]
+        if collects:
+            gc.enable()
 
 
 def import_server_library() -> Any:

@@ -1,5 +1,5 @@
-"""The fork server: it has imported TensorFlow and nothing more, and forks a child for each
-generation.
+"""The fork server: it has imported TensorFlow and Weir's part of a child, and forks a child for
+each generation.
 
 Importing TensorFlow takes seconds of CPU, a fork milliseconds, and the children share the pages.
 The process starts no TensorFlow runtime, so a fork is safe. For each child the supervisor sends one
@@ -8,6 +8,8 @@ end of a socket pair (SCM_RIGHTS).
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 import signal
 import socket
@@ -16,6 +18,8 @@ import sys
 from services.trainer import credential_isolation
 from services.trainer.worker import child
 from shared.runtime import process
+
+MODULES = {"chief": "chief", "worker": "input_pipeline"}
 
 
 def main() -> None:
@@ -26,7 +30,8 @@ def main() -> None:
     credential_isolation.drop_ptrace()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     channel = socket.socket(fileno=int(sys.argv[1]))
-    _import_tensorflow(sys.argv[2])
+    _import_for(sys.argv[2])
+    gc.freeze()  # no child collects what all of them share
     channel.sendall(b"r")
     while True:
         handles = _next_request(channel)
@@ -45,14 +50,13 @@ def _next_request(channel: socket.socket) -> list[int]:
         return []
 
 
-def _import_tensorflow(role: str) -> None:
+def _import_for(role: str) -> None:
+    """Import what a child of this role needs before its program."""
     if role == "ps":
         child.import_server_library()
         return
-    import keras
-    import tensorflow as tf
-
-    _ = (keras.Model, tf.distribute.ParameterServerStrategy, tf.keras)
+    child.import_tensorflow()
+    importlib.import_module(f"services.trainer.worker.{MODULES[role]}")
 
 
 def _fork_child(line: socket.socket, server_channel: socket.socket) -> None:

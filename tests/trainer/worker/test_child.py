@@ -1,11 +1,18 @@
-"""Tests of the cause of a child's end: the program, or a task that was lost."""
+"""Tests of a child: its import of TensorFlow, and whether the program or a lost task ended it."""
 
 from __future__ import annotations
+
+import gc
+import importlib
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
-from services.trainer.worker.child import is_peer_lost
+from services.trainer.worker.child import import_without, is_peer_lost
+from tests.architecture.source import ROOT
 
 ERRORS = tf.errors
 INVALID = (
@@ -34,3 +41,32 @@ INVALID = (
 )
 def test_a_lost_server_is_no_program_error(error: Exception, peer: bool) -> None:
     assert is_peer_lost(error) is peer
+
+
+def test_a_hidden_package_is_missing_during_an_import_and_there_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plotting.py").write_text("")
+    (tmp_path / "library.py").write_text(
+        "import gc\ncollects = gc.isenabled()\n"
+        "try:\n    import plotting\nexcept ImportError:\n    plotting = None\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    import_without(("plotting",), "library")
+
+    library = importlib.import_module("library")
+    assert library.plotting is None and not library.collects
+    assert importlib.import_module("plotting") and gc.isenabled()
+
+
+def test_tensorflow_is_imported_without_packages_that_training_does_not_need() -> None:
+    code = (
+        "import sys\nfrom services.trainer.worker import child\nchild.import_tensorflow()\n"
+        "assert not sys.modules.keys() & {'sklearn', 'matplotlib'}\n"
+        "import keras, matplotlib.pyplot, sklearn.datasets\n"
+        "keras.Sequential([keras.layers.Dense(1)]).build((None, 2))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+
+    assert ended.returncode == 0, ended.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import re
@@ -54,6 +55,18 @@ GUARD = pytest.StashKey[subprocess.Popen[bytes]]()
 def pytest_configure(config: pytest.Config) -> None:
     process_guard.restore_sigint()
     config.stash[GUARD] = process_guard.start_guard()
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """The modules and the items of all tests stay until the end: collecting garbage among them, now
+    and in every test, takes a tenth of the time.
+    """
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -405,7 +405,7 @@ async def test_a_job_without_its_program_or_with_a_running_name_is_rejected(
         again = await person.request(msgspec.structs.replace(good, request_id="again"))
         assert (await last(person, JobAccepted)).uid == uid
         rejected = await last(person, JobRejected)
-        assert rejected.uid == again and "is open already" in rejected.reasons[0]
+        assert rejected.uid == again and "has not ended yet" in rejected.reasons[0]
 
 
 @pytest.mark.parametrize("spoilt", [b"no json", b'{"size": "large"}', b"\xff"])

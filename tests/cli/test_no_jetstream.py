@@ -12,7 +12,7 @@ from services.cli.connection import Connection, _explain_failure
 def test_an_election_is_not_reported_as_missing_jetstream(code: int | None) -> None:
     told = _explain_failure(ServiceUnavailableError(code=503, err_code=code), Connection())
 
-    assert "elects a leader" in told and "start it with -js" not in told
+    assert "electing a leader" in told and "start it with -js" not in told
 
 
 @pytest.mark.parametrize("code", [10039, 10076])

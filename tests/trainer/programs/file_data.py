@@ -5,6 +5,7 @@ which their features follow. Files differ in length, and one is empty.
 """
 
 import csv
+import subprocess
 import tempfile
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.trainer.programs import counting
 EDGES = (0, 3, 40, 40, 41, 120, 200, 250)
 """File n has the examples EDGES[n] .. EDGES[n + 1] - 1."""
 FOLDER = Path(tempfile.mkdtemp())
+VEIL = 0x5A  # of `veiled_filesystem.cc`
 
 
 def example(number):
@@ -176,6 +178,21 @@ def batched_cases():
             **own,
         }
     return found
+
+
+def veiled_program():
+    """Register a file system of our own, and return a program whose files are on it."""
+    library = str(FOLDER / "veiled_filesystem.so")
+    source = str(Path(__file__).with_name("veiled_filesystem.cc"))
+    flags = ["-std=c++17", "-shared", "-fPIC", *tf.sysconfig.get_compile_flags()]
+    command = ["g++", *flags, source, "-o", library, *tf.sysconfig.get_link_flags()]
+    subprocess.run(command, check=True)
+    tf.experimental.register_filesystem_plugin(library)
+    functions = program_of("compressed tfrecord", tempfile.mkdtemp())
+    paths = functions["files"]()
+    for path in map(Path, paths):
+        path.write_bytes(bytes(byte ^ VEIL for byte in path.read_bytes()))
+    return {**functions, "files": lambda: [f"veiled://{path}" for path in paths]}
 
 
 CASES = {kind: program_of(kind, FOLDER) for kind in KINDS}

@@ -84,7 +84,9 @@ for name, functions in file_data.batched_cases().items():
 CASES["files in order"] = (file_data.CASES["text"], Shuffle(on=False), {})
 CASES["passes of files"] = (file_data.CASES["tfrecord"], Shuffle(seed=3), PASSES)
 
-
+REGISTERED = "a registered file system"
+if REGISTERED in sys.argv:
+    CASES[REGISTERED] = (file_data.veiled_program(), Shuffle(seed=3, window=30), {})
 if len(sys.argv) > 1:
     CASES = {name: CASES[name] for name in sys.argv[1:]}
 

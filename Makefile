@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 patiently = { s=0; while sleep $(TELL_S) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do s=$$((s + $(TELL_S))); \
 	echo "$$s s so far: $$(du -sh $(2) | cut -f1) of about $(3) in $(2)"; done; } & teller=$$!; $(1); code=$$?; kill $$teller 2>/dev/null; exit $$code
 
-.PHONY: help up demo images test test-fast test-long browser lint bench-page bench-elastic bench-pause bench-data bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-year zoo test-cluster texts mutations clean
+.PHONY: help up demo images test test-fast test-long browser lint bench-page bench-elastic bench-pause bench-preparation bench-data bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-year zoo test-cluster texts mutations clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -74,6 +74,9 @@ bench-elastic: $(READY) ## the same job static and elastic: time, utilisation, a
 
 bench-pause: $(READY) ## the pause of a hand-over, make-before-break against restart
 	$(BIN)/python -m tests.bench.pause
+
+bench-preparation: $(READY) ## the parts of a generation's preparation, against TensorFlow by hand (eight minutes)
+	$(BIN)/python -m tests.bench.preparation
 
 bench-saves: $(READY) ## a periodic checkpoint written beside training, against training standing still
 	$(BIN)/python -m tests.bench.saves

@@ -58,6 +58,16 @@ CORES, MANY_CORES = 0.25, 2.0
 OURS, THEIRS, ALONE = "services.trainer", "tests.bench.plain", "alone"
 
 
+class RunningJob(NamedTuple):
+    """A job of Weir that trains. `started_s`: seconds from its decision to its first update."""
+
+    stack: Stack
+    watched: Trial
+    folder: Path
+    player: Player
+    started_s: float
+
+
 class Speed(NamedTuple):
     """Speed of one side: examples per second, and CPU time in ms per batch by role."""
 
@@ -115,12 +125,12 @@ def named_figures(case: str, found: list[dict[str, Speed]]) -> dict[str, float]:
 async def compare(program: Path, workers: int, theirs: str) -> list[dict[str, Speed]]:
     """Measure both sides in alternation. `theirs`: a loop on a cluster, or in a single process."""
     limits = sizes(chief=CORES, ps=CORES, worker=CORES)
-    async with weir_job(program, workers, limits) as (stack, watched, folder):
-        progress = await _start_plain(stack, folder / "plain", program, workers, theirs)
-        other = Side(stack, THEIRS)
-        ours = Side(stack, OURS)
+    async with weir_job(program, workers, limits) as job:
+        progress = await _start_plain(job.stack, job.folder / "plain", program, workers, theirs)
+        other = Side(job.stack, THEIRS)
+        ours = Side(job.stack, OURS)
         measures = {
-            "weir": partial(_measure, ours, partial(_weir_speed, watched)),
+            "weir": partial(_measure, ours, partial(_weir_speed, job.watched)),
             "plain": partial(_measure, other, partial(speed_between, progress)),
         }
         for side in (ours, other):
@@ -140,15 +150,19 @@ def _describe(speeds: Mapping[str, Speed]) -> str:
 
 @asynccontextmanager
 async def weir_job(
-    program: Path, workers: int, limits: Mapping[str, Resources], batch: int = plain.BATCH
-) -> AsyncIterator[tuple[Stack, Trial, Path]]:
-    """Yield a stack with a job that trains, its messages, and the folder."""
+    program: Path,
+    workers: int,
+    limits: Mapping[str, Resources],
+    batch: int = plain.BATCH,
+    most_workers: int = 0,
+) -> AsyncIterator[RunningJob]:
+    """Yield a job that trains on a stack of its own. `most_workers`: 0 for as many as `workers`."""
     request = {
         "job": "reading",
         "epochs": 100_000,
         "batch": {"start": batch, "min": batch, "max": batch},
         "ps": {"start": 1, "min": 1, "max": 1},
-        "workers": {"start": workers, "min": workers, "max": workers},
+        "workers": {"start": workers, "min": 1, "max": most_workers or workers},
         "shuffle": {"on": True},
     }
     with (
@@ -160,11 +174,13 @@ async def weir_job(
             trial(stack) as watched,
         ):
             uid, asked = await watched.submit(request, program)
-            await Player(watched, uid, asked, limits).decide(1, workers)
+            player = Player(watched, uid, asked, limits)
+            decided_s = await player.decide(1, workers)
+            started_s = time.time() - decided_s
             if not watched.enforced:
                 raise NoLimits("CPU limits are not enforced on this machine")
             await watched.until(lambda: watched.of(ProgressReported), PATIENCE_S, "progress")
-            yield stack, watched, Path(name)
+            yield RunningJob(stack, watched, Path(name), player, started_s)
 
 
 async def _start_plain(
@@ -206,13 +222,13 @@ def _weir_speed(watched: Trial, from_s: float, to_s: float) -> float:
 async def empty_steps(program: Path) -> float:
     """Return the batches of one example that a chief completes per second."""
     limits = sizes(chief=MANY_CORES, ps=MANY_CORES, worker=MANY_CORES)
-    async with weir_job(program, 2, limits, batch=1) as (_, watched, _):
+    async with weir_job(program, 2, limits, batch=1) as job:
         await asyncio.sleep(SETTLE_S)
         began_s = time.time()
         await asyncio.sleep(MEASURED_S)
         ended_s = time.time()
         await asyncio.sleep(REPORT_S)
-        return _weir_speed(watched, began_s, ended_s)
+        return _weir_speed(job.watched, began_s, ended_s)
 
 
 if __name__ == "__main__":

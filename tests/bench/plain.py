@@ -4,7 +4,9 @@
 
 The cluster is in `FOLDER/cluster.json`. The chief appends a line `<time> <examples applied>` to
 `FOLDER/progress` twice a second, from the optimizer's count on the ps. It does not account for
-examples, and cannot hand over. The role `alone` is a loop in one process, without a cluster.
+examples, and cannot hand over. Before, it writes the seconds of its preparation to
+`FOLDER/prepared`: from the start of its process until the imports are done, the connection, the
+model, and the first step. The role `alone` is a loop in one process, without a cluster.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 BATCH = 256
 STEPS_A_JOIN = 200
 REPORT_S = 0.5
@@ -24,19 +28,31 @@ REPORT_S = 0.5
 def lead(folder: Path, cluster: dict[str, list[str]], program: Any) -> None:
     import tensorflow as tf
 
+    imported_s = time.time()
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(cluster), task_type="chief", task_id=0, rpc_layer="grpc"
     )
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    connected_s = time.time()
     with strategy.scope():
         update, optimizer = _make_update(program)
+    built_s = time.time()
 
     @tf.function  # type: ignore[untyped-decorator]
     def step(iterator: Any) -> None:
         strategy.run(update, args=(next(iterator),))
 
     iterator = iter(coordinator.create_per_worker_dataset(lambda: _batches(program)))
+    coordinator.schedule(step, args=(iterator,))
+    coordinator.join()
+    parts = {
+        "import_s": imported_s - psutil.Process().create_time(),
+        "connect_s": connected_s - imported_s,
+        "build_s": built_s - connected_s,
+        "first_step_s": time.time() - built_s,
+    }
+    (folder / "prepared").write_text(json.dumps(parts))
     _start_reports(folder, optimizer)
     while True:
         for _ in range(STEPS_A_JOIN):

@@ -180,6 +180,10 @@ SMOKE = {
         {"BENCH_SEEDS": "1", "BENCH_TRACES": "heavy", "BENCH_WORK": "0.05"},
         ("worst_ratio_to_best_seed", "worst_ratio_to_optimus", "seeds", "ratios", "traces"),
     ),
+    "bench-preparation": Smoke(
+        {"BENCH_ROUNDS": "1"},
+        ("start_ratio", "first_ratio", "grown_ratio", "shrunk_ratio", "first", "plain"),
+    ),
     "bench-reaction": Smoke(
         {"BENCH_NODES": "5", "BENCH_DELETIONS": "5"},
         ("capacity_p50_ms", "capacity_p99_ms", "decision_p50_ms", "decision_p99_ms", "monitor_mb"),

@@ -104,7 +104,7 @@ def test_unwritable_events_are_logged_once(tmp_path: Path) -> None:
     found = told("write", str(tmp_path))
 
     assert found["events"] == [] and len(found["complaints"]) == 2  # one from each generation
-    assert "training goes on" in found["complaints"][0]
+    assert "training continues" in found["complaints"][0]
     assert str(tmp_path / "summaries") in found["complaints"][0]
 
 
@@ -259,7 +259,7 @@ def test_a_week_is_a_few_thousand_points() -> None:
 
 def test_a_pause_is_described_in_text() -> None:
     assert tensorboard_events.describe_start(resumed(), SIZE) == (
-        "**generation 3** (2 ps, 4 workers, batch 32) trains from example 12,800 on, "
+        "**generation 3** (2 ps, 4 workers, batch 32) trains from example 12,800, "
         "after a pause of **0.62 s** (of it restore 0.25 s, first step 0.11 s)."
     )
     assert tensorboard_events.start_values(resumed(learning_rate=0.1), SIZE) == {
@@ -275,6 +275,6 @@ def test_a_start_is_no_pause() -> None:
     start = resumed(pause_s=None, samples=32)
 
     assert tensorboard_events.describe_start(start, GenerationSize(1, 1, 1, 16)) == (
-        "**generation 1** (1 ps, 1 worker, batch 16) trains from example 32 on."
+        "**generation 1** (1 ps, 1 worker, batch 16) trains from example 32."
     )
     assert "pause/seconds" not in tensorboard_events.start_values(start, SIZE)

@@ -6,7 +6,8 @@ stopped for years, the text of a program's error. Without this the whole message
 letter.
 
 Facts and orders come in two streams, which are read independently. A fact that is read before its
-order waits. Law: a job with many waiting facts displaces only its own, and a namespace only its own.
+order waits. Law: if a job has too many waiting facts, only facts of the same job are dropped; the
+same holds for a namespace.
 
 `unknown_fields` finds the fields of a JSON document that a message type does not have. The decoders
 ignore unknown fields, so that an older version reads messages of a newer one. A request is the
@@ -31,8 +32,8 @@ from shared.text import cut_middle
 P = TypeVar("P", bound=msgspec.Struct)
 Clamp = Callable[[Any], Any]
 PROSE = 1_000
-"""Bound, in characters, from which on a text is one that is read: it loses its middle. Shorter ones
-lose their end.
+"""Texts with at least this bound (in characters) are prose and lose their middle; texts with a
+smaller bound lose their end.
 """
 
 
@@ -40,7 +41,8 @@ def within_bounds(part: P) -> P:
     """Return the message, or a part of one, with each number, text and list within the bounds of
     its field.
 
-    A number that JSON does not know becomes null where the field may be, else the lower bound.
+    A number that JSON does not have becomes null if the field allows null, otherwise the lower
+    bound.
     """
     changes = {}
     for name, clamp in _field_clamps(type(part)):
@@ -138,17 +140,17 @@ def _dict_clamp(clamp: Clamp | None, most: int) -> Clamp:
 
 
 MOST_OF_JOB, MOST_OF_NAMESPACE = 128, 512
-"""Facts of one job name, and of one namespace, that wait at a time: the newest."""
+"""The newest facts of one job name, and of one namespace, that may wait at a time."""
 LONGEST_TEXT = 1_000
-"""Characters of each text of a fact that waits."""
+"""The most characters of each text of a fact that waits."""
 
 E = TypeVar("E")
 F = TypeVar("F", bound=JobMessage)
 
 
 def add_early_fact(waiting: tuple[E, ...], new: E, fact_of: Callable[[E], Any]) -> tuple[E, ...]:
-    """Return the facts that wait, with one more and without the oldest one that there is no room
-    for beside it.
+    """Return the waiting facts with one more. If there are too many, the oldest one of the same job
+    or namespace is dropped.
     """
     fact = fact_of(new)
     of_namespace = [each for each in waiting if fact_of(each).namespace == fact.namespace]
@@ -172,8 +174,8 @@ def shorten_texts(fact: F) -> F:
 
 
 def struct_type(kind: Any) -> type[msgspec.Struct] | None:
-    """Return the struct that a field's type is, may be (`| None`), or is a tuple of; None if it has
-    none.
+    """Return the struct in a field's type: the type itself, or the one in `X | None` or in a tuple.
+    Return None if there is none.
     """
     plain = plain_type(kind)
     for candidate in (plain, *get_args(plain)):

@@ -30,7 +30,7 @@ from shared.messages import JobRequested
 EXAMPLE = "digits-12-20261123t043512"
 STAMP = "%Y%m%dt%H%M%S"
 OWN_FOLDER = re.compile(r"[a-z][-a-z0-9]*-\d+(-\d{8}t\d{6})?")
-"""The last part of a job's folder. Version 0.1.0 wrote no time."""
+"""The form of the last part of a job's folder. Version 0.1.0 wrote no time."""
 
 
 def new_checkpoint_folder(request: JobRequested, uid: int, accepted_s: float) -> str:
@@ -73,8 +73,8 @@ PROGRAM = "job/program"
 
 
 class CommitMark(msgspec.Struct, frozen=True, kw_only=True):
-    """The digest that the ledger has of a checkpoint. `samples`: applied of `total_samples`; None:
-    unknown.
+    """The digest of a checkpoint in the ledger. `samples`: the applied ones of `total_samples`;
+    None: unknown.
     """
 
     digest: str
@@ -99,14 +99,14 @@ def is_in_digest(name: str) -> bool:
 
 
 def checkpoint_step(path: str) -> int:
-    """Return the step of a checkpoint, by its path; -1 for a path that is none."""
+    """Return the step of a checkpoint, by its path; -1 if the path is not that of a checkpoint."""
     number = path.rpartition("/ckpt-")[2]
     return int(number) if number.isdecimal() else -1
 
 
 def restore_candidates(named: Sequence[str], marked: Iterable[str]) -> tuple[str, ...]:
-    """Return the checkpoints to restore from, the best first: marked ones newer than all that the
-    ledger names, then those that it names, in its order.
+    """Return the checkpoints to restore from, the best first: marked ones that are newer than all
+    in the ledger, then those in the ledger, in its order.
     """
     newest = max(map(checkpoint_step, named), default=-1)
     newer = sorted(

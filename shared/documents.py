@@ -1,12 +1,12 @@
-"""Read YAML from outside without letting it grow: its size is bounded before anything is expanded.
+"""Read YAML from outside with a limit on its size, which is checked before anything is expanded.
 
-An alias repeats a part of the document, and aliases of aliases multiply: 400 bytes stand for more
-values than any memory holds. So the size is computed on the parsed tree, where an alias costs
-nothing, and only then is it built.
+An alias repeats a part of the document, and aliases of aliases multiply: 400 bytes can stand for
+more values than any memory holds. So the size is computed on the parsed tree, where an alias costs
+nothing, and only then are the values built.
 
 Numbers such as `1e-3` are numbers, as in YAML 1.2 and JSON; PyYAML reads 1.1, where they are texts.
 
-`InvalidFile` names the faults of a file that a person wrote, by line: scenarios, CSV files and
+`InvalidFile` names the errors in a file that a person wrote, by line: scenarios, CSV files and
 exported logs.
 """
 
@@ -20,9 +20,9 @@ import msgspec
 import yaml
 
 LONGEST = 4 << 20
-"""Characters of a text."""
+"""The most characters of a text."""
 MOST_EXPANDED = 4
-"""Times as many characters and values it may have with its aliases expanded."""
+"""With its aliases expanded, a text may have this many times as many characters and values."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -41,19 +41,19 @@ class TooLarge(yaml.YAMLError):
 
 
 def load_yaml(text: str, longest: int = LONGEST) -> Any:
-    """Return the only document of a text, as plain values. Raises `yaml.YAMLError`, also for what
-    is too large.
+    """Return the only document of a text, as plain values. Raises `yaml.YAMLError`, also if it is
+    too large.
     """
     return _construct([compose_yaml(text, longest)])[0]
 
 
 def load_yaml_documents(text: str, longest: int = LONGEST) -> list[Any]:
-    """Return every document of a text, as plain values; raises as `load`."""
+    """Return every document of a text, as plain values; raises as `load_yaml`."""
     return _construct(list(_compose_all(text, longest)))
 
 
 def compose_yaml(text: str, longest: int = LONGEST) -> yaml.Node | None:
-    """Return the tree of the only document of a text, aliases not expanded; raises as `load`."""
+    """Return the tree of the only document of a text, with its aliases; raises as `load_yaml`."""
     documents = list(_compose_all(text, longest))
     if len(documents) > 1:
         raise yaml.YAMLError("it has several documents, and one is needed")
@@ -76,7 +76,7 @@ def _compose_all(text: str, longest: int) -> Iterator[yaml.Node]:
 
 
 def expanded_size(root: yaml.Node) -> int:
-    """Return how many values and characters a tree has once its aliases are expanded.
+    """Return the number of values and characters of a tree with its aliases expanded.
 
     Raises `TooLarge` for a tree that contains itself.
     """
@@ -84,7 +84,7 @@ def expanded_size(root: yaml.Node) -> int:
 
 
 def _size(node: yaml.Node, known: dict[int, int | None]) -> int:
-    """`known`: by node, its size; None while it is being computed."""
+    """Return the size of a node. `known`: sizes by node id; None while a size is being computed."""
     if id(node) in known:
         size = known[id(node)]
         if size is None:
@@ -103,7 +103,7 @@ def _size(node: yaml.Node, known: dict[int, int | None]) -> int:
 
 
 def _construct(documents: list[yaml.Node | None]) -> list[Any]:
-    """Build the values of trees that were counted."""
+    """Build the values of trees whose size was checked."""
     loader = _Loader("")
     try:
         return [
@@ -113,21 +113,21 @@ def _construct(documents: list[yaml.Node | None]) -> list[Any]:
     except (
         RecursionError,
         ValueError,
-    ) as error:  # such as an integer of more digits than Python reads
+    ) as error:  # for example, an integer with more digits than Python reads
         raise yaml.YAMLError(str(error)) from error
     finally:
         loader.dispose()
 
 
 class FileError(msgspec.Struct, frozen=True, order=True):
-    """A reason against a file: the line, and the fault there."""
+    """An error in a file: the line, and the fault there."""
 
     line: int
     said: str
 
 
 class InvalidFile(ValueError):
-    """A file that cannot be used; its text has a line for each reason."""
+    """A file that cannot be used; its text has a line for each error."""
 
     def __init__(self, reasons: Iterable[FileError]) -> None:
         self.reasons = tuple(sorted(reasons))

@@ -639,7 +639,7 @@ class ClaimsChanged(Message, frozen=True, kw_only=True, tag="capacity.claims"):
 
 
 CapacityFact = CapacityChanged | QuotaChanged | ClaimsChanged
-"""Each takes the place of the last one of its node or namespace."""
+"""A fact of these kinds replaces the last one of its node or namespace."""
 
 
 # ---------------------------------------------------------------- decisions
@@ -736,7 +736,7 @@ class TaskStarted(TaskMessage, frozen=True, kw_only=True, tag="task.started"):
 SIGTERM = "SIGTERM"
 EVICTED = "Evicted"
 DELETED = "Deleted"
-"""Reasons of a task that leaves for good: it was told to end, or its pod is evicted or deleted."""
+"""Reasons of a task that leaves for good: it got SIGTERM, or its pod is evicted or deleted."""
 CORDONED, TAINTED = "NodeCordoned", "NodeTainted"
 OF_NODE = (TAINTED, CORDONED)
 """Reasons of a task that leaves because of its node. They can be reverted; the stronger first."""
@@ -755,7 +755,9 @@ class TaskLeaving(TaskMessage, frozen=True, kw_only=True, tag="task.leaving"):
     message: Text = ""
 
     def ordinal(self) -> str:
-        """Return the pod, reason and time: one notice may follow another with another time."""
+        """Return the pod, reason and time: a later notice may have the same reason with another
+        time.
+        """
         return f"{self.pod_uid}.{self.why}.{round(self.leaves_s)}"
 
 
@@ -846,8 +848,8 @@ class HandOverOrdered(JobMessage, frozen=True, kw_only=True, tag="cluster.handov
 
 
 NOT_ENOUGH_MEMORY = "NotEnoughMemory"
-"""Part of the error of a task that has no memory to prepare beside the running generation: the job
-restarts instead.
+"""Part of the error of a task that has no memory to prepare beside the running generation. The job
+then restarts instead.
 """
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
-"""Seconds of a unit, its name; the next smaller one."""
+"""The seconds of each unit, its name, and the next smaller unit."""
 MINUS = "\N{MINUS SIGN}"  # as wide as a plus
 COUNTS_KEPT = 1024
-"""Thousands of reasons have the same few counts."""
+"""The size of the cache: thousands of reasons have the same few counts."""
 
 
 @lru_cache(COUNTS_KEPT)
@@ -32,8 +32,8 @@ def format_names(names: Sequence[str], most: int) -> str:
 
 
 def format_some_names(names: Sequence[str], noun: str, most: int = 2) -> str:
-    """As `format_names`. If there are more than `most`, the count of all comes first: `5 pods: a, b
-    and 3 more`.
+    """Return names as `format_names` does. If there are more than `most`, the count of all comes
+    first: `5 pods: a, b and 3 more`.
     """
     listed = format_names(names, most)
     return f"{format_count(len(names), noun)}: {listed}" if len(names) > most else listed
@@ -92,21 +92,21 @@ def format_payback(saved_s: float, pause_s: float, fine: bool = False) -> str:
 
 
 def single_line(text: str) -> str:
-    """Return foreign text as one line without control characters, because a terminal obeys
-    those.
+    """Return foreign text as one line without control characters, because a terminal interprets
+    them.
     """
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def headline(text: str) -> str:
-    """Return the line of a cause that can stand alone: the first, or the last of a traceback."""
+    """Return the line of a cause that is enough alone: the first, or the last of a traceback."""
     first = next((line for line in map(single_line, text.splitlines()) if line), "")
     return last_line(text) if first.startswith("Traceback") else first
 
 
 def cut_middle(text: str, longest: int, head: float = 0.25, gap: str = "\n[...]\n") -> str:
-    """Return a long text without its middle: it begins with the kind of fault, and ends with the
-    place. `head`: the share of the beginning.
+    """Return a long text without its middle. It begins with the kind of fault and ends with the
+    place. `head`: the share of `longest` before the cut.
     """
     if len(text) <= longest:
         return text

@@ -2,9 +2,9 @@
 
 Only the settings of the allocator or of a command can name one (`Rules.policy`, `Rules.policies`).
 A request may name a registered policy and nothing else, so no message can cause an import. The
-module is looked for in Python's path, then in the folder where the process was started.
+module is searched in Python's path, then in the folder where the process was started.
 
-A custom policy is not trusted, no more than Weir's own: see `policy_calls.py`.
+Neither custom policies nor Weir's own are trusted: see `policy_calls.py`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from shared.runtime.config import BadSettings
 
 
 def register_policies(names: Iterable[str]) -> None:
-    """Add these policies to the known ones; raises `BadSettings` with every name that cannot be
-    one, and the cause.
+    """Add these policies to the known ones. Raises `BadSettings` with every name that cannot be
+    used, and the cause.
     """
     wrong = []
     for name in names:
@@ -36,7 +36,7 @@ def register_policies(names: Iterable[str]) -> None:
 
 
 class _NoPolicy(Exception):
-    """A name is that of no policy."""
+    """A name does not belong to a policy."""
 
 
 def _imported_policy(name: str) -> Policy:
@@ -51,7 +51,7 @@ def _imported_policy(name: str) -> Policy:
     try:
         imported = importlib.import_module(module)
         found: Policy = getattr(imported, function)
-    except Exception as error:  # whatever a stranger's module raises
+    except Exception as error:  # a custom module may raise anything
         raise _NoPolicy(f"it cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise _NoPolicy(f"it is {found!r}, not a function of (cluster, jobs, now)")
@@ -59,7 +59,7 @@ def _imported_policy(name: str) -> Policy:
 
 
 def _add_current_folder() -> None:
-    """Let modules be found in the current folder, too."""
+    """Add the current folder to the path of Python's imports."""
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.append(folder)

@@ -49,7 +49,7 @@ from services.allocator.steps.verdict import Situation, Verdict
 from shared.messages import AllocationDecided, JobFinished
 
 Jobs = dict[str, Job]
-"""By key, in the order of priority and submission."""
+"""The jobs by key, in the order of priority and submission."""
 Step = Callable[[Situation], Verdict | None]
 """One step of a pass; None: it does not apply to this job."""
 Note = Callable[[Job, Verdict], Verdict]
@@ -66,11 +66,11 @@ class Decisions(msgspec.Struct, frozen=True):
     why: dict[str, str] = {}
     pending_changes: dict[str, PendingChange] = {}
     failures: tuple[Failure, ...] = ()
-    """Of the jobs that were set aside, because a policy or a step raised with them
-    (`failures.py`).
+    """The failures of the jobs that were set aside, because a policy or a step raised an error for
+    them (`failures.py`).
     """
     untried: tuple[str, ...] = ()
-    """The jobs that were set aside, because the search for the faulty ones did not come to them."""
+    """The jobs that were set aside, because the search for the faulty ones did not reach them."""
 
 
 def decide(
@@ -149,7 +149,7 @@ def _decide_jobs(
 
 
 def _open_room(state: State, attention: Jobs, now: float, rules: Rules) -> Room:
-    """Return the free capacity. Nodes take nothing new while tasks are sent away from them, or
+    """Return the free capacity. A node takes no new tasks while tasks are sent away from it or
     starve there.
     """
     shunned = evacuation.nodes_losing_tasks(attention.values()) | slow_task_migration.slow_nodes(
@@ -324,11 +324,11 @@ class _Pass:
     # ------------------------------------------------------------ notes and repetitions
 
     def note_nodes(self, job: Job, verdict: Verdict) -> Verdict:
-        """Add what keeps the job from some of the nodes."""
+        """Add a note on what keeps the job from some of the nodes."""
         return _with_note(verdict, self.reach.note(job)) if verdict.action is None else verdict
 
     def note_waiting(self, job: Job, verdict: Verdict) -> Verdict:
-        """Add the same where it waits, and that its policy fails with it."""
+        """Add the same note if the job waits, and a note if its policy fails with it."""
         if verdict.pending_change or job.newest_decision is None:
             verdict = self.note_nodes(job, verdict)
         if job.key in self.set_aside:
@@ -411,7 +411,7 @@ def _by_priority(state: State, left_out: Collection[str]) -> Jobs:
 
 
 def _split_by_attention(state: State, jobs: Jobs) -> tuple[Jobs, Jobs]:
-    """Divide the jobs: those that may need something else than their policy's size, and all
+    """Divide the jobs into those that may need something else than their policy's size, and all
     others.
     """
     marked = tables_of(state).needs_attention

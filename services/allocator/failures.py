@@ -6,8 +6,8 @@ reason names the failure.
 
 The search grows a set of jobs that the computation works with, by halves; it never tries the
 computation with no job. With k faulty jobs among n that takes about 2 k log2(n) computations. One
-pass makes at most `MOST_TRIES`, for all its policies and steps together. Jobs that it did not come
-to are `untried`: they are set aside for `UNTRIED_S`, and the next pass tries them first. A job that
+pass makes at most `MOST_TRIES`, for all its policies and steps together. Jobs that it did not reach
+are `untried`: they are set aside for `UNTRIED_S`, and the next pass tries them first. A job that
 was faulty in the last pass is left out of the search, and at most `RETRIED` of these are tried
 again, one by one and in turn. So every pass either clears all jobs that work or finds more faulty
 ones, and k jobs that stay faulty cost few computations.
@@ -29,14 +29,14 @@ MOST_TRIES = 64
 RETRIED = 2
 """Faulty jobs of the last pass that a search tries again."""
 UNTRIED_S = 1.0
-"""Seconds to the next pass, while there are jobs that the search did not come to."""
+"""Seconds to the next pass, while there are jobs that the search did not reach."""
 SPARED_S = 30.0
 """Seconds to the next pass, while there are faulty jobs that were not tried again."""
 LONGEST_ERROR = 200
 """Characters of an error in a job's reason."""
 RAISE_ALL = False
-"""Every failure of a decision is raised. Tests and benchmarks set it at their start, so that they
-fail by it; a service has `Rules.strict`.
+"""True: every failure of a decision is raised. Tests and benchmarks set it at their start, so that
+a failure ends them; a service uses `Rules.strict`.
 """
 
 
@@ -109,7 +109,7 @@ def _describe_error(error: Exception) -> str:
     text = type(error).__name__
     try:
         message = str(error)
-    except Exception as worse:  # whatever the exception's own `__str__` raises
+    except Exception as worse:  # the exception's own `__str__` may raise anything
         message = f"its message cannot be shown: {type(worse).__name__}"
     if message:
         text = f"{text}: {message}"
@@ -123,7 +123,7 @@ class FaultSearch:
     find more.
 
     `faulty`: by job, first those that were not tried for longest. `untried`: jobs that the last
-    pass did not come to.
+    pass did not reach.
     """
 
     def __init__(self, faulty: Iterable[Failure] = (), untried: Collection[str] = ()) -> None:
@@ -140,7 +140,7 @@ class FaultSearch:
         self.blamed.add(job)
 
     def clear(self, jobs: Iterable[str], policy: str) -> None:
-        """Forget that this policy or step ever failed with these jobs, for it works with all of
+        """Forget that this policy or step ever failed with these jobs, because it works with all of
         them.
         """
         if not self.faulty:
@@ -177,7 +177,7 @@ class FaultSearch:
         return self.tries > spared
 
     def wake_s(self, untried: Collection[str], now: float) -> float | None:
-        """Return the time (s) at which the search goes on; None: it is complete."""
+        """Return the time (s) at which the search continues; None: it is complete."""
         if untried:
             return now + UNTRIED_S
         if self.faulty.keys() - self.blamed:

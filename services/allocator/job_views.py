@@ -35,14 +35,14 @@ ENDED: dict[Outcome, Phase] = {
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """One job at a glance. `why`: the reason for its size. `ps` and `workers` run; `wanted_*` are
-    decided. Its speed (examples/s) as last reported, and the weighted mean of such reports at its
-    size, are 0 while nothing trains. `pauses`: seconds of its last hand-overs; `weir jobs` shows
-    the last one.
+    """The view of one job. `why`: the reason for its size. `ps`, `workers`: the numbers that run;
+    `wanted_*`: the decided ones. The last reported speed (examples/s), and the weighted mean of the
+    reports at its size, are 0 while nothing trains. `pauses`: seconds of its last hand-overs; `weir
+    jobs` shows the last one.
 
     `suspended`: its user suspended it, and it has no tasks any more. `silent`: it should train, and
-    has reported nothing for too long (`silent_s`). `epoch`: the number of complete ones. Once it
-    has ended, `why` is the cause of its end, and `metrics` are the last ones.
+    has reported nothing for too long (`silent_s`). `epoch`: the number of complete epochs. After
+    its end, `why` is the cause of the end, and `metrics` are the last ones.
     """
 
     job: str
@@ -75,7 +75,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown_phase(self) -> str:
-        """The phase as people see it."""
+        """Return the phase that users see."""
         if self.suspended:
             return SUSPENDED
         if self.silent:
@@ -84,8 +84,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def phase_of(job: Job) -> Phase:
-    """Return the phase. A job that stands still because its generation broke or was shut down goes
-    on from its checkpoint, or waits until there is room for it.
+    """Return the phase. A job without training, because its generation broke or was shut down,
+    continues from its checkpoint, or waits until there is room for it.
     """
     if job.running is None:
         return "Pending" if job.pending_generation is None else "Starting"
@@ -96,9 +96,7 @@ def phase_of(job: Job) -> Phase:
 
 
 def speed_of(job: Job) -> float:
-    """Return the speed (examples/s) as last reported; 0 while nothing trains, and where it is no
-    number.
-    """
+    """Return the last reported speed (examples/s); 0 if nothing trains or if it is not a number."""
     if job.progress is None or job.stands_still:
         return 0.0
     speed = job.progress.samples_per_second
@@ -106,8 +104,8 @@ def speed_of(job: Job) -> float:
 
 
 def mean_speed_of(job: Job) -> float:
-    """Return the mean speed (examples/s) at the size and batch that runs (`state/observations.py`):
-    it holds longer than one report.
+    """Return the mean speed (examples/s) at the running size and batch (`state/observations.py`).
+    It changes less than the speed of one report.
     """
     now = speed_of(job)
     decision = job.active_decision

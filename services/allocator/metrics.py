@@ -74,7 +74,7 @@ UNANSWERED = Family(
     help="Jobs whose newest decision was repeated and is still not carried out by the launcher.",
 )
 PASS = "pass"
-"""In place of a policy, where a step of the decision raised."""
+"""The label in place of a policy, if a step of the decision raised an error."""
 FAILURES = Family(
     name="weir_allocator_failures_total",
     kind="counter",
@@ -140,8 +140,8 @@ class Meters:
         default: str,
         waited_s: float | None,
     ) -> None:
-        """Count a decision on a state. `default`: the cluster's policy. A job's end is counted when
-        it is heard.
+        """Count a decision on a state. `default`: the cluster's policy. The end of a job is counted
+        when its message is read.
         """
         if waited_s is not None:
             self.reaction.observe(waited_s)
@@ -253,7 +253,7 @@ class TrainingWork:
         if isinstance(message, TrainingResumed):
             self._count_change(job, message, stored_s)
         elif message.generation != job.running:
-            return  # a late word of a generation that is over
+            return  # a late message of an earlier generation
         self._count_examples(job, message)
 
     def _count_change(self, job: Job, message: TrainingResumed, stored_s: float) -> None:

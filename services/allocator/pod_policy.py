@@ -90,8 +90,8 @@ class PodPolicy(
         return PodRules(**merged)
 
     def pool_terms(self, namespace: str) -> tuple[NodeTerm, ...]:
-        """Return the terms of which a node of the namespace fulfils one. No terms: every node may be
-        used, as without pools or with a pool `{}`, which has no labels.
+        """Return the node terms of a namespace: a node has to fulfil one of them. No terms: every
+        node may be used, as without pools or with a pool `{}`, which has no labels.
         """
         pools = self.rules_of(namespace).node_pools or ()
         if {} in pools:
@@ -115,7 +115,7 @@ ALLOW_ALL = PodPolicy(
     ),
     is_file=False,
 )
-"""Of a cluster that allows everything that a cluster may allow."""
+"""The policy of a cluster that allows everything that a policy can allow."""
 WITHOUT_FILE = PodPolicy(default=PodRules(claims=ANYTHING), is_file=False)
 
 

@@ -5,7 +5,7 @@ bounds of its job, is a failure. The jobs that cause it are set aside (`failures
 policy decides on its other jobs.
 
 A program that works on a copy of the state (a command, not the allocator) may lack custom policies
-of the cluster. `decide` then calls the cluster's default policy, and `unknown_policies` says so.
+of the cluster. `decide` then calls the cluster's default policy, and `unknown_policies` reports it.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _outside_bounds(span: Span, number: Any, meaning: str) -> ValueError:
 
 def _number_error(target: Target) -> ValueError | None:
     """Return the error for a speed or a size of a task that is not a possible number."""
-    # Infinitely many times as fast is a way to say: try it. A comparison with nan is false.
+    # An infinite speedup is allowed: it asks for a try. A comparison with nan is False.
     if target.speedup is not None and not target.speedup >= 0:
         return ValueError(f"its `speedup` for {target.job} is {target.speedup!r}")
     if target.speed_now is not None and not target.speed_now >= 0:

@@ -4,10 +4,10 @@ Every message is folded and starts a pass; so does the timer of the last pass. A
 decision, the service waits until it has read it back. So no decision is taken on a state that lacks
 the last one. While the log is replayed nothing is published.
 
-Python's garbage collector looks for cycles seldom, so that it hardly ever interrupts a decision.
-Counting references frees nearly all that the allocator makes: its state never changes, so it has no
-cycles; only errors and tasks of the event loop make some. By default Python looks after every 700
-new containers. A decision about hundreds of jobs makes forty times as many, and none is in a cycle.
+The garbage collector of Python runs seldom, so that it hardly ever interrupts a decision. Reference
+counting frees nearly all objects of the allocator: its state never changes, so it has no cycles;
+only errors and tasks of the event loop make some. By default the collector runs after every 700 new
+containers. A decision about hundreds of jobs makes forty times as many, and none is in a cycle.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ from shared.runtime.log import RateLimitedWarning, bind_message
 log = structlog.get_logger()
 
 FAILURE_LOG_INTERVAL_S = 600.0
-"""Between two log lines about one job that is set aside for the same error."""
+"""Seconds between two log lines about one job that is set aside for the same error."""
 FAILURE_WARNINGS_KEPT = 1_000
 NEW_CONTAINERS_PER_COLLECTION = 100_000
-"""Some ten megabytes."""
+"""About ten megabytes."""
 
 DECISIVE_FIELDS = (
     "asked",
@@ -131,19 +131,19 @@ class Settings(Rules, frozen=True, kw_only=True):
     """The rules, and the timers of the service."""
 
     view_s: float = 0.5
-    """Shortest time between two updates of the jobs' view."""
+    """Seconds. Shortest time between two updates of the jobs' view."""
     unreported_s: Annotated[float, Meta(ge=0)] = 10.0
     """Seconds. A job that trains and reports nothing for so long is shown as silent, because its
     program may hang; 0: never.
     """
     snapshot_s: float = 10.0
-    """Shortest time between two snapshots of the state."""
+    """Seconds. Shortest time between two snapshots of the state."""
     finished_kept_s: Annotated[float, Meta(ge=0)] = 7 * 86_400.0
     """Seconds after its end after which a job is removed from the bus; 0: never."""
     removal_s: Annotated[float, Meta(gt=0)] = 3_600.0
-    """Between two passes of removal."""
+    """Seconds between two passes of removal."""
     echo_s: float = 5.0
-    """Longest wait for a published message to be read back."""
+    """Seconds. Longest wait for a published message to be read back."""
 
 
 class Allocator:
@@ -403,7 +403,7 @@ class Allocator:
             sequence = await self.bus.publish(answer, expect_last=last, over=pattern)
         except Stale:
             log.info("AnswersAgain", job=answer.key(), uid=answer.uid)
-            self._pause_publishing(pattern)  # the state keeps the request until its answer is heard
+            self._pause_publishing(pattern)  # the state keeps the request until its answer is read
             return
         await self._await_fold(sequence)
 

@@ -200,11 +200,11 @@ def _kind_words() -> tuple[str, ...]:
 
 
 NAMED = _tags_by_name()
-"""The tags that a name means: the second word (`changed`: of a job and of capacity), the first, or
-both.
+"""The tags that a word names: tags with this second word (`changed`: of a job and of capacity),
+with this first word, or both.
 """
 KIND_WORDS = _kind_words()
-"""The words that name kinds without doubt: each area, and each whole tag."""
+"""The words that name kinds without ambiguity: each area, and each complete tag."""
 
 
 def parse_kinds(text: str) -> tuple[str, ...]:
@@ -507,7 +507,7 @@ MEANT: dict[tuple[str, ...], tuple[str, ...]] = {
     ("bus", "nats", "topics", "subjects"): ("streams",),
     ("schema", "api", "docs"): ("asyncapi",),
 }
-"""The words of other tools, and the commands of Weir that do the same."""
+"""Words of other tools, and the commands of Weir that do the same."""
 BY_WORD = {word: names for words, names in MEANT.items() for word in words}
 NEAR = 0.6  # of difflib's ratio
 

@@ -330,12 +330,12 @@ def _result_fields(watched: Trial) -> dict[str, Any]:
 
 
 class WatchedJob(Protocol):
-    """A job that is watched: the messages heard of it, and the CPU time that its cluster used."""
+    """A job that is watched: its messages, and the CPU time that its cluster used."""
 
     cpu: list[runs.CpuSample]
 
     def of(self, kind: type[Any]) -> list[Any]:
-        """Return the messages of a kind, in the order in which they were heard."""
+        """Return the messages of a kind, in the order of arrival."""
 
 
 COLOURS = {"chief": "magenta", "ps": "cyan", "worker": "green"}
@@ -422,7 +422,7 @@ def _figures(
 
 
 REPORT_S, STILL_S = 5.0, 15.0
-"""Between two reports; the longest time without a line."""
+"""Seconds between two lines of reports; the most seconds without a line."""
 
 
 class ProgressLines:

@@ -46,7 +46,7 @@ from shared.bus.publisher import is_no_room
 from shared.bus.subjects import DEFAULT_NAMESPACE
 
 MOST_IMPORTS = 5
-"""Imports from one of the program's files to the next that are followed to a function."""
+"""The most imports between files of the program that are followed to find a function."""
 UNSEEN = {"globals", "locals", "vars", "exec"}
 
 

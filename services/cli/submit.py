@@ -78,7 +78,9 @@ HEADERS_BYTES = 2048  # the server's limit counts them too
 
 
 NO_PROGRAM = {"name": "program.py", "digest": f"sha256-{'0' * 64}"}
-"""In place of a program that cannot be read, so that the other fields can be checked."""
+"""The program in the request if the given one cannot be read, so that the other fields can be
+checked.
+"""
 BEGIN = f"Nothing was sent; {job_file.FIELDS_HINT}."
 INVALID = "{file} is not a valid job:"
 
@@ -384,7 +386,7 @@ async def print_dry_run(request: PreparedRequest, bus: Bus, args: Arguments) -> 
 STAYS = "The request stays stored and will be answered; `weir events` shows it."
 
 
-# ---------------------------------------------------------------- asking
+# ---------------------------------------------------------------- request and answer
 
 
 async def publish_request(bus: Bus, fields: Fields, name: str) -> int:
@@ -411,7 +413,7 @@ def _answer_key(bus: Bus, fields: Fields) -> str:
     return ">" if bus.client.api == API else f"{fields.get('namespace', 'default')}.*"
 
 
-# ---------------------------------------------------------------- following
+# ---------------------------------------------------------------- following the job
 
 
 async def follow_job(bus: Bus, accepted: JobAccepted) -> int:

@@ -130,7 +130,7 @@ def translate_tfjob(
     )
 
 
-# ---------------------------------------------------------------- what is taken
+# ---------------------------------------------------------------- what is translated
 
 
 def _unknown_annotations(notes: Mapping[str, Any]) -> Iterator[Remark]:
@@ -359,7 +359,8 @@ def _as_mapping(value: object) -> Raw:
     return value if isinstance(value, Mapping) else {}
 
 
-# ---------------------------------------------------------------- what cannot be, and what becomes something else
+# ---------------------------------------------------------------- what is not supported or handled
+# in another way
 
 
 def _invalid_fields(

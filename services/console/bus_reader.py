@@ -49,7 +49,7 @@ def read_entries(
     """Yield the stored entries, then new ones if `follow`. Close it (`aclosing`) when leaving
     early.
 
-    A query without filters yields nothing: its stream has no message of the kinds that were named.
+    A query without filters yields nothing: its stream has no messages of the wanted kinds.
     """
     reader = LogReader(bus, [query for query in queries if query.filters], entry_of)
     return reader.read_and_follow() if follow else reader.read_stored()
@@ -76,7 +76,7 @@ def _decode(raw: Msg, stream: str) -> Message | DeadLetter | None:
 async def merge_sources(
     one: AsyncIterator[A], other: AsyncIterator[B]
 ) -> AsyncGenerator[A | B, None]:
-    """Yield the items of two endless sources as they come. An error of one of them is raised."""
+    """Yield the items of two endless sources as they arrive. An error of one of them is raised."""
     pending: dict[asyncio.Future[Any], AsyncIterator[Any]] = {}
     for source in (one, other):
         pending[_next_item(source)] = source

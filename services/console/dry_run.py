@@ -47,11 +47,11 @@ NO_POLICY_NAMED = "the job names none; if the cluster uses another, set WEIR_ALL
 """The note beside the policy of a job that names none."""
 ALLOCATOR_PREFIXES = ("WEIR_ALLOCATOR_", "WEIR_JOB_NAMESPACES")
 LIMIT_SETTINGS = ("WEIR_ALLOCATOR_QUOTAS", "WEIR_JOB_NAMESPACES")
-"""The settings that a file in a folder may give: none that could import code."""
+"""The settings that the connection file of a folder may set: none that could import code."""
 
 
 async def dry_run(bus: Bus, body: bytes, file: str, rules: Rules) -> list[str]:
-    """Return the lines of the outlook. Raises `Trouble` with every reason against the request."""
+    """Return the lines of the outlook. Raise `Trouble` with every error in the request."""
     request = check_request(body, rules)
     if isinstance(request, InvalidRequest):
         raise _refusal(f"the request in {file}", request.reasons)
@@ -69,10 +69,11 @@ def _refusal(request: str, reasons: tuple[str, ...]) -> Trouble:
 
 
 def rules_from_environment(limits: Mapping[str, str] | None = None) -> Rules:
-    """Return the rules as the allocator reads them, policies of one's own included. The allowed
-    images and folders of nodes, and the owner's policy for pods if no setting names its file, are
-    known to the allocator alone. `limits`: written by `weir up`;
-    the environment overrides them.
+    """Return the rules as the allocator reads them, including custom policies.
+
+    Only the allocator knows the allowed images, the allowed folders of nodes and, if no setting
+    names its file, the pod policy. `limits`: settings that `weir up` wrote; the environment
+    overrides them.
     """
     values = {"WEIR_ALLOCATOR_HOST_PATHS": "/", "WEIR_ALLOCATOR_IMAGES": ""}
     for name, value in (limits or {}).items():
@@ -109,7 +110,7 @@ async def _current_state(bus: Bus) -> State:
     return state
 
 
-# ---------------------------------------------------------------- in words
+# ---------------------------------------------------------------- the outlook as text
 
 
 def describe_outlook(job: str, found: Outlook, unnamed: str = NO_POLICY_NAMED) -> list[str]:
@@ -145,7 +146,7 @@ def _start_lines(job: str, found: Outlook) -> list[str]:
 
 
 def _waiting_lines(job: str, found: Outlook) -> list[str]:
-    """Return the reason of a job that would wait, with the wanted and the free resources: they show
+    """Return the reason why a job would wait, with the wanted and the free resources: they show
     what has to be smaller.
     """
     reason = found.why.removeprefix("waits") if found.why.startswith("waits") else f": {found.why}"
@@ -205,7 +206,7 @@ EXAMPLE_TASKS = tuple(
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """`refused`: every reason against the job; otherwise `says` has the lines of the outlook."""
+    """`refused`: every error in the job; empty: `says` has the lines of the outlook."""
 
     says: list[str] = []
     refused: list[str] = []
@@ -235,7 +236,7 @@ def _format_resources(wants: Resources) -> str:
 
 
 def answer_proposal(state: State, text: str, now_s: float, rules: Rules) -> Answer:
-    """`text`: a job's YAML file, as `weir submit` takes it."""
+    """Return the outcome of a proposal. `text`: a job's YAML file, as `weir submit` takes it."""
     try:
         fields = job_file.complete_fields(job_file.parse_fields(text, PROPOSAL), NO_PROGRAM, "-")
         request = check_request(job_file.encode_fields(fields, PROPOSAL), rules)

@@ -55,8 +55,8 @@ def examples_folder() -> Path:
 
 
 def example_path(name: str) -> str:
-    """Return the path of an example for a command line: relative in a checkout, absolute in a
-    package.
+    """Return the path of an example for a command line: relative in a checkout, absolute in an
+    installed package.
     """
     folder = PACKAGED if PACKAGED.is_dir() else IN_CHECKOUT
     return str(folder / name)
@@ -65,13 +65,13 @@ def example_path(name: str) -> str:
 SPANS = ("batch", "ps", "workers")
 FIELDS_HINT = f"{example_path('digits.yaml')} explains every field"
 EXAMPLE_HINT = f"{example_path('digits.yaml')} is an example"
-LONGEST_TEXT = 256 << 10  # characters; no request is as long
+LONGEST_TEXT = 256 << 10  # characters; every valid request is shorter
 INVALID_NAME = "-"  # replaces an invalid name in a subject; no job can have this name
 
 
 def parse_fields(text: str, name: str) -> Fields:
-    """Return the fields as written. Raises `Trouble` if the text is no YAML mapping, or has a field
-    twice.
+    """Return the fields as written. Raise `Trouble` if the text is not a YAML mapping or repeats a
+    field.
     """
     try:
         fields = documents.load_yaml(text, LONGEST_TEXT)
@@ -93,8 +93,8 @@ def parse_fields(text: str, name: str) -> Fields:
 
 
 def _duplicate_fields(node: Any, path: str, seen: set[int]) -> Iterator[str]:
-    """Yield a line for each field that is there again: YAML would use its last value. `seen`: the
-    ids of the visited nodes, as a node may contain itself.
+    """Yield a line for each repeated field, of which YAML would use the last value. `seen`: the ids
+    of the visited nodes, because a node may contain itself.
     """
     if id(node) in seen or not isinstance(node, yaml.CollectionNode):
         return
@@ -142,7 +142,9 @@ def complete_fields(fields: Fields, program: Fields | None, request_id: str) -> 
 
 
 def _variable(name: str, value: Any) -> Fields:
-    """Return a variable of a mapping: its value, or a mapping with a reference to one."""
+    """Return a variable of a mapping; its value is a text, or a mapping with a reference to a
+    value.
+    """
     if isinstance(value, dict):
         return {"name": name, "value_from": value}
     return {"name": name, "value": value}
@@ -163,7 +165,7 @@ def with_params(fields: Fields, given: Iterable[tuple[str, Any]]) -> Fields:
 
 
 def unsendable_params(params: Any) -> Iterator[str]:
-    """Yield the reasons against values in a file that JSON does not have, or would change."""
+    """Yield an error for each value that JSON cannot represent or would change."""
     if isinstance(params, dict):
         for name, value in params.items():
             yield from _unsendable_values(value, f"params.{name}")
@@ -185,13 +187,13 @@ def _unsendable_values(value: Any, path: str) -> Iterator[str]:
 
 
 LENIENT_RULES = Rules(host_paths=("/",), images=(), pod_rules=ALLOW_ALL)
-"""The rules of a cluster that allows everything a cluster may allow."""
+"""The rules of a cluster that allows as much as any cluster can."""
 PATH_EXPECTED = "program: is a path, relative to this file, not "
 
 
 def reasons_against(fields: Fields) -> list[str]:
-    """Return the reasons for which every cluster refuses a completed request, each with the path of
-    its field. A policy of one's own (`module:function`) may be known there.
+    """Return the errors for which every cluster refuses a completed request, each with the path of
+    its field. A custom policy (`module:function`) is not an error: a cluster may know it.
     """
     policy = fields.get("policy")
     checked_fields = fields
@@ -210,7 +212,7 @@ def reasons_against(fields: Fields) -> list[str]:
 
 
 def _without_repetition(reasons: Iterable[str], fields: Fields) -> list[str]:
-    """Report a wrong plain number once, though it is sent as a span of three."""
+    """Report an error in a plain number once, although the number is sent as a span of three."""
     plain_spans = tuple(f"{name}." for name in SPANS if _is_plain_span(fields.get(name)))
     different = dict[str, None]()
     for reason in reasons:

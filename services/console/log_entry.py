@@ -25,7 +25,7 @@ class Entry:
 
     @property
     def as_log_entry(self) -> LogEntry | None:
-        """The entry for folds; None for a dead letter, which is unreadable."""
+        """The entry for folds; None for a dead letter."""
         if isinstance(self.message, DeadLetter):
             return None
         return LogEntry(self.stored_s, self.stream, self.sequence, self.message)
@@ -38,7 +38,7 @@ class Entry:
 LETTERS = {"o": ORDERS, "f": FACTS, "d": DEAD}
 LETTER_OF_STREAM = {stream: letter for letter, stream in LETTERS.items()}
 EVENT_NAME = re.compile(r"([ofd])([1-9]\d{0,17})")
-"""A letter and at most 18 digits: a number of the server has no more."""
+"""A letter and at most 18 digits: sequences of the server are not longer."""
 
 
 def event_name(entry: Entry) -> str:
@@ -46,7 +46,7 @@ def event_name(entry: Entry) -> str:
 
 
 def parse_event_name(text: str) -> tuple[str, int] | None:
-    """Return stream and number; None if the text is no name of an event."""
+    """Return stream and sequence; None if the text is not the name of an event."""
     found = EVENT_NAME.fullmatch(text)
     return (LETTERS[found[1]], int(found[2])) if found else None
 
@@ -59,7 +59,7 @@ AREAS = {
 }
 OF_NO_JOB = ("capacity", "service")
 REQUESTS = ("job.requested", "job.cancel", "job.change", "job.suspend", "job.resume", "job.forget")
-"""The requests that may be sent without a namespace: then it is the default one."""
+"""The requests that may have no namespace in their subject; then it is the default one."""
 
 
 def entry_filters(
@@ -88,7 +88,7 @@ def entry_filters(
 
 
 def _kinds_of_stream(stream: str, kinds: Sequence[str]) -> Sequence[str]:
-    """Return the kinds that the stream has; its whole areas if no kind is named."""
+    """Return the named kinds that the stream has; all areas of the stream if no kind is named."""
     areas = AREAS[stream]
     if not kinds:
         return areas

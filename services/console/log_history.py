@@ -26,8 +26,8 @@ from shared.bus.subjects import FACTS, ORDERS
 from shared.messages import CapacityFact
 
 MANY_FACTS = 200_000
-"""A log with more facts than this is read in its recent part only, if there is a stored state.
-Orders are far fewer.
+"""If a log has more facts than this and there is a stored state, only the recent facts are read.
+There are far fewer orders.
 """
 RECENT_S = 600.0
 """The time span of recent facts, in addition to the stabilisation window."""
@@ -37,7 +37,7 @@ STORED_STATE_NOTE = "earlier facts are known from the allocator's stored state o
 async def read_past(
     bus: Bus, key: str, at_s: float, rules: Rules
 ) -> tuple[Moment, tuple[str, ...]]:
-    """Return the moment as the log has it, and notes on the parts that are no longer in the log."""
+    """Return the moment from the log, and notes on the parts that are no longer in the log."""
     history = History(key, rules)
     since_s: float | None = None
     notes = await beginning_notes(bus)
@@ -73,8 +73,8 @@ async def _with_unread_nodes(bus: Bus, state: State, since_s: float, until_s: fl
 
 
 async def with_event(bus: Bus, ground: DecisionRecord | None) -> DecisionRecord | None:
-    """Return the record with the fact that led to the decision; it is read if it was too long
-    ago.
+    """Return the record with the fact that led to the decision; it is read from the log if it is
+    not known.
     """
     if ground is None or ground.event is not None or ground.cause == "-":
         return ground

@@ -21,7 +21,7 @@ signal's number.
 
 
 class Trouble(Exception):
-    """Its text is all that is shown; `code` is how the command ends."""
+    """An error that ends a command. Its text is all that is shown; `code` is the exit code."""
 
     def __init__(self, text: str, code: int = FAILED) -> None:
         super().__init__(text)

@@ -1,8 +1,8 @@
-"""The actions of the launcher: values in the imperative. `kube.py` and the bus perform them.
+"""The actions of the launcher, as plain values. `kube.py` and the bus perform them.
 
-Law: the key of an action is the same whenever the same thing is wanted. An action whose key is
-pending is not ordered again. An action that is performed twice, late or in part does no harm:
-an object that exists already stays, and an object that is gone counts as deleted.
+Law: two actions with the same purpose have the same key. An action is not ordered again while its
+key is pending. An action that is performed twice, late or in part does no harm: an existing object
+is left as it is, and a missing object counts as deleted.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class CreatePod(Action, frozen=True, kw_only=True):
 
 
 class DeletePod(Action, frozen=True, kw_only=True):
-    """Delete the pod with this uid. `grace_s`: the time that it has to end; None: its own."""
+    """Delete the pod with this uid. `grace_s`: its grace period in s; None: the pod's own."""
 
     namespace: str
     name: str

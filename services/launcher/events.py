@@ -47,7 +47,7 @@ from shared.text import (
 
 COMPONENT, STAMP = "weir-launcher", "%Y-%m-%dT%H:%M:%SZ"
 LONGEST_TEXT = 1_024
-"""Characters; a server takes no more."""
+"""Maximum characters of an event's text. The API server accepts no more."""
 OUTCOMES = {"failed": "Failed", "succeeded": "Succeeded", "cancelled": "Cancelled"}
 EventKind = Literal["Normal", "Warning"]
 
@@ -66,7 +66,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def job_event(message: JobMessage, view: View) -> JobEvent | None:
-    """Return the event for a message, if it has one. `view`: before the message was folded."""
+    """Return the Event for a message; None if it has none. `view`: before this message."""
     generation = f"generation {message.generation}"
     if isinstance(message, AllocationDecided):
         size = _describe_size(message.tasks) if message.tasks else "no tasks"
@@ -94,7 +94,10 @@ def _new_event(
 
 
 def _training_event(message: TrainingResumed, view: View) -> JobEvent | None:
-    """Return None if the generation is unknown, or if it trains already."""
+    """Return the Event for a generation that begins to train.
+
+    Return None if the generation is unknown or already trains.
+    """
     job = view.bus_state.jobs.get(message.uid)
     if job is None or message.generation not in job.generations:
         return None
@@ -115,9 +118,7 @@ def _training_event(message: TrainingResumed, view: View) -> JobEvent | None:
 
 
 def _is_first_training(message: TrainingResumed, decision: AllocationDecided) -> bool:
-    """Return True if the job trains for the first time: the message comes after the first updates,
-    at most one of each worker.
-    """
+    """Return True for the first training of a job: at most one batch of each worker is applied."""
     workers = sum(task.role == "worker" for task in decision.tasks)
     return message.samples <= decision.batch * max(1, workers)
 
@@ -173,11 +174,11 @@ def event_manifest(note: JobEvent, service: ServiceFact, now: float) -> dict[str
 T = TypeVar("T")
 
 MOST_WAITING = 256
-"""Events that wait to be written."""
+"""Maximum number of events that wait to be written."""
 MOST_OF_JOB = 8
-"""Events of one job that wait for its service."""
+"""Maximum number of events of one job that wait for its service."""
 MOST_JOBS = 1_000
-"""Jobs with events that wait, and jobs with a budget."""
+"""Maximum number of jobs with waiting events, and of jobs with a budget."""
 ALREADY_THERE = 409
 
 

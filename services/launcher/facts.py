@@ -136,9 +136,10 @@ ObjectKind = Literal["pods", "services", "networkpolicies", "nodes"]
 ENDED_PHASES = ("Succeeded", "Failed")
 REASON_OF_PHASE = {"Succeeded": "Completed", "Failed": "Error"}
 MAX_TEXT = 4096
-"""Characters of a reason or message: as many as Kubernetes keeps of a termination message."""
+"""Maximum characters of a reason or message: as many as Kubernetes keeps of a termination message.
+"""
 MAX_WAITING = 200
-"""Characters of the message about a container that does not run."""
+"""Maximum characters of the message about a container that does not run."""
 MAX_GRACE_S = 86_400
 WHOLE_NUMBER = re.compile(r"[0-9]{1,18}")
 
@@ -254,7 +255,10 @@ class NodeFact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def loss_time(pod: PodFact, nodes: dict[str, NodeFact], node_lost_s: float) -> float | None:
-    """Return when a pod counts as lost with its node; None while the node is ready."""
+    """Return the time in s at which a pod counts as lost with its node.
+
+    Return None if the node is ready or unknown, or if the pod has ended or was deleted.
+    """
     node = nodes.get(pod.node)
     if node is None or node.ready or pod.has_ended or pod.deleted:
         return None
@@ -268,22 +272,22 @@ F = TypeVar("F")
 
 
 def pod_fact(raw: bytes) -> PodFact | None:
-    """Return None for a pod without Weir's labels. Raises `MalformedObject`."""
+    """Decode a pod; return None if it lacks Weir's labels. Raises `MalformedObject`."""
     return _decode(raw, PodObject, _read_pod)
 
 
 def service_fact(raw: bytes) -> ServiceFact | None:
-    """Return None for a service without Weir's labels. Raises `MalformedObject`."""
+    """Decode a service; return None if it lacks Weir's labels. Raises `MalformedObject`."""
     return _decode(raw, ServiceObject, lambda each: _read_job_object(each, ServiceFact))
 
 
 def policy_fact(raw: bytes) -> PolicyFact | None:
-    """Return None for a network policy without Weir's labels. Raises `MalformedObject`."""
+    """Decode a network policy; return None if it lacks Weir's labels. Raises `MalformedObject`."""
     return _decode(raw, ServiceObject, lambda each: _read_job_object(each, PolicyFact))
 
 
 def node_fact(raw: bytes) -> NodeFact:
-    """Raises `MalformedObject`."""
+    """Decode a node. Raises `MalformedObject`."""
     return _decode(raw, NodeObject, _read_node)
 
 

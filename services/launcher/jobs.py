@@ -163,13 +163,13 @@ def is_paused(job: Job) -> bool:
 
 
 UNKNOWN_PODS_KEPT = 128
-"""Facts about pods that no generation wants, because a later decision may want them. A job can send
-facts about any pod name.
+"""Maximum number of facts about pods that no generation wants. They are kept because a later
+decision may want these pods. The number is limited because a job can send facts about any pod name.
 """
 UIDS_OF_POD_KEPT = 4
-"""Facts about one pod name: a pod that is created again has another uid."""
+"""Maximum number of facts about one pod name: a pod that is created again has another uid."""
 NOTICES_KEPT = 16
-"""Notices about one pod."""
+"""Maximum number of notices about one pod."""
 P = TypeVar(
     "P", GenerationPrepared, LeavingNotices, TaskReady, TaskStarted, TaskExited, TaskUpdated
 )
@@ -210,7 +210,10 @@ def _fold_decision(job: Job, message: AllocationDecided, at_s: float) -> Job:
 
 
 def _end_pause(job: Job) -> Job:
-    """After a pause, drop all generations: none can run any more, and the next one follows none."""
+    """Return a paused job without its generations.
+
+    None of them can run any more, and the next one has no predecessor.
+    """
     return replace(job, running=None, drained=None, generations={}) if is_paused(job) else job
 
 
@@ -222,7 +225,10 @@ def _fold_spec(job: Job, message: ClusterSpecPublished, at_s: float) -> Job:
 
 
 def _fold_prepared(job: Job, message: GenerationPrepared, at_s: float) -> Job:
-    """A prepared pod may still fail; a failure is final."""
+    """Record that a pod has prepared a generation, or failed to.
+
+    A failure replaces an earlier success and is final.
+    """
     known = job.generations.get(message.generation)
     if known is None:
         return job
@@ -269,7 +275,7 @@ def _set_running(job: Job, number: int, at_s: float) -> Job:
 
 
 def _fold_saved(job: Job, message: CheckpointSaved, at_s: float) -> Job:
-    """A checkpoint shows that its generation trains, even if its `TrainingResumed` is gone."""
+    """Fold a checkpoint. It shows that its generation trains, even without `TrainingResumed`."""
     job = _set_running(job, message.generation, at_s)
     if _has_stopped(job, message):
         return replace(
@@ -295,14 +301,15 @@ def _has_stopped(job: Job, message: CheckpointSaved) -> bool:
 
 
 def _fold_progress(job: Job, message: ProgressReported, at_s: float) -> Job:
-    """A report shows that its generation trains, even if its `TrainingResumed` is gone. Reports
-    come every few seconds, so none waits for its decision.
+    """Fold a report. It shows that its generation trains, even without `TrainingResumed`.
+
+    Reports come every few seconds, so none waits for its decision.
     """
     return _set_running(job, message.generation, at_s)
 
 
 def _fold_unsaved(job: Job, message: CheckpointFailed, at_s: float) -> Job:
-    """The successor of a generation that could not save has no checkpoint to begin from."""
+    """Record why a successor has no checkpoint: the running generation could not save one."""
     number = message.successor or 0
     known = job.generations.get(number)
     if known is None or message.generation != job.running:
@@ -334,7 +341,7 @@ def _fold_leaving(job: Job, message: TaskLeaving, at_s: float) -> Job:
 
 
 def _fold_first(field: str) -> Callable[[Job, Any, float], Job]:
-    """Return the fold of a fact of which the first one about a pod counts."""
+    """Return a fold that keeps the first fact about each pod in this field."""
 
     def fold_fact(job: Job, message: Any, at_s: float) -> Job:
         facts = getattr(job, field)
@@ -351,8 +358,11 @@ def _fold_first(field: str) -> Callable[[Job, Any, float], Job]:
 
 
 def _drop_oldest(facts: dict[str, P], generations: Iterable[Generation]) -> dict[str, P]:
-    """Return facts by pod uid without the oldest, if there are more than the pods of these
-    generations explain.
+    """Return facts by pod uid, without the oldest ones if there are too many.
+
+    All are kept up to `UNKNOWN_PODS_KEPT` plus the number of tasks of these generations. Above
+    that, `UIDS_OF_POD_KEPT` are kept for each pod name of these generations, and
+    `UNKNOWN_PODS_KEPT` for all other names together.
     """
     generations = list(generations)
     if len(facts) <= UNKNOWN_PODS_KEPT + sum(len(each.decision.tasks) for each in generations):

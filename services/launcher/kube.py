@@ -57,9 +57,11 @@ OnSecretCreated = Callable[[CreateSecret], None]
 
 
 class Executor:
-    """Performs actions. `on_failure(action, refusal)`: the action failed and may be ordered again;
-    `refusal`: the reason if it can never work. `on_secret_created`: a secret is created, which no
-    watch shows.
+    """Performs actions.
+
+    `on_failure(action, refusal)` is called when an action has failed and may be ordered again;
+    `refusal` is the reason if the action can never work, else None. `on_secret_created` is called
+    when a secret has been created, because secrets are not watched.
     """
 
     def __init__(
@@ -154,8 +156,10 @@ async def _create_policy(action: CreatePolicy, api: Api, settings: Settings) -> 
 
 
 async def _create_secret(action: CreateSecret, api: Api, settings: Settings) -> None:
-    """An existing secret is the job's own, because its name has the uid of its owner. So the
-    launcher needs no permission to read secrets.
+    """Create the secret of a job's trainers.
+
+    An existing secret is the job's own, because its name has the uid of its owner. So the launcher
+    needs no permission to read secrets.
     """
     await _create_object(api, "secrets", pods.secret_manifest(action))
 
@@ -313,7 +317,10 @@ class Minter:
 
 
 def load_minter(key_file: str, lasts_s: float) -> Minter | None:
-    """Return None without a key file: then the bus requires no credentials. Raises `BadKey`."""
+    """Return the minter; None without a key file: the bus requires no credentials.
+
+    Raises `BadKey`.
+    """
     if not key_file:
         return None
     try:

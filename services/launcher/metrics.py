@@ -102,7 +102,7 @@ class LauncherMetrics:
 
 
 def pods_by_state(view: View) -> Measure:
-    """Return the number of pods in each state, also 0."""
+    """Return the number of pods in each state, including states without pods."""
     counts = Counter[PodState]()
     for pods in view.pods.values():
         counts.update(pod_state(pod) for pod in pods.values() if not pod.deleted)

@@ -52,11 +52,12 @@ from shared.messages import (
 
 Body = dict[str, Any]
 CONTAINER, PORT = "tensorflow", "tfjob-port"
-"""The names that a TFJob has, so that old selectors, dashboards and log queries still work."""
+"""The names that a TFJob uses, so that existing selectors, dashboards and log queries still work.
+"""
 COMMAND = ["python", "-m", "services.trainer"]
 CREDENTIALS = "nats.creds"
 UID_CHARACTERS = 13
-"""The first two groups of a uid."""
+"""The characters of the first two groups of a uid."""
 
 
 def service_manifest(decision: AllocationDecided) -> Body:
@@ -184,7 +185,7 @@ def _pod_spec(order: CreatePod, settings: Settings) -> Body:
 
 
 def _toleration(toleration: Toleration) -> Body:
-    """Return a toleration without the fields that stand for everything."""
+    """Return a toleration as the API expects it, without its empty fields."""
     found: Body = {"operator": toleration.operator}
     for field in ("key", "value", "effect"):
         if getattr(toleration, field):

@@ -225,7 +225,7 @@ class Launcher:
             self.on_pod(fact, deleted)
 
     def on_node(self, node: NodeFact, deleted: bool) -> None:
-        """Fold a node, unless it has only reported itself again."""
+        """Fold a node that was deleted, or whose readiness or eviction has changed."""
         known = self.view.nodes.get(node.name)
         if known is not None and not deleted and known.has_same_state(node):
             return

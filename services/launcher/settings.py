@@ -20,7 +20,7 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
 
     # The file with the key that signs jobs' credentials; empty: the bus requires none.
     signing_key: str = ""
-    # How long they are valid: a year, longer than any job; 0: for ever.
+    # Their validity in s: a year, longer than any job; 0: unlimited.
     credentials_s: Annotated[float, Meta(ge=0)] = 31_536_000.0
 
     # The pod of a trainer.
@@ -66,7 +66,7 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     # One call of the program's code; then the job fails.
     stuck_s: Annotated[float, Meta(gt=0)] = 300.0
     stuck_early_s: Annotated[float, Meta(gt=0)] = 75.0  # the same, until a generation trains
-    # This many times as long without an update: a step hangs.
+    # A step hangs if no update is applied for this many times the limit.
     stuck_patience: Annotated[float, Meta(ge=1)] = 1.5
 
     # Kubernetes Events on a job's service, a second, of all jobs together (0: none). One job may
@@ -76,9 +76,9 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     event_burst: Count = 20
     event_refill_s: Annotated[float, Meta(gt=0)] = 30.0
 
-    # A node that is not Ready for so long (after Kubernetes' own 40 s) has lost its pods.
+    # After this time without Ready (besides Kubernetes' own 40 s) a node has lost its pods.
     node_lost_s: float = 10.0
-    # Objects of an unknown job are deleted so long after the start; 0: never.
+    # Objects of an unknown job are deleted this time after the start; 0: never.
     orphan_s: float = 300.0
     echo_s: float = 5.0  # the longest wait for another launcher's order to be read
     snapshot_s: float = 30.0  # the interval of snapshots, so that a restart reads less

@@ -88,7 +88,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     `services_with_credentials`: uids of the services with a secret for their job.
     `pending_actions`: keys of the actions that are not known to be done yet.
     `awaited_pods`: job uid and pod uid of pods that are ready on the bus and not listed yet.
-    `watching_since_s`: no step is late before its time has passed under this process's eyes.
+    `watching_since_s`: when all objects were first listed; time limits begin then at the earliest.
     """
 
     bus_state: BusState = BusState()
@@ -359,7 +359,7 @@ def _with_deadline(view: View, node: NodeFact, now: float) -> NodeFact:
 
 
 def start_watching(view: View, now: float) -> View:
-    """Return the view after all lists: a pod that is not listed by now is not awaited any more."""
+    """Return the view after all objects were listed. Pods not listed are no longer awaited."""
     return replace(view, watching_since_s=now, awaited_pods=frozenset())
 
 

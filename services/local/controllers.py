@@ -82,16 +82,16 @@ NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    orphan_delay_s: float = 5.0  # how long a pod outlives its node's object
+    orphan_delay_s: float = 5.0  # time for which a pod stays after its node is gone
     event_life_s: float = 3600.0  # as in a real cluster
-    sweep_s: float = 1.0  # between two looks at conditions that only time changes
+    sweep_s: float = 1.0  # between two checks of conditions that depend on time
 
 
 class Controllers:
     def __init__(self, store: Store, settings: ControllerSettings) -> None:
         self.store, self.settings = store, settings
         self.position = store.revision
-        self.nodeless: dict[str, float] = {}  # pod uid -> time when its node was missing first
+        self.nodeless: dict[str, float] = {}  # pod uid -> time when its node was first missing
         self.finishing: dict[str, tuple[Kind, Key]] = {}  # by uid: leaving, with finalizers
 
     async def watch_changes(self) -> None:
@@ -165,7 +165,7 @@ class Controllers:
         for kind, body in self.store.dependents(uid_of(owner)):
             self.delete_object(kind, body)
 
-    # ---- conditions that only time changes
+    # ---- conditions that depend on time
 
     def sweep(self) -> None:
         self.finish_namespaces()
@@ -319,7 +319,7 @@ class SchedulerLoop:
         for node in self.store.bodies(NODE):
             name = name_of(node)
             nodes[name] = node_info(node, self.usage.used.get(name, {}))
-        unplaceable: dict[str, Choice] = {}  # by likeness, so that each is tried once
+        unplaceable: dict[str, Choice] = {}  # by likeness: each is tried once
         for namespace, name in list(self.usage.pending.values()):
             pod = self.store.find(POD, namespace, name)
             if pod is not None and not node_of(pod):

@@ -47,13 +47,13 @@ log = structlog.get_logger()
 LEASES = "kube-node-lease"
 LEASE_DURATION_S = 40
 REVISIONS_PER_S = 1000
-"""The first revision is the time times this. So it is above the revisions of an earlier start that
-wrote no faster.
+"""Revisions per second since 1970 in the first revision. So it is above the revisions of an earlier
+start, if that one wrote no faster.
 """
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    port: int = 0  # 0: any that is free
+    port: int = 0  # 0: any free port
     token: str = ""  # every request must carry it; empty: no token
     bookmark_s: float = BOOKMARK_S
     last_look_s: float = 0.3  # between the end of nodes and pods and the end of the API
@@ -194,7 +194,7 @@ class Cluster:
             self.store.change(NODE, "", name, lambda body: modify(body, self.store.now()))
 
     def close_nodes(self) -> None:
-        """Mark all nodes as not ready, so that nobody makes decisions for them before the next
+        """Mark all nodes as not ready, so that no service makes decisions for them before the next
         start.
         """
         self.is_closing = True

@@ -51,7 +51,7 @@ SERVICES = ("monitor", "allocator", "launcher")
 MODULES = {"page": "services.console.page"}
 """Modules of services that are not named `services.<name>`."""
 EXTRA_SETTINGS = {"page": ("allocator",)}
-"""Services whose settings a service gets besides its own: the page simulates the allocator."""
+"""Services whose settings a service also gets: the page simulates the allocator."""
 COMMON = (
     "WEIR_NATS_URL",
     "WEIR_NATS_CREDENTIALS",
@@ -109,7 +109,9 @@ class Part:
         self._restarter = asyncio.create_task(self._restart_forever())
 
     async def _spawn(self, ended: str = "") -> None:
-        """`ended`: the end of the last process, for a service that has a setting for it."""
+        """Start the process. `ended`: how the last process ended, for a service that has a setting
+        for it.
+        """
         environment = {**os.environ, **self.environment}
         if BEGUN_AGAIN in self.environment:
             environment[BEGUN_AGAIN] = ended
@@ -163,7 +165,7 @@ class Stack:
         nats_servers: int = 1,
         data_sources: Sequence[DataSource] = (),
     ) -> None:
-        """`nats_servers`: the servers of the bus, 1 or 3; each one has a replica of every
+        """`nats_servers`: the number of servers of the bus, 1 or 3; each one has a replica of every
         stream. `data_sources`: the Secrets and ConfigMaps of the cluster.
         """
         self.folder = folder

@@ -63,7 +63,7 @@ CONFLICT_MESSAGE = (
 )
 FOREGROUND = "foregroundDeletion"
 JOURNAL_LENGTH = 20_000
-"""Changes of one kind in a watch cache."""
+"""The most changes of one kind in a watch cache."""
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True):

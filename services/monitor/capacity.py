@@ -68,7 +68,7 @@ def deleted_node(last: CapacityChanged, revision: str, now: float) -> CapacityCh
 
 
 def is_unchanged(one: CapacityChanged | None, other: CapacityChanged) -> bool:
-    """Return True if two facts have the same content, times and digests apart."""
+    """Return True if two facts have the same content, apart from their times and digests."""
     return one is not None and _without_times(one) == _without_times(other)
 
 

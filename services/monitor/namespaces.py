@@ -113,7 +113,10 @@ class NamespacePicture(Generic[F]):
 
     @abstractmethod
     def differs(self, last: F | None, fact: F) -> bool:
-        """Return True if a fact has other content than the last one; None: nothing to tell."""
+        """Return True if a fact has to be published: its content differs from the last one's.
+
+        `last` None: a fact without content (bounds, placements) is not published.
+        """
 
 
 # ---------------------------------------------------------------- quotas
@@ -130,7 +133,8 @@ COUNTED = {
     "limits.memory": GIB,
     f"requests.{GPU}": 1,
 }
-"""The resources of a quota that apply to tasks, with the number of smallest units in one of Weir's.
+"""The resources of a quota that apply to tasks, each with the number of its smallest units
+(millicores, bytes) in one unit of a message.
 """
 OF_TASKS = ("Container", "Pod")
 """The kinds of limits that apply to tasks: the pod of a task has one container."""

@@ -82,7 +82,7 @@ class NamespaceChanges(Generic[F]):
         self.awake.set()
 
     async def next(self) -> Sequence[F]:
-        """Wait for changes."""
+        """Wait for changes, and return the facts that changed."""
         while True:
             await self.awake.wait()
             self.awake.clear()
@@ -113,7 +113,8 @@ NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 QUOTAS, LIMIT_RANGES = "/api/v1/resourcequotas", "/api/v1/limitranges"
 CLAIMS, VOLUMES = "/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"
 HOLDING = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
-"""Pods that hold resources: bound to a node, and not ended. No others are sent."""
+"""Selects the pods that hold resources: bound to a node, and not ended. The server sends no others.
+"""
 
 M = TypeVar("M", bound=Message)
 PUBLISHED = (CapacityChanged, QuotaChanged, ClaimsChanged)

@@ -1,7 +1,7 @@
 """The set-up: create the streams and buckets, then check from time to time that they still exist.
 
 At its start it creates or updates all of them, because a newer version may configure them
-otherwise. Several may run at once: creating an existing stream changes nothing.
+differently. Several may run at once: creating an existing stream changes nothing.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from shared.runtime.log import RateLimitedWarning
 
 log = structlog.get_logger()
 RETRY_S = 1.0
-"""Pause between two tries."""
+"""Seconds between two attempts."""
 
 
 class Settings(config.Common, frozen=True, kw_only=True):
     """`WEIR_SETUP_<FIELD>`."""
 
     replicas: Literal[1, 3, 5] = 1  # servers that keep each stream
-    orders_gib: Annotated[int, Meta(ge=0)] = 0  # room of the orders' stream; 0: 1 GiB, or as it was
-    look_s: Annotated[float, Meta(gt=0)] = 60.0  # between two looks
+    orders_gib: Annotated[int, Meta(ge=0)] = 0  # size of the orders' stream; 0: 1 GiB, or unchanged
+    look_s: Annotated[float, Meta(gt=0)] = 60.0  # seconds between two checks
 
 
 async def start(bus: Bus, settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""Train: cluster specs become training. One of these processes runs in each pod of a job.
+"""The trainer turns cluster specs into training. Each pod of a job runs one trainer process.
 
 Consumes `ClusterSpecPublished`, `HandOverOrdered`, `GenerationAbandoned`, `CheckpointSaved`,
 `TrainingResumed` and `TaskLeaving` (of this task or of another task of its job). Publishes

@@ -25,9 +25,9 @@ setting), unless saving would take more than `MAX_SAVE_SHARE` of the time:
 
     T <= max(redo_s - 2 D, C (1 / MAX_SAVE_SHARE - 1))     D: seconds that one save takes, drain included
 
-Kept are the newest few checkpoints that the ledger has named, and those later than the newest named
-one, which may still be in progress. An earlier one that is not named never will be: it was named
-once, or given up incomplete.
+The newest few checkpoints, which the ledger names, are kept, and those later than the newest named
+one, which may still be in progress. An earlier checkpoint that the ledger does not name will never
+be named: it was named once, or given up incomplete.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def typical_seconds(seconds: Sequence[float]) -> float:
 
 
 def save_cost(pause_s: float, write_s: float, did: float, speed: float) -> float:
-    """Return C of one save: its pause, and the training time that writing beside it cost.
+    """Return C of one save in s: its pause, and the training time lost while it was written.
 
     `did`: examples applied during the `write_s` after the pause. `speed`: examples a second before
     (0: unknown, and then the whole time counts as lost).
@@ -111,8 +111,9 @@ def save_cost(pause_s: float, write_s: float, did: float, speed: float) -> float
 def record_save(
     past: SaveHistory, ran_s: float, cost_s: float | None, took_s: float = 0.0
 ) -> SaveHistory:
-    """Return the history after `ran_s` more seconds of training and a save. `cost_s` None: it was
-    not due.
+    """Return the history after `ran_s` more seconds of training and a save.
+
+    `cost_s`: C of the save; None if it was not due.
     """
     past = msgspec.structs.replace(past, ran_s=past.ran_s + ran_s)
     if cost_s is None:
@@ -137,9 +138,7 @@ def generation_of_folder(folder: str) -> int | None:
 
 
 def is_obsolete(number: int, name: str, kept: Sequence[str]) -> bool:
-    """Return whether to remove a file of this generation. `kept`: the paths that the ledger
-    names.
-    """
+    """Return whether a file of this generation can be removed. `kept`: the ledger's paths."""
     found, ages = CHECKPOINT_FILE.fullmatch(name), _ages(kept)
     if found is None or not ages:
         return False

@@ -23,7 +23,7 @@ that Weir itself gives come first and by position (`loss(labels, outputs)`), so 
 parameters of the job. A parameter that no function takes is an error. The exception is a program
 whose text mentions `WEIR_PARAMS`: that environment variable has all parameters as a JSON object,
 from before the import on. The functions are replaced in the program's module when it is loaded. So
-their callers, also those in the program's own module, need to know nothing of parameters.
+no caller has to pass parameters, not even a caller in the program's own module.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class BadProgram(Exception):
     """
 
     ag_pass_through = True
-    """TensorFlow raises it as it is, also from a function that it rewrites."""
+    """Makes TensorFlow raise this exception unchanged, also from a function that it rewrites."""
 
     def __init__(self, why: str, at: object = None) -> None:
         super().__init__(why)
@@ -113,7 +113,7 @@ class _CheckedLoader(SourceFileLoader):
 
 
 def _checked_sources(path: Path, digest: str, entry: str) -> dict[str, bytes]:
-    """Return the Python files of a program by path. Raise `BadProgram` if it has not this digest."""
+    """Return the Python files of a program by path. Raise `BadProgram` for another digest."""
     changed = f"{path.name} is not the requested program: it was changed in this pod"
     stored = stored_file(path, entry)
     body = stored.read_bytes()
@@ -146,7 +146,7 @@ def _check_params(module: ModuleType, name: str, params: Params, reads_variable:
 
 
 def missing_param(function: str, name: str) -> str:
-    """Return the reason against a parameter without a default that the job does not give."""
+    """Return the reason against a job without a value for a parameter that has no default."""
     return f"{function}() needs {name}: give it a default, or a value in `params:`"
 
 
@@ -369,9 +369,11 @@ Params = Mapping[str, Any]
 
 
 class Signature(NamedTuple):
-    """The arguments that a function takes. `positional`: the names of what may come by position, in order;
-    `required`: the names without a default; `keywords`: the names that may be given by keyword;
-    `more_positional`: it has `*args`; `more_keywords`: it has `**kwargs`.
+    """The arguments that a function takes.
+
+    `positional`: the names of what may come by position, in order; `required`: the names without a
+    default; `keywords`: the names that may be given by keyword; `more_positional`: it has `*args`;
+    `more_keywords`: it has `**kwargs`.
     """
 
     positional: tuple[str, ...] = ()
@@ -382,11 +384,11 @@ class Signature(NamedTuple):
 
 
 ANYTHING = Signature(more_positional=True, more_keywords=True)
-"""Of a function whose signature cannot be known."""
+"""The signature of a function whose arguments Python cannot determine."""
 
 
 def signature_of(function: Callable[..., Any]) -> Signature:
-    """Return what a function can be given; `ANYTHING` if Python does not know."""
+    """Return the signature of a function; `ANYTHING` if Python cannot determine it."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -415,8 +417,9 @@ def signature_of(function: Callable[..., Any]) -> Signature:
 
 
 def argument_count(name: str, signature: Signature) -> int:
-    """Return how many arguments Weir gives a function by position. `dataset` has two forms: (start,
-    stop), and one array of numbers.
+    """Return the number of arguments that Weir gives a function by position.
+
+    `dataset` has two forms: (start, stop), and one array of numbers.
     """
     if name != "dataset":
         return len(ARGUMENTS[name])

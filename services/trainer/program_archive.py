@@ -27,13 +27,13 @@ Files = Mapping[str, bytes]
 """The content of each file, by its path within the program."""
 MOST_FILES = 2_000
 MOST_REASONS = 10
-"""Reasons against an archive that are listed."""
+"""Maximum number of reasons against an archive that are listed."""
 LONGEST_PATH = 500
-"""Bytes of the path of a file within the program."""
+"""Maximum bytes of the path of a file within the program."""
 LONGEST_PART = 200
-"""Bytes of each part of it; file systems allow 255."""
+"""Maximum bytes of each part of a path; file systems allow 255."""
 EARLIEST = (1980, 1, 1, 0, 0, 0)
-"""The first time that a zip file can have."""
+"""The earliest time that a zip file can store; every file gets it."""
 UNIX = 3
 MIB = 1 << 20
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)

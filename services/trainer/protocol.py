@@ -36,12 +36,12 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     `off_s`: seconds for which the whole cluster was off before; they are not part of a pause.
     `first`: nothing of the job has run yet, and the program's `evaluation()` has not been tried.
     `beside`: another generation trains meanwhile and continues if this one cannot be prepared.
-    `continue_from`: the folder of a finished job; this job begins from its last checkpoint
-    (empty: from nothing).
+    `continue_from`: the folder of a finished job; this job begins from its last checkpoint (empty:
+    from nothing).
 
-    `stuck_early_s`, `stuck_s`: how long one call of the program's code may take before the first
-    update, and later. `stuck_patience`: that many times as long may pass without an update.
-    `redo_s`: seconds of training that are repeated at most after a loss, if the request does not
+    `stuck_early_s`, `stuck_s`: the limits for one call of the program's code, before the first
+    update and later. `stuck_patience`: this many times the limit may pass without an update.
+    `redo_s`: maximum seconds of training that are repeated after a loss, if the request does not
     say how often to save.
     """
 
@@ -120,7 +120,7 @@ class Started(Line, frozen=True, kw_only=True, tag="born"):
 
 
 class Prepared(Line, frozen=True, kw_only=True, tag="prepared"):
-    """`parts`: of a chief."""
+    """The child has prepared its generation. `seconds`: duration; `parts`: those of a chief."""
 
     seconds: float
     parts: PreparationParts | None = None
@@ -129,9 +129,9 @@ class Prepared(Line, frozen=True, kw_only=True, tag="prepared"):
 class Saved(Line, frozen=True, kw_only=True, tag="saved"):
     """A checkpoint was saved. `stood`: why training stood still while it was written, if it had to.
 
-    `pause_s`: how long it stood still; `cost_s`: seconds of training lost in all; `ran_s`: since
-    the last save or the beginning; `next_s`: until the next one. `planned`: it was due and not
-    ordered; only such a save shows the cost.
+    `pause_s`: seconds for which it stood still; `cost_s`: seconds of training lost in all; `ran_s`:
+    since the last save or the beginning; `next_s`: until the next one. `planned`: it was due and
+    not ordered; only such a save shows the cost.
     """
 
     step: int

@@ -1,11 +1,11 @@
-"""A recorded event log, as `weir events --json` prints it: a JSON object a line, with the whole
+"""A recorded event log, as `weir events --json` prints it: one JSON object a line, with the whole
 message.
 
-`History` is the log up to a moment, as far as an explanation needs it. The state is folded some
-seconds behind: later messages are kept as they came, so that the wishes of the allocator at the
-moment can be rebuilt by deciding again as it did. A wish is granted once it was held for the
-window, or once some wish was for the maximum delay; wishes from before the longer of the two make
-no difference.
+`History` is the log up to a moment, as far as an explanation needs it. It folds the state with a
+delay and keeps the later messages unfolded. From these, `moment` repeats the allocator's decisions
+and so rebuilds its pending changes (`wishes`). The allocator grants a change once it has been
+wanted for the window, or once some change has been wanted for the maximum delay. So changes from
+before the longer of the two times make no difference.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class LogEntry(msgspec.Struct, frozen=True):
 
 
 def read_log(text: str) -> list[LogEntry]:
-    """Return every message of a known kind, by time; raise `InvalidFile`. Dead letters are passed
-    over.
+    """Return every message of a known kind, by time. Raise `InvalidFile` for an unusable log. Dead
+    letters are left out.
     """
     reasons: list[FileError] = []
     entries: list[LogEntry] = []
@@ -70,7 +70,7 @@ def read_log(text: str) -> list[LogEntry]:
 
 
 def _entry(line: str) -> LogEntry | None:
-    """Return the message of a line; None for an empty line, or a kind that is not known."""
+    """Return the message of a line; None for an empty line or an unknown kind."""
     if not line.strip():
         return None
     said = msgspec.json.decode(line, type=LogLine)
@@ -91,24 +91,24 @@ def _is_known(subject: str) -> bool:
 K = TypeVar("K")
 V = TypeVar("V")
 EVENTS_KEPT = 50_000
-"""So many of the newest events are kept, should a decision name one as its cause."""
+"""The number of the newest events that are kept, because a decision may name one as its cause."""
 DECISIONS_KEPT = 64
 LOOKS_MOST = 200
-"""Decisions that are taken again, at most."""
+"""The largest number of decisions that are repeated."""
 
 
 class LoggedDecision(msgspec.Struct, frozen=True):
-    """A decision, and the event that led to it, where that is still known."""
+    """A decision, and the event that led to it; None if that event is unknown."""
 
     decision: AllocationDecided
     event: LogEntry | None
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """The state at a time, the wishes that were held then, and the past of one job.
+    """The state at a time, the pending changes (`wishes`) at that time, and the past of one job.
 
-    `decided`: its newest decisions, by revision; `rejected`: the newest answer to a request of its
-    name, if it is a no.
+    `decided`: the job's newest decisions, by revision; `rejected`: the newest answer to a request
+    of its name, if that answer is a rejection.
     """
 
     state: State
@@ -119,10 +119,10 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class History:
-    """The history of one job, `<namespace>.<job>`. Messages come in the order of storing.
+    """The history of one job, `<namespace>.<job>`. Messages are added in the order of storing.
 
-    `before`: a stored state, where the log's beginning is gone; messages that it has already change
-    nothing.
+    `before`: a stored state, if the beginning of the log is gone. Messages that this state already
+    contains change nothing.
     """
 
     def __init__(self, key: str, rules: Rules, before: State | None = None) -> None:
@@ -136,7 +136,7 @@ class History:
         self.rejected: JobRejected | None = None
 
     def hear(self, told: LogEntry) -> None:
-        """Take one message; fold those that are older than the horizon by now."""
+        """Add one message; fold the messages that are now older than the horizon."""
         if type(told.message) not in CONSUMED:
             return
         self.recent.append(told)
@@ -145,7 +145,7 @@ class History:
         self._note(told)
 
     def _note(self, told: LogEntry) -> None:
-        """Keep a message of the job, and every message as an event."""
+        """Store a message of the job, and every message as a possible cause."""
         said = told.message
         if isinstance(said, AllocationDecided | JobAccepted | JobRejected):
             self._note_about(said)
@@ -155,7 +155,7 @@ class History:
         _forget_oldest(self.events, EVENTS_KEPT)
 
     def _note_about(self, said: AllocationDecided | JobAccepted | JobRejected) -> None:
-        """Keep a decision or an answer, if it is about the job."""
+        """Store a decision or an answer, if it is about the job."""
         if said.key() != self.key:
             return
         if isinstance(said, AllocationDecided):
@@ -176,14 +176,14 @@ class History:
         wishes = self._wishes(state, looked_s, {})
         for told, next_s in self._recent_and_next_s():
             state = _entries_after(state, told)
-            # A message is decided on only if the next one comes some time later.
+            # Decide after a message only if the next one comes long enough after the last decision.
             if next_s - looked_s >= self.horizon_s / LOOKS_MOST:
                 wishes = self._wishes(state, told.at_s, wishes)
                 looked_s = told.at_s
         return Moment(state, at_s, wishes, dict(self.decided), self.rejected)
 
     def _recent_and_next_s(self) -> Iterator[tuple[LogEntry, float]]:
-        """Yield each recent message, and the time of the next one."""
+        """Yield each recent message with the time of the next one."""
         times = [told.at_s for told in self.recent]
         times.append(math.inf)
         yield from zip(self.recent, times[1:], strict=True)
@@ -191,14 +191,14 @@ class History:
     def _wishes(
         self, state: State, now: float, wishes: Mapping[str, PendingChange]
     ) -> dict[str, PendingChange]:
-        """Decide as the allocator did at this time. Return the pending size changes by job, which
-        the next decision starts from.
+        """Decide as the allocator did at this time. Return the pending changes by job, from which
+        the next decision starts.
         """
         return decide(state, now, self.rules, wishes).pending_changes
 
 
 def is_cause(message: Message, cause: str) -> bool:
-    """Tell if the cause is the id of the message, or the name of its pod."""
+    """Return True if the cause is the id of the message, or the name of its pod."""
     pod = message.pod if isinstance(message, TaskExited) else ""
     return cause in (message.id(), pod)
 
@@ -208,7 +208,7 @@ def _entries_after(state: State, told: LogEntry) -> State:
 
 
 def _forget_oldest(known: dict[K, V], most: int) -> None:
-    """Drop the oldest entries, where there are more than `most`."""
+    """Drop the oldest entries if there are more than `most`."""
     while len(known) > most:
         oldest = next(iter(known))
         del known[oldest]

@@ -1,7 +1,8 @@
 """The outcome of a request for a job: the same fold and the same decision, on a copy.
 
-The decision is taken twice, with the job and without it; where they differ, the job is why. Timers
-are left out: a job may have to hold still for some seconds before it gets its new size.
+The decision is taken twice, with the job and without it. The differences are the effects of the
+job. Timers are left out: in the live service a job may wait for some seconds before it gets its new
+size.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from shared.messages import (
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of another job beside the new one and without it, and the reason as it would be
-    told.
+    """The size of another job beside the new job and without it, and the reason that the allocator
+    would give.
     """
 
     job: str
@@ -42,12 +43,13 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """Refused for `reasons`; else the tasks of the job at its start, and its effects.
+    """The outcome of a request: rejected for `reasons`; otherwise the job's first tasks and its
+    effects.
 
-    Without `tasks` it would wait. `why` is the reason for both. `free` are the nodes that take
-    tasks, as they were without the job; `sizes` are the resources of its tasks. `policy` was asked
-    for it, and `named` says that the request names it. `unsure` names the policies that could not
-    be asked.
+    A job without `tasks` would wait. `why` is the reason in both cases. `free` are the nodes that
+    take tasks, as they are without the job; `sizes` are the resources of its tasks. `policy` is
+    that of the request, or else the default one; `named` is True if the request names it. `unsure`
+    names the policies that are unknown here; empty: there are none.
     """
 
     reasons: tuple[str, ...] = ()
@@ -64,7 +66,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outlook(state: State, request: JobRequested, now: float, rules: Rules) -> Outlook:
-    """Return the outcome of a request, if it were made now."""
+    """Return the outcome of a request if it were submitted now."""
     at_once = replace(rules, window_s=0.0, max_delay_s=0.0, cooldown_s=0.0)
     with_job = _state_with_job(state, request, now, at_once)
     if isinstance(with_job, JobRejected):
@@ -94,7 +96,7 @@ def outlook(state: State, request: JobRequested, now: float, rules: Rules) -> Ou
 def _state_with_job(
     state: State, request: JobRequested, now: float, rules: Rules
 ) -> State | JobRejected:
-    """Return the state once the request is accepted, or its rejection."""
+    """Return the state after the request is accepted, or its rejection."""
     sequence = state.sequences.get(ORDERS, 0) + 1
     asked = apply(state, request, ORDERS, sequence, now)
     answer = requests.answer_request(asked, sequence, 0, now, rules)

@@ -2,9 +2,10 @@
 
 nats-server trusts what the operator's key has signed: the accounts (`server_config`), and through
 them their users. The launcher has a key of its own, bound to a template: a user that it signs has
-the permissions of the trainers of one job, whatever else it claims. (The server accepts a pattern
-as a job's name, which `job_credentials` refuses: so the owner of that key can act as the trainers
-of every job, which he could also name one by one, and as nobody else.)
+the permissions of the trainers of one job, whatever other permissions its claims contain. (The
+server accepts a pattern as a job's name, which `job_credentials` refuses. So the owner of that key
+can act as the trainers of all jobs, and as no other user. The owner could also sign credentials for
+each of these jobs.)
 
 Keys are nkeys. A claim is a JWT, `header.claims.signature`, each part in base64 without padding;
 the signature is ed25519 over the first two. Random bytes and times are arguments.
@@ -49,16 +50,16 @@ JWT, SEED = "NATS USER JWT", "USER NKEY SEED"
 
 
 class BadCredentials(ValueError):
-    """A text that holds no credentials."""
+    """The text is not credentials."""
 
 
 def create_seed(kind: Kind, chance: bytes) -> str:
-    """Return the secret half of a key; `chance`: 32 random bytes."""
+    """Return a new private key (a seed). `chance`: 32 random bytes."""
     return bytes(nkeys.encode_seed(chance, PREFIXES[kind])).decode()
 
 
 def public_key(secret: str) -> str:
-    """Return the public half of a key."""
+    """Return the public key of a private key."""
     return bytes(nkeys.from_seed(bytearray(secret.encode())).public_key).decode()
 
 
@@ -121,12 +122,12 @@ USERS = (*SERVICES, SETUP, PAGE, OPERATOR)
 SYSTEM = "SYS"
 UNLIMITED = -1
 CONTROL_LINE = 64 * 1024
-"""Bytes of a client's first line, which holds its credentials: a submitter's list of consumers
-takes about 24 KiB.
+"""The longest first line of a client in bytes. It holds the client's credentials: a submitter's
+list of consumers takes about 24 KiB.
 """
 TOKEN = re.compile(r"[-\w=]+\Z", re.ASCII)
 RandomBytes = Callable[[int], bytes]
-"""Returns a number of random bytes."""
+"""A function that returns a number of random bytes."""
 
 
 class Keys(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,12 +264,12 @@ def job_credentials(
     lasts_s: float = 0.0,
     reader_blocks: int = 1,
 ) -> str:
-    """Return credentials of one job's trainers. Raises `ValueError` for a name that is no word of
-    a subject.
+    """Return credentials of one job's trainers. Raises `ValueError` for a name that cannot be a
+    token of a subject.
 
     `meta`: the last token of the subject with the description of the job's program. `lasts_s`:
-    after this time the server closes their connections; 0: never. `reader_blocks`: the blocks of
-    names for its consumers (`permissions.reader_blocks`).
+    after this time the server closes their connections; 0: never. `reader_blocks`: the number of
+    blocks of names for its consumers (`permissions.reader_blocks`).
     """
     values = (namespace, name, meta)
     if odd := [value for value in values if not TOKEN.match(value)]:

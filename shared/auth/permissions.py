@@ -4,40 +4,44 @@ that follow from it.
 Law: the subjects to which a user may publish are derived from the table. Nobody can read the
 answers to another user, because each user has inboxes of its own.
 
-Two accounts. INSIDE has the streams, the services and the operator (a person who may see all).
-OUTSIDE has the users that are not trusted: a job's trainers, which run a stranger's program, and
-submitters, which request jobs in one namespace. Two accounts are needed because nats-server checks
-the subject of a request and not the subject of its answer: a user could have a message of its own
-answered onto a subject of another user. From OUTSIDE such an answer comes back to OUTSIDE, where no
-stream listens; and all messages are pulled, to inboxes that cannot be guessed. (A consumer can be
-created that pushes onto a subject inside. A stream that listens there stores the message, if at
-all, under the message's own subject, and no acknowledgement is forged; a test measures it.)
+There are two accounts. INSIDE has the streams, the services and the operator (a person who may see
+all). OUTSIDE has the users that are not trusted: the trainers of a job, which run a user's program,
+and submitters, which request jobs in one namespace. Two accounts are needed because nats-server
+checks the subject of a request and not the subject of its answer: a user could name a subject of
+another user as the reply subject of its own request. If a user of OUTSIDE does so, the answer
+returns to OUTSIDE, where no stream listens; and all messages are pulled, to inboxes that cannot be
+guessed. (A user can create a consumer that pushes onto a subject inside. A stream that listens
+there stores the message, if at all, under the message's own subject, and no acknowledgement is
+forged; a test measures it.)
 
 Rights are as narrow as NATS allows. They are wider than the table in these places:
 
 - A consumer's filter is part of the request's subject only if there is one filter. Trainers and
   submitters have one; it covers facts about their own job that trainers do not need.
-- Allocator, launcher, page and operator read with several filters, so each may read all orders and facts.
-- A user that may ask a stream for its state (`STREAM.INFO`: services, operator) may read the subjects in it.
+- Allocator, launcher, page and operator read with several filters, so each may read all orders and
+  facts.
+- A user that may ask a stream for its state (`STREAM.INFO`: services, operator) may read the
+  subjects in it.
 - A consumer has a name that its creator chooses, and a permission holds a name as a whole or not at
   all. The names of the services' consumers are denied. The submitters of a namespace and the
   trainers of a job have fixed lists of names, which limit the number of their consumers. The names
   can be guessed, but no other user may pull from them.
-- The streams of a namespace have its name in theirs, and a permission holds a token as a whole or not
-  at all: so the set-up may create and update any stream.
-- Putting a message back is publishing it, so the operator may publish any message: no server can check
-  that it was among the dead letters. (Its source is the operator, and late messages are harmless.)
+- The streams of a namespace have its name in theirs, and a permission holds a token as a whole or
+  not at all: so the set-up may create and update any stream.
+- Putting a message back is publishing it, so the operator may publish any message: no server can
+  check that it was among the dead letters. (Its source is the operator, and late messages are
+  harmless.)
 - One namespace is one tenant. Its programs have their own bucket, which nobody outside the namespace
   may use. Its submitters read, store and overwrite all programs in it. A job's trainers read the
   description of their own program only, but the contents of every program of their namespace: the
   place of the contents changes each time a program is stored, and later pods of a running job must
   find them. An overwritten program is not run: trainers check the digest, and the next `weir
   submit` of the program repairs it.
-- Only the allocator purges: a permission names a stream as a whole, and a namespace's name is part of
-  the names of its streams. It cannot purge dead letters and `weir-state`. It reads contents of
+- Only the allocator purges: a permission names a stream as a whole, and a namespace's name is part
+  of the names of its streams. It cannot purge dead letters and `weir-state`. It reads contents of
   programs by their subject.
-- The operator asks any stream for its state, and any stream but a key-value bucket for a message by its
-  number; the allocator asks any stream for its state, because a namespace's name is part of its
+- The operator asks any stream for its state, and any stream but a key-value bucket for a message by
+  its number; the allocator asks any stream for its state, because a namespace's name is part of its
   streams' names.
 """
 
@@ -147,8 +151,8 @@ RECEIVED_BY: dict[type[Message], tuple[str, ...]] = {
     ProgressReported: (*ALL, JOB),
     ServiceTroubled: (OPERATOR, PAGE),
 }
-"""After a restart the monitor reads its own facts. JOB and SUBMITTER: of their own job and
-namespace only.
+"""After a restart the monitor reads its own facts. JOB and SUBMITTER receive only the messages of
+their own job or namespace.
 """
 
 PUT_BACK_BY = (OPERATOR,)
@@ -156,7 +160,7 @@ PUT_BACK_BY = (OPERATOR,)
 
 
 class Permissions(msgspec.Struct, frozen=True, kw_only=True):
-    """Subjects to which a user may publish and subscribe; `denied`: not even so."""
+    """Subjects to which a user may publish and subscribe; `denied`: exceptions from them."""
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
@@ -166,8 +170,8 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
 # ---------------------------------------------------------------- subjects of JetStream
 
 API, OUTER_API = "$JS.API", "weir-api"
-"""The second from OUTSIDE: on the first, a server answers for an account that has no streams,
-too.
+"""The prefixes of JetStream's API inside and outside. Outside there is another one, because on the
+first a server also answers for an account without streams.
 """
 
 
@@ -201,7 +205,7 @@ def chunk_subject(bucket: str) -> str:
 
 BUCKET_STREAMS = tuple(map(stream_of, (STATE, JOBS, LEDGER)))
 ANY_DESCRIPTION, ANY_CHUNK = f"{description_subject('*')}.*", f"{chunk_subject('*')}.*"
-"""In the program bucket of any namespace."""
+"""The subjects of descriptions and of contents in the program bucket of any namespace."""
 
 
 def lease_key(user: str) -> str:
@@ -233,8 +237,8 @@ def _read_snapshot(user: str) -> list[str]:
 
 
 def _purge_jobs() -> list[str]:
-    """Return the subjects to find and remove the data of finished jobs. The server has no right to
-    purge single subjects only.
+    """Return the subjects to find and remove the data of finished jobs. The server has no
+    permission that is limited to purging single subjects.
     """
     return [
         f"{API}.STREAM.PURGE.*",
@@ -317,7 +321,7 @@ def published_subjects(user: str, key: str = ">") -> list[str]:
 
 
 WATCHED = ("weir.>", "weir-intake.>", f"{DeadLetter.PREFIX}.>", "_INBOX.>")
-"""Besides: so that the operator may use any NATS client as it is."""
+"""Additional subscriptions, so that the operator may use any NATS client unchanged."""
 
 
 def api_prefix(name: str) -> str:
@@ -416,11 +420,11 @@ _DENIED: dict[str, tuple[str, ...]] = {
 
 
 INTAKE = "weir-intake"
-"""Inside, subjects of what outside says begin with this word: a stream of its namespace takes it
-(`intake.py`).
+"""The first word, inside, of the subjects of messages from outside. A stream of the namespace
+stores them (`intake.py`).
 """
 LEDGER_LETTERS = f"{DeadLetter.PREFIX}.{bucket_subject(LEDGER, '')}".removesuffix(".")
-"""Letters of entries of the ledger, which jobs write themselves."""
+"""The prefix of dead letters about entries of the ledger, which jobs write themselves."""
 
 
 def in_intake(subject: str) -> str:
@@ -451,23 +455,25 @@ def _seen_outside(*publish: str) -> tuple[str, ...]:
 SLOTS = 32
 """Consumers that all submitters of a namespace may have on one stream at a time."""
 READERS_BLOCK = 32
-"""Names of consumers that a job has on one stream, or a whole multiple of it (`reader_blocks`)."""
+"""The number of consumer names in one block. A job has one or more blocks (`reader_blocks`), and
+may use each name on each of the two streams.
+"""
 READERS_PER_TASK = 3
-"""Each trainer has one consumer on orders and one on facts. The pods of two generations may run
-beside each other, and the name of one that has lost its connection is free again
+"""Each trainer has one consumer on orders and one on facts. The pods of two generations may run at
+the same time, and the name of a consumer that has lost its connection is free again
 `watching.READER_IDLE_S` later.
 """
 MOST_READER_BLOCKS = 30
-"""The server refuses users with more than 4,096 subjects in scoped permissions; a name needs
+"""The server refuses users with more than 4,096 subjects in scoped permissions; each name needs
 four.
 """
 MOST_TRAINERS = 900
-"""Tasks that a job may have, so that each finds a name."""
+"""The largest number of tasks of a job with which each task finds a name."""
 
 
 def submitter_consumers(namespace: str) -> list[str]:
-    """Return the only names of consumers that submitters of a namespace may use: so the server
-    limits their number.
+    """Return the only names of consumers that submitters of a namespace may use. The server limits
+    the number of their consumers in this way.
     """
     return [f"{SUBMITTER}_{namespace}_{number}" for number in range(SLOTS)]
 
@@ -480,7 +486,7 @@ def reader_names(namespace: str, job: str, block: int | str) -> list[str]:
 
 
 def reader_blocks(tasks: int) -> int:
-    """Return how many blocks of names a job of at most so many tasks gets."""
+    """Return the number of blocks of names for a job of at most so many tasks."""
     return min(math.ceil(READERS_PER_TASK * tasks / READERS_BLOCK), MOST_READER_BLOCKS)
 
 
@@ -546,14 +552,18 @@ def job_permissions(namespace: str, job: str, meta: str, readers: Sequence[str])
 
 
 USAGE = "weir-usage"
-"""Prefix of the usage reports of a job's pods to their chief, in no stream and within OUTSIDE."""
+"""Prefix of the usage reports that a job's pods send to their chief. No stream stores them, and
+they stay within OUTSIDE.
+"""
 
 
-# ---------------------------------------------------------------- through the wall
+# ---------------------------------------------------------------- between the two accounts
 
 TAGS = ("job_namespace", "job_name", "program")
 READERS_TAG = "readers"
-"""Once for each block of names that the job's consumers may have, with its number."""
+"""The tag for a block of names that the job's consumers may have: one tag with the number of each
+block.
+"""
 
 
 def job_template() -> Permissions:
@@ -573,7 +583,7 @@ def _tag(name: str) -> str:
 
 
 def imported_subjects() -> dict[str, bool]:
-    """Return the requests that go from OUTSIDE to INSIDE; True: one may have many answers."""
+    """Return the requests that may go from OUTSIDE to INSIDE; True: one may have many answers."""
     kinds = [kind for kind, users in PUBLISHED_BY.items() if {JOB, SUBMITTER} & {*users}]
     once = [in_intake(subjects.pattern(kind, "*.*")) for kind in kinds]
     once += [bucket_subject(LEDGER, "*.*"), letter_in_intake("*.*"), ANY_DESCRIPTION, ANY_CHUNK]

@@ -58,14 +58,14 @@ NOT_KNOWN: Mapping[str, float] = MappingProxyType({})
 ANSWER_S = 5.0
 """Timeout of one request to the server."""
 PING_S, PINGS = 10.0, 2
-"""After so many pings without an answer, one every `PING_S`, the client connects to another server.
-"""
+"""The number of unanswered pings (one every `PING_S`) before the client changes the server."""
 
 
 async def connect(
     url: str, name: str, credentials: str = "", ca: str = "", health: Health | None = None
 ) -> Bus:
-    """Connect, and reconnect, for ever, so that a service may start before its server.
+    """Connect, and reconnect after each loss. Retry without end, so that a service may start before
+    its server.
 
     `credentials`, `ca`: see `connect_client`. `health`: gets the conditions of the bus.
     """
@@ -102,7 +102,7 @@ async def connect(
 
 
 class Bus:
-    """One connection to the bus. Unless it is `patient`, a request that fails is not repeated."""
+    """One connection to the bus. If it is not `patient`, failed requests are not repeated."""
 
     def __init__(
         self, client: ResilientClient, name: str, health: Health | None = None, patient: bool = True
@@ -120,14 +120,14 @@ class Bus:
         self.incidents = self.publisher.incidents
         self.on_reconnect: set[Callable[[], None]] = (
             set()
-        )  # to be called when a connection that broke is there again
+        )  # called after a broken connection was restored
         client.on_break.add(
             lambda: self.incidents.begin("bus away", "the connection to the bus broke")
         )
         self.dead_letters = DeadLetters(self.publisher, self.traffic)
         self.health.require("the bus to store its messages", lambda: not self.publisher.waiting)
         self.health.add_source("the bus", self._measures)
-        self._newer: set[str] = set()  # tags of a newer version that were heard
+        self._newer: set[str] = set()  # tags of a newer version that were received
         self._tasks: set[asyncio.Future[None]] = set()
         self._stop_callbacks: list[Callable[[], Awaitable[None]]] = []
         self._close_callbacks: list[Callable[[], Awaitable[None]]] = []
@@ -170,8 +170,8 @@ class Bus:
             await self.last_stored(str(config.name))
 
     async def last_stored(self, stream: str) -> int:
-        """Return the sequence of the last message in a stream. Waits while the bus elects; raises
-        `NotFoundError`.
+        """Return the sequence of the last message in a stream. Wait while the bus elects a leader.
+        Raises `NotFoundError`.
         """
         info = await self.retry_until_answered(lambda: self.js.stream_info(stream))
         return int(info.state.last_seq)
@@ -295,7 +295,7 @@ class Bus:
             for follower in followers:
                 await self.retry_until_answered(
                     follower.create
-                )  # a new leader may be earlier than the bus's own
+                )  # the bus may still be electing its leader
         except StreamSetBack:
             for follower in followers:
                 await follower.puller.close()
@@ -395,12 +395,12 @@ class Bus:
             NotFoundError,
             subjects.UnreadableMessage,
             TypeError,
-        ):  # the last: its headers are no text
+        ):  # TypeError: its headers are not text
             return None
         return StoredMessage(message, subject, stream, int(raw.seq or 0), 0.0)
 
     async def retry_until_answered(self, question: Callable[[], Awaitable[T]]) -> T:
-        """Return the answer to a request that only reads, however long the bus is away. Raises
+        """Return the answer to a read-only request. Retry as long as the bus is away. Raises
         permanent errors.
         """
         return (
@@ -415,7 +415,7 @@ class Bus:
 
     async def last_sequence_matching(self, filtered: str) -> int:
         """Return the sequence of the newest message that a filter matches; 0 if there is none. A
-        bus of several servers may answer with an old one.
+        bus of several servers may answer with an older one.
         """
         try:
             return int((await self.publisher.last_message_on(filtered)).seq or 0)
@@ -481,7 +481,7 @@ class Bus:
     # ------------------------------------------------------------ background tasks, closing
 
     def spawn(self, work: Awaitable[None]) -> None:
-        """Run in the background; `raise_failure` raises its error."""
+        """Run a coroutine in the background; `raise_failure` raises its error."""
         self._tasks.add(asyncio.ensure_future(work))
         self._new.cancel()
         self._new = asyncio.get_running_loop().create_future()
@@ -503,11 +503,13 @@ class Bus:
             await farewell()
 
     def on_close(self, closer: Callable[[], Awaitable[None]]) -> None:
-        """Add a callback for before the background tasks end."""
+        """Add a callback that runs before the background tasks end."""
         self._close_callbacks.append(closer)
 
     def on_closed(self, last_word: Callable[[], Awaitable[None]]) -> None:
-        """Add a callback for after the background tasks, while the connection is still open."""
+        """Add a callback that runs after the background tasks have ended, while the connection is
+        still open.
+        """
         self._closed_callbacks.append(last_word)
 
     async def close(self) -> None:
@@ -536,4 +538,4 @@ def _is_receiving(follower: DurableConsumer) -> bool:
 
 
 def _always_allowed() -> None:
-    """Allow everything, where no replica leads."""
+    """Permit everything: the default if the service has no leadership."""

@@ -1,4 +1,4 @@
-"""The NATS client with the faults of nats-py worked around, and retries of requests.
+"""The NATS client with workarounds for faults of nats-py, and retries of requests.
 
 Every override and every use of a private name of nats-py is in this module. Each one names the
 upstream fault, and the nats-py version from which it can be removed. Weir is tested with nats-py
@@ -7,9 +7,9 @@ without the override.
 
 `flush`: the library sends its ping before the messages that wait, so an answer takes two timeouts.
     Remove from: none yet.
-`_process_info`: it speaks in the clear with a server that does not require TLS. None yet.
-`_process_msg`: its read loop ends at a subject or status line that is no text; the connection hangs
-    until pings fail, and the server then sends the same message again. None yet.
+`_process_info`: it continues without TLS if the server does not require TLS. None yet.
+`_process_msg`: its read loop ends at a subject or status line that is not text; the connection
+    hangs until pings fail, and the server then sends the same message again. None yet.
 `_request_new_style`, `_process_err`: a request without permission waits for its timeout. None yet.
 `_attempt_reconnect`: a request on a broken connection waits for its timeout. None yet.
 `_connect_to_server`: it forgets a cancellation that comes together with a refused connection
@@ -56,14 +56,16 @@ from shared.runtime.log import RateLimitedWarning
 T = TypeVar("T")
 
 REFUSAL = re.compile(r'permissions violation for publish to "(.*)"')
-"""The error that the server sends beside a request; the library converts it to lower case."""
+"""The error that the server sends, apart from any answer, if a message or request is not permitted.
+The library converts it to lower case.
+"""
 RETRY_S = 0.2
 """Pause between two tries, of requests and of connections."""
 SERVER_ERROR = 500
 
 
 class PermanentError(NatsError):
-    """An error that no retry can heal."""
+    """An error that a retry cannot resolve."""
 
 
 class Refused(PermanentError):
@@ -74,7 +76,7 @@ class Refused(PermanentError):
 
 
 class ConnectionLost(NatsError):
-    """The connection broke before the answer came: the request may have been carried out."""
+    """The connection broke before the answer arrived: the request may have been carried out."""
 
 
 PERMANENT_ERRORS = (
@@ -103,8 +105,8 @@ class ResilientClient(Client):
         self._known_addresses: dict[str, str] = {}  # host and port of a server -> its last address
 
     async def flush(self, timeout: int = 10) -> None:
-        """Send what waits, then wait for an answer of the server; each at most `timeout`
-        seconds.
+        """Send the messages that wait, then wait for an answer of the server; each at most
+        `timeout` seconds.
         """
         try:
             await asyncio.wait_for(self._flush_pending(force_flush=True), timeout)
@@ -139,7 +141,9 @@ class ResilientClient(Client):
         timeout: float = 1,
         headers: dict[str, Any] | None = None,
     ) -> Msg:
-        """Send a request and wait for the answer. Raises `Refused`, `ConnectionLost` at once."""
+        """Send a request and wait for the answer. Raises `Refused` and `ConnectionLost`
+        immediately.
+        """
         if self.is_draining_pubs:
             raise ConnectionDrainingError
         if not self._resp_sub_prefix:
@@ -332,8 +336,8 @@ def is_outage(error: BaseException) -> bool:
 async def retry_until_answered(
     client: ResilientClient, request: Callable[[], Awaitable[T]], warning: RateLimitedWarning
 ) -> T:
-    """Return the answer to a request that only reads, however long the bus is away. Raises
-    permanent errors.
+    """Return the answer to a read-only request. Retry as long as the bus is away. Raises permanent
+    errors.
 
     Messages are published by `Publisher`: the server stores each one once, by its id.
     """

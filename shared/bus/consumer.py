@@ -4,18 +4,18 @@ Pulling. The client library's `fetch(n)` may return early and leave its request 
 the next message then answers the old request, and the next `fetch` waits until that one expires:
 messages were late by up to 5 s (nats-py 2.16 with nats-server 2.15, a test shows it; nats.py issue
 933 is similar). So a `PullConsumer` has one open request at a time, and knows by the server's
-heartbeats that the server still has it. What was requested is never discarded, however large: the
-server would deliver it later, out of order.
+heartbeats that the server still has it. Requested messages are never discarded, however large: the
+server would deliver them later, out of order.
 
 A consumer numbers its deliveries. A missing number means that a message was lost on the way, on a
 broken connection for example. Then `ConsumerGone` is raised, and the reader creates another
 consumer after its position.
 
 Promise of `DurableConsumer`: every message once, in the order of the stream, after the last one
-that was handled, whatever happens to the server, the connection and the consumer. So the position
+that was handled, despite failures of the server, the connection and the consumer. So the position
 is stored here and not on the server. If a delivery is missing or repeated, the consumer is created
-anew. Acknowledgements are for people who look at the consumer, and let the server send more; one
-covers all messages before it.
+again. Acknowledgements are for people who look at the consumer, and let the server send more; one
+acknowledgement covers all messages before it.
 
 A bus that was restored, or lost the last writes of its disks, has streams that were set back: they
 end before the position, or have another message there. So the last handled message is read again;
@@ -62,7 +62,7 @@ class ConsumerGone(NatsError):
 
 
 class PullConsumer:
-    """One consumer, read from its beginning by one reader."""
+    """One consumer with one reader; it reads from the beginning of the consumer."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class PullConsumer:
             put_status(self._client, self._inbox, BROKEN)
 
     async def _request_batch(self, inbox: Subscription) -> None:
-        # A message that a replica without the lease pulls would be missing at the leader.
+        # If a replica without the lease pulls a message, the leader does not get it.
         self._may_pull()
         wanted = {
             "batch": ASKED_FOR,
@@ -154,9 +154,7 @@ class PullConsumer:
 
 
 UNACKNOWLEDGED = 128
-"""The most messages that are handled and not acknowledged. While no message waits, there are
-none.
-"""
+"""The most handled messages without an acknowledgement. While no message waits, there are none."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +271,7 @@ class DurableConsumer:
                 f" {self.after}"
             )
         if not self.pending:
-            return  # the message was removed, and there is none after it
+            return  # the message was removed, and no message follows it
         raw = await self.puller.next()
         if raw.metadata.sequence.stream > self.after:
             self._peeked = raw
@@ -286,7 +284,7 @@ class DurableConsumer:
             self.pending = raw.metadata.num_pending
 
     async def next(self) -> Msg:
-        """Return the next message, however long the server is away."""
+        """Return the next message. Wait as long as the server is away."""
         while True:
             try:
                 raw, self._peeked = self._peeked or await self.puller.next(), None

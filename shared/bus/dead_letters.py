@@ -1,8 +1,8 @@
 """Dead letters: copies of messages that no service can read, with the error.
 
 Law: a dead letter can always be stored, however large or odd the message is. It names the place of
-the message in its stream, where all of it can be read; it has as much of the subject, error and
-body as fits for certain. A message gets one letter, however often it is read.
+the message in its stream, where the whole message can be read. It has as much of the subject, error
+and body as is certain to fit. A message gets one letter, however often it is read.
 
 Each namespace has a budget of letters (`LetterBudget`). Messages beyond it are counted and stay in
 their own stream, but get no letter and no line in the log.
@@ -34,8 +34,8 @@ from shared.runtime.metrics import BusTraffic, Family, Measure
 log = structlog.get_logger()
 
 BODY_KEPT = 4_096
-"""Bytes of the message. JSON writes one byte in 6 characters at most, so a letter stays below
-`LETTER_BYTES`.
+"""Bytes of the message in a letter. JSON writes one byte in 6 characters at most, so a letter stays
+below `LETTER_BYTES`.
 """
 LETTER_BYTES = 64 * 1024
 """The largest size of a letter."""
@@ -107,15 +107,16 @@ class DeadLetters:
         try:
             await self._publisher.store_message(dead_letter_subject(subject), body, headers, False)
         except (APIError, Refused) as refusal:
-            # No room, for example. The message itself is still where the log says.
+            # For example, the stream is full. The message itself is still at the place that the log
+            # names.
             log.error("DeadLetterLost", **about, error=repr(refusal))
 
 
 class LetterBudget:
-    """A token bucket for each namespace, so that unreadable messages of one fill neither the stream
-    nor the log.
+    """A token bucket for each namespace, so that unreadable messages of one namespace fill neither
+    the stream nor the log.
 
-    `refused`: how many letters were not written, by namespace.
+    `refused`: the number of letters that were not written, by namespace.
     """
 
     def __init__(self, at_once: int = LETTERS_AT_ONCE, per_day: int = LETTERS_A_DAY) -> None:
@@ -135,7 +136,7 @@ class LetterBudget:
 
 
 class DeadLetterCount:
-    """The number of dead letters that were ever written, by trainers too.
+    """The number of dead letters that were ever written, including those of trainers.
 
     Each letter has a sequence in its stream, and sequences are never used again: the last one
     counts them all. `number`: the last sequence; None: not known yet, then the metric is absent.

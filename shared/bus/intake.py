@@ -43,7 +43,9 @@ from shared.bus.subjects import DEAD, FACTS, ORDERS
 
 KIB, MIB = 1 << 10, 1 << 20
 LARGEST_MESSAGE = 256 * KIB
-"""Bytes of one message from outside. So much passes at once, too, before the rates below hold."""
+"""The largest message from outside in bytes. This amount also passes as one burst, before the rates
+below apply.
+"""
 LARGEST_ENTRY = 64 * KIB
 """Bytes of a job's entry in the ledger, which it writes itself."""
 INTAKE_BYTES, REPORTS_BYTES = 16 * MIB, 16 * MIB
@@ -52,8 +54,8 @@ INTAKE_PER_SUBJECT, REPORTS_PER_SUBJECT = 64, 5_000
 """Messages that wait on one subject: requests of one name, or facts of one kind of one job."""
 LETTERS_KIB_S = 1
 REPORTS_REPEAT_S = 5.0
-"""For so long a repeated fact is recognised. The server keeps the id of every fact of a flood in
-memory meanwhile.
+"""The time for which a repeated fact is recognised. The server keeps the ids of all facts of this
+time in memory, also during a flood.
 """
 PENDING = 1_000
 HEARTBEAT_S = 1.0
@@ -62,9 +64,10 @@ SECRET_BYTES = 16
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast the messages of one namespace pass on to orders and to facts, in KiB a second.
+    """The rates at which the messages of one namespace pass on to orders and to facts, in KiB a
+    second.
 
-    0: as fast as before, or the default if the namespace is new.
+    0: unchanged, or the default if the namespace is new.
     """
 
     requests: int = 0
@@ -198,8 +201,8 @@ async def connect_route(js: JetStreamContext, route: Route) -> None:
 async def _known_consumer(js: JetStreamContext, route: Route) -> ConsumerConfig | None:
     """Return the consumer of a route as it is, or None if it is new.
 
-    It delivers to a subject that cannot be guessed, so nobody can have other messages delivered
-    there.
+    It delivers to a subject that cannot be guessed, so nobody can direct other messages to that
+    subject.
     """
     try:
         found: ConsumerConfig = (await js.consumer_info(route.source, route.target)).config

@@ -1,9 +1,9 @@
-"""The log reader: several streams as one log, without leaving a trace on the bus.
+"""The log reader: several streams as one log. It leaves nothing on the bus.
 
 Promise: every message that matches a filter, in the order in which the server stored it, each once.
-Stored messages come first. Then, if the reader follows, new messages come as they are published; as
-far as `SETTLE_S` goes they are in order too. After the bus was away, the messages that were stored
-meanwhile come as at the beginning.
+Stored messages come first. Then, if the reader follows, new messages come as they are published;
+those that arrive within `SETTLE_S` are sorted too. After the bus was away, the messages that were
+stored meanwhile come first, as at the beginning.
 
 `decode` converts a raw message for the caller; messages for which it returns None are left out.
 Close the generators (`contextlib.aclosing`) when leaving early.
@@ -45,7 +45,7 @@ from shared.runtime.process import cancel_tasks
 
 T = TypeVar("T")
 WAIT_S = 10.0
-"""A stored message that takes longer was discarded meanwhile."""
+"""A stored message that does not arrive within this time was discarded meanwhile."""
 
 SETTLE_S = 0.1
 """New messages that arrive within this time are sorted."""
@@ -116,7 +116,7 @@ class LogReader(Generic[T]):
                 yield record.value
 
     async def read_and_follow(self) -> AsyncGenerator[T, None]:
-        """Yield the stored messages, then new ones for ever, also after the bus was away."""
+        """Yield the stored messages, then new ones without end, also after the bus was away."""
         async with aclosing(self._merge_stored()) as records:
             async for record in records:
                 yield record.value
@@ -221,7 +221,9 @@ class _StreamReader(Generic[T]):
             self._consumer = None
 
     async def _open(self) -> int:
-        """Create a consumer after the position. Return how many messages are stored after it."""
+        """Create a consumer after the position. Return the number of messages that are stored after
+        it.
+        """
         await self.close()
         query = self.query
         since_s = query.since_s if self.position == 0 else None
@@ -276,7 +278,7 @@ def _take_sorted(
 
 
 SOURCE = "Nats-Stream-Source"
-"""The header in which the server notes where a message was copied from."""
+"""The header in which the server writes the origin of a copied message."""
 
 
 class LastNodeFacts:

@@ -32,12 +32,12 @@ from shared.bus.tail import NAME_BYTES
 from shared.messages import LARGEST_PROGRAM
 
 IDLE_S = 5.0
-"""A reader is removed when nobody has read from it for so long: a bucket has a limited number, and
-jobs delete none.
+"""A reader is removed if nobody has read from it for this time in s. A bucket has a limited number
+of readers, and jobs delete none.
 """
 MAX_CONSUMERS_REACHED = 10026
 READ_BACK_S = 30.0
-"""For reading back what is stored already, in seconds; where that takes longer the program is
+"""The time in s for reading a stored program again to check it. If it takes longer, the program is
 stored again.
 """
 PART_BYTES = 128 << 10
@@ -47,16 +47,16 @@ NUID = re.compile(r"[-\w=]+\Z", re.ASCII)
 
 
 class ProgramTooLarge(Exception):
-    """More than was asked for at most."""
+    """The program is larger than the reader allows."""
 
 
 class NotProvisioned(Exception):
-    """The bus has no program bucket for this namespace."""
+    """The namespace has no program bucket on the bus."""
 
 
 class BucketBusy(NatsError):
-    """A bucket has as many readers as it may have. One is free again `IDLE_S` after its program was
-    fetched.
+    """A bucket has as many readers as it may have. A reader is removed `IDLE_S` after its program
+    was fetched.
     """
 
 
@@ -66,7 +66,7 @@ class ObjectOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class ProgramInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The description of a stored object. `nuid`: the last token of the subject of its parts;
-    `digest`: its seal.
+    `digest`: of its content, as the object store writes it.
     """
 
     nuid: str = ""
@@ -91,7 +91,7 @@ def digest_of(body: bytes) -> str:
 
 
 def _object_digest(digest: str) -> str:
-    """Return the same digest as an object store writes it."""
+    """Return the same digest in the form of an object store."""
     try:
         raw = bytes.fromhex(digest.removeprefix("sha256-"))
     except ValueError:
@@ -145,7 +145,7 @@ async def store_program(bus: Bus, namespace: str, digest: str, body: bytes) -> N
 
 
 async def _describe_again(bus: Bus, namespace: str, digest: str) -> bool:
-    """Store the description of a program anew. Return False if there is none."""
+    """Store the description of a program again. Return False if there is none."""
     subject = f"{description_subject(program_bucket(namespace))}.{meta_token(digest)}"
     try:
         raw = await bus.js.get_msg(_stream(program_bucket(namespace)), subject=subject, direct=True)

@@ -1,12 +1,13 @@
-"""The publisher: a message that is published stays here until the server has stored it.
+"""The publisher: it holds each message until the server has stored it.
 
 Promises. `publish` returns once the server has stored the message, however long the server is away.
-Publishing is idempotent (deduplication): its id is its own, the server stores it once within
-the stream's duplicate window, and every fold ignores repetitions later. An error of the server is
+Publishing is idempotent (deduplication): a message has its own id, the server stores it once within
+the stream's duplicate window, and every fold ignores later repetitions. An error of the server is
 raised at once, with one exception: if a stream is full, the publisher waits for room and records an
 incident.
 
-Messages on one subject are published one after the other, so they keep their order whatever fails.
+Messages on one subject are published one after the other, so they keep their order after any
+failure.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def is_no_room(error: Exception) -> TypeGuard[APIError]:
 
 
 class SubjectQueue:
-    """Messages that wait to be published on one subject. `stuck`: the first one failed already."""
+    """Messages that wait to be published on one subject. `stuck`: the first one has failed."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -58,8 +59,8 @@ class SubjectQueue:
 
 
 class Publisher:
-    """Publishes messages and entries. `may_publish` raises an error once this process may not
-    publish any more.
+    """Publishes messages and entries. `may_publish` raises an error once this process may no longer
+    publish.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Publisher:
     async def store_message(
         self, subject: str, body: bytes, headers: dict[str, str], wait_for_room: bool = True
     ) -> int:
-        """Try until the server has stored the message, after all earlier ones on its subject.
+        """Retry until the server has stored the message, after all earlier ones on its subject.
 
         Return its stream sequence.
         """
@@ -166,7 +167,7 @@ class Publisher:
             queue.stuck = False
 
     def _pause_s(self, subject: str, error: NatsError, wait_for_room: bool) -> float:
-        """Return the pause before the next try. Raises the error if no retry can succeed."""
+        """Return the pause before the next try. Raise the error if a retry cannot succeed."""
         if is_no_room(error) and wait_for_room:
             stream = subjects.stream_holding(subject)
             self._warning.warn_error(

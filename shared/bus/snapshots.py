@@ -52,11 +52,11 @@ FAILING = Family(
 
 
 class NoSnapshot(Exception):
-    """There is no snapshot that can be used; the text is the reason."""
+    """There is no usable snapshot; the text is the reason."""
 
 
 class SnapshotAhead(NoSnapshot):
-    """The snapshot has messages that a stream does not have: the stream was made anew."""
+    """The snapshot contains messages that a stream does not have: the stream was created again."""
 
     def __init__(self, stream: str, sequence: int, last: int) -> None:
         super().__init__(f"{stream} ends at {last}, and the snapshot has read up to {sequence}")
@@ -100,12 +100,12 @@ async def load_state(
 
 
 def encode_state(state: msgspec.Struct) -> bytes:
-    """Return the state as it is stored, compressed."""
+    """Return the encoded state, compressed."""
     return zlib.compress(msgspec.json.encode(state), FASTEST_COMPRESSION)
 
 
 class SnapshotStore:
-    """Stores a service's state again and again, and measures for how long storing has failed."""
+    """Stores a service's state repeatedly, and measures for how long storing has failed."""
 
     def __init__(self, bus: Bus, key: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.bus = bus

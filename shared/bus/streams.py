@@ -34,7 +34,7 @@ pod that starts.
 DEAD_S = 30 * DAY_S
 DEAD_BYTES = 512 * MIB
 """Size of the dead letters of all namespaces, in bytes; the oldest are discarded.
-`dead.LETTERS_A_DAY` keeps one namespace from filling it.
+`dead_letters.LETTERS_A_DAY` keeps one namespace from filling it.
 """
 DEAD_PER_SUBJECT = 100
 """Newest dead letters kept of one subject."""
@@ -44,7 +44,9 @@ a tenth of it.
 """
 BUCKETS = (STATE, JOBS, LEDGER)
 FORGOTTEN_S = 60.0
-"""A consumer from which nobody has read for so long is removed, whatever its creator asked for."""
+"""A consumer from which nobody has read for this time is removed, even if its creator requested
+more.
+"""
 LIMITED = StreamConsumerLimits(inactive_threshold=FORGOTTEN_S)
 BUCKET_BOUNDS: dict[str, dict[str, Any]] = {
     JOBS: {"consumer_limits": LIMITED},
@@ -54,8 +56,8 @@ BUCKET_BOUNDS: dict[str, dict[str, Any]] = {
         "allow_rollup_hdrs": False,
     },
 }
-"""Jobs write the ledger themselves. With a header `Nats-Rollup: all` one of them could remove
-everybody's entries. Its entries have no ids, and ids of a flood would stay in the server's memory.
+"""Jobs write the ledger themselves. With a header `Nats-Rollup: all` one of them could remove all
+entries of all jobs. Its entries have no ids; the ids of a flood would stay in the server's memory.
 """
 NAME_IN_USE = 10058
 
@@ -121,7 +123,7 @@ async def create_streams(js: JetStreamContext, replicas: int, orders_max_bytes: 
 
 
 async def current_replicas(js: JetStreamContext) -> int:
-    """Return how many servers keep `weir-orders`; 1 if it is not there yet."""
+    """Return the number of servers that keep `weir-orders`; 1 if the stream does not exist yet."""
     try:
         return (await js.stream_info(subjects.ORDERS)).config.num_replicas or 1
     except NotFoundError:
@@ -129,8 +131,8 @@ async def current_replicas(js: JetStreamContext) -> int:
 
 
 async def _forget_nodes_of_other_facts(js: JetStreamContext) -> None:
-    """Remove the copies from a stream of facts that no longer exists. Otherwise the first facts of
-    the new stream would not be copied.
+    """Remove the copies of facts whose stream no longer exists. Otherwise the first facts of the
+    new stream would not be copied.
     """
     try:
         await js.stream_info(subjects.FACTS)
@@ -194,9 +196,10 @@ def program_bucket_config(namespace: str) -> StreamConfig:
 
 
 async def _create_stream(js: JetStreamContext, config: StreamConfig, max_bytes: int) -> None:
-    """Create a stream, or update it: it keeps its size if that is larger, and what it sources from.
+    """Create a stream, or update it. An existing stream keeps its size if that is larger, and its
+    sources.
 
-    The limit on its consumers stays as it was: the server does not change it.
+    The limit on its consumers is not changed: the server does not allow it.
     """
     try:
         await js.add_stream(replace(config, max_bytes=max_bytes or config.max_bytes))
@@ -216,8 +219,8 @@ async def _create_stream(js: JetStreamContext, config: StreamConfig, max_bytes: 
 
 
 async def _create_bucket(js: JetStreamContext, bucket: str, replicas: int) -> None:
-    """Create or update a bucket. One that an earlier version made gives no entries by their keys
-    yet.
+    """Create or update a bucket. A bucket of an earlier version does not yet allow reading entries
+    by key.
     """
     try:
         await js.create_key_value(KeyValueConfig(bucket=bucket, direct=True, replicas=replicas))

@@ -148,7 +148,8 @@ def decode_message(subject: str, body: bytes) -> Message:
     try:
         message = _decoders[kind].decode(body)
         if isinstance(message, BY_PERSONS):
-            # A name that is no text is found only here: the decoder skips unknown fields unread.
+            # Only this check finds a name that is not text: the decoder skips unknown fields
+            # unread.
             unknown = next(unknown_fields(kind, msgspec.json.decode(body)), "")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableMessage(str(error)) from error

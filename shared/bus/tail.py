@@ -38,8 +38,9 @@ NAME_BYTES = 16
 
 
 def consumer_filter(client: ResilientClient, filters: list[str]) -> dict[str, Any]:
-    """Return the filter options of a consumer. Outside there is one filter that covers all, because
-    the server checks one filter against the permissions. Compare each message with `filters` again.
+    """Return the filter options of a consumer. Outside, one filter covers all, because the server
+    checks a single filter against the permissions. The caller compares each message with `filters`
+    again.
     """
     if client.api == API:
         return {"filter_subjects": filters}
@@ -107,7 +108,7 @@ async def tail_messages(
 
 
 ADMITTED_S = 30.0
-"""Longest wait until an intake has passed a message on to its stream."""
+"""The longest wait in s until an intake has passed a message on to its stream."""
 
 
 class NotAdmitted(NatsError):
@@ -149,19 +150,19 @@ async def admitted_sequence(
 
 
 SLOT_IDLE_S = 5.0
-"""A submitter's consumer is removed after so long without a reader, because its names are few."""
+"""A submitter's consumer is removed after this time without a reader, because its names are few."""
 READER_IDLE_S = 15.0
 """The same for a trainer's consumer."""
 READER_TRIES, READER_PAUSE_S = 8, (0.5, 1.5)
-"""Names that a trainer tries, and the pause after them."""
+"""The number of names that a trainer tries, and the pause after them."""
 NAME_TAKEN = (10148, 10105, 10013)
-"""A consumer of this name exists, with another configuration."""
+"""The error codes if a consumer of this name exists with another configuration."""
 
 
 async def add_consumer(
     client: ResilientClient, js: JetStreamContext, stream: str, config: ConsumerConfig
 ) -> ConsumerInfo:
-    """Create a consumer that nobody else uses, with a free name of this user's; or a random one if
+    """Create a consumer that nobody else uses. Take a free name of this user, or a random one if
     any name is allowed.
     """
     if not client.consumer_names:
@@ -183,7 +184,7 @@ async def add_consumer(
         )
     await asyncio.sleep(
         random.uniform(*READER_PAUSE_S)
-    )  # all requests for consumers wait in one queue of the server
+    )  # requests for consumers share one queue of the server
     raise NatsError(
         f"{tries} names of {client.user} for a consumer of {stream} are in use; other names are"
         " tried next"
@@ -262,7 +263,7 @@ class EphemeralConsumers:
     async def _create_patiently(
         self, config: ConsumerConfig, seen: Position
     ) -> tuple[PullConsumer, int]:
-        """Create a consumer, however long the server is away."""
+        """Create a consumer. Retry as long as the server is away."""
         while True:
             try:
                 return await self.create(config)

@@ -63,9 +63,9 @@ JSON, MERGE = "application/json", "application/strategic-merge-patch+json"
 VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 LONGEST_LINE = 1 << 25  # bytes; etcd keeps no object of 2 MiB
 PROBES = {
-    "TCP_KEEPIDLE": 15,  # s of silence before the first
-    "TCP_KEEPINTVL": 5,  # s between two
-    "TCP_KEEPCNT": 3,  # without an answer, and the connection is over: 30 s after its last word
+    "TCP_KEEPIDLE": 15,  # s without traffic before the first probe
+    "TCP_KEEPINTVL": 5,  # s between two probes
+    "TCP_KEEPCNT": 3,  # unanswered probes before the connection is closed: 30 s of silence
 }
 CONNECTION_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 READ_ERRORS = (*CONNECTION_ERRORS, ValueError, RecursionError, msgspec.DecodeError)
@@ -100,7 +100,7 @@ async def connect_api(settings: KubeSettings, name: str, chance: Callable[[], fl
     """
     chosen = client.Configuration()
     chosen.connection_pool_maxsize = (
-        0  # no limit: each watch keeps one, and the gate keeps the others few
+        0  # no limit: each watch keeps one, and the rate limiter bounds the others
     )
     if settings.kube_url:
         chosen.host = settings.kube_url
@@ -116,7 +116,7 @@ async def connect_api(settings: KubeSettings, name: str, chance: Callable[[], fl
         config.load_incluster_config(client_configuration=chosen)
     if (
         chosen.api_key
-    ):  # aiohttp refuses a URL with user and password beside a token, and the token is enough
+    ):  # aiohttp refuses a URL with user and password beside a token; the token is enough
         parts = urlsplit(chosen.host)
         chosen.host = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     api = client.ApiClient(chosen)
@@ -131,11 +131,11 @@ class Api:
         self.chance = chance
         self.gate = RateLimiter(settings.kube_rate, settings.kube_burst, chance)
         self.requests = Requests()
-        self.may_change: Callable[[], None] = lambda: None  # raises where we may only look
+        self.may_change: Callable[[], None] = lambda: None  # raises if this process may only read
         self.on_away: Callable[[str], None] = lambda cause: (
             None
-        )  # hears why nothing can be read, again and again ...
-        self.on_back: Callable[[], None] = lambda: None  # ... and whenever it answers
+        )  # called with the cause after each of repeated failures to read
+        self.on_back: Callable[[], None] = lambda: None  # called after each answer but a refusal
 
     def report_to(self, troubles: Incidents) -> None:
         """Record an incident while nothing can be read; it ends with the next answer."""
@@ -187,7 +187,7 @@ class Api:
             self.requests = add_wait(self.requests, asyncio.get_running_loop().time() - begun_s)
             async with asyncio.timeout(
                 self.settings.kube_timeout_s
-            ):  # also a watch must begin soon
+            ):  # a watch also has to begin within the timeout
                 response = await self._send_counted(ask, longest_s)
         async with response:
             if response.status >= 400:
@@ -274,7 +274,7 @@ def enable_keepalive(connection: socket.socket | None) -> None:
     if connection is None:
         return
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option in PROBES.keys() & vars(socket).keys():  # not every system has each
+    for option in PROBES.keys() & vars(socket).keys():  # some systems do not have all of them
         connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), PROBES[option])
 
 
@@ -305,8 +305,8 @@ WAITED = Family(
 
 
 class Requests(msgspec.Struct, frozen=True):
-    """Requests by verb and status ("list 200"; status 0: no answer), and the seconds that they
-    waited for the rate limit.
+    """The number of requests by verb and status ("list 200"; status 0: no answer), and the seconds
+    that they waited for the rate limit.
     """
 
     counts: Mapping[str, int] = {}
@@ -326,7 +326,7 @@ def add_wait(requests: Requests, seconds: float) -> Requests:
 
 
 def requests_since(earlier: Requests, later: Requests) -> Requests:
-    """Return the requests after `earlier`."""
+    """Return the requests since `earlier`."""
     more = {key: count - earlier.counts.get(key, 0) for key, count in later.counts.items()}
     return Requests(
         counts={k: n for k, n in sorted(more.items()) if n},
@@ -339,7 +339,7 @@ def request_measures(requests: Requests) -> tuple[Measure, ...]:
     return Measure(ASKED, by_labels), Measure(WAITED, {(): requests.waited_s})
 
 
-DOUBLINGS = 32  # after so many failures the backoff does not grow
+DOUBLINGS = 32  # after more failures the backoff does not grow
 LONGEST_HOLD_S = 300.0  # the longest pause that a server may impose
 TOO_MANY, SERVER_TROUBLE = 429, 500
 
@@ -367,7 +367,7 @@ class RateLimiter:
         self.slots = asyncio.Semaphore(burst)
         self.rest_s = burst / rate
         self.chance = chance
-        self.open_s = 0.0  # by the loop's clock
+        self.open_s = 0.0  # the time at which requests may leave again, by the loop's clock
 
     @asynccontextmanager
     async def request_slot(self) -> AsyncIterator[None]:
@@ -419,11 +419,11 @@ Event = Listed[Fact] | Changed[Fact] | Deleted[Fact]
 
 
 class WatchTooShort(OSError):
-    """A watch ended at once."""
+    """A watch ended immediately after its start."""
 
 
 class ListWatch(Generic[Fact]):
-    """Follows the objects at one path. `read` returns None for an object that does not count, and
+    """Follows the objects at one path. `read` returns None for an object that is ignored, and
     raises `MalformedObject`.
     """
 
@@ -439,10 +439,10 @@ class ListWatch(Generic[Fact]):
         self.read = read
         self.query = query or {}
         self.revision: str | None = (
-            None  # what we have read, we have read up to here; None: not yet listed
+            None  # the revision up to which all was read; None: not yet listed
         )
-        self.found: list[Fact] = []  # of a list, the pages that we have ...
-        self.go_on = ""  # ... and the next one's token
+        self.found: list[Fact] = []  # of a list, the objects of the pages that were read
+        self.go_on = ""  # the token of the list's next page
         self.in_one_piece = False
         self.failures = 0  # in a row
 
@@ -548,7 +548,7 @@ class ListWatch(Generic[Fact]):
         if self.failures > GOES_ON or not is_resumable(error):
             self.in_one_piece |= (
                 expired and self.go_on != ""
-            )  # pages may be forgotten faster than we read them
+            )  # the server may discard pages faster than they are read
             self.revision = None
             self.found = []
             self.go_on = ""
@@ -568,7 +568,7 @@ class ListWatch(Generic[Fact]):
 
 
 def is_resumable(error: Any) -> bool:
-    """Return True if reading can continue where it was."""
+    """Return True if reading can continue at the position where it stopped."""
     return (
         error.status in FOR_NOW
         if isinstance(error, ApiError)

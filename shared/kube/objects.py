@@ -128,13 +128,11 @@ TAKEN_AWAY: dict[str, float] = {
     "aws-node-termination-handler/scheduled-maintenance": 0.0,
     "aws-node-termination-handler/rebalance-recommendation": 0.0,
 }
-"""Taints that announce a node's end, and the seconds of notice that come with them; 0: not
-known.
-"""
+"""Taints that announce a node's end, and the seconds between the taint and that end; 0: unknown."""
 
 
 GPU_TOLERATION = Toleration(key=GPU, operator="Exists")
-"""Of the pods of every job with devices, because clouds taint the nodes that have some."""
+"""Tolerations of all pods of jobs with devices, because clouds taint the nodes that have some."""
 
 
 def tolerations_of(request: JobRequested) -> tuple[Toleration, ...]:
@@ -160,7 +158,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def evicts_pods(taint: Taint, tolerations: Iterable[Toleration] = ()) -> bool:
-    """Return True if pods with these tolerations have to leave. Nobody stays on a node that is
+    """Return True if pods with these tolerations have to leave. No pod stays on a node that is
     about to be removed.
     """
     if taint.key in TAKEN_AWAY:
@@ -183,11 +181,11 @@ def leaving_reason(
 
 MARGIN = 1.5
 MEASUREMENTS_KEPT = 3
-"""Number of measurements that count."""
+"""The number of measurements that count."""
 
 
 def grace_period(asked_s: float, changes_s: Sequence[float], most_s: float) -> float:
-    """Return seconds; the requested period if nothing was measured."""
+    """Return the grace period in s; the requested one if nothing was measured."""
     return max(asked_s, min(MARGIN * max(changes_s, default=0.0), most_s))
 
 
@@ -208,7 +206,7 @@ UID_LABEL = "weir.dev/uid"
 ROLE_LABEL = "weir.dev/role"
 SERIAL_LABEL = "weir.dev/serial"
 INDEX_LABEL = "weir.dev/index"
-GENERATION_ANNOTATION = "weir.dev/generation"  # with what a pod was made
+GENERATION_ANNOTATION = "weir.dev/generation"  # the generation for which a pod was created
 RESOURCES_ANNOTATION = "weir.dev/resources"
 GRACE_ANNOTATION = "weir.dev/grace-seconds"  # the request's `grace_s`
 

@@ -32,11 +32,13 @@ Start = Callable[[Bus, C], Awaitable[None]]
 
 BAD_SETTINGS, CANNOT_GO_ON = 2, 1
 SET_BACK = 4
-"""Exit code after a stream was set back: the restarted service reads the streams anew."""
+"""Exit code after a stream was set back: the restarted service reads the streams from the
+beginning.
+"""
 
 
 class ServiceExit(Exception):
-    """Raised by a service that is done: drain, then exit with this code."""
+    """Raised by a service that is done: the service drains, then exits with this code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -55,7 +57,7 @@ def run_service(
     0).
 
     `credentials`: their text, if they are not in a file that the settings name. `cut_off`: the exit
-    code if the bus is the cause, and not the service.
+    code if the bus is the cause of the error.
     """
     try:
         chosen = config.load_settings(settings, service, os.environ)

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from shared.messages import Namespace, Port
 
-ALIKE = 0.9  # similarity of a misspelt name and a known one
+ALIKE = 0.9  # similarity from which an unknown name counts as misspelt
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,11 +34,11 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     log_json: bool | None = None
     drain_s: float = 5.0
     lease_s: Annotated[float, msgspec.Meta(ge=0)] = (
-        10.0  # of the one replica that acts; 0: there are no others
+        10.0  # the lease of the leader; 0: there are no other replicas
     )
-    metrics_port: Port = 0  # where metrics and health are asked for, on all interfaces; 0: nowhere
-    begun_again: str = ""  # how it ended before, where who runs us begins us again and knows
-    job_namespaces: tuple[Namespace, ...] = ()  # where jobs may run; empty: anywhere
+    metrics_port: Port = 0  # serves metrics and health on all interfaces; 0: nowhere
+    begun_again: str = ""  # how the last process ended, if the supervisor sets it
+    job_namespaces: tuple[Namespace, ...] = ()  # namespaces in which jobs may run; empty: all
 
 
 C = TypeVar("C", bound=Common)
@@ -137,19 +137,17 @@ class KubeSettings(Common, frozen=True, kw_only=True):
     """
 
     kube_url: str = ""
-    kube_token_file: str = ""  # file with the bearer token for kube_url; empty: it asks for none
+    kube_token_file: str = ""  # file with the bearer token for kube_url; empty: no token
     kubeconfig: str = ""
-    kube_rate: Positive = (
-        20.0  # requests a second at most; with the next one: see shared/kube/client.py
-    )
-    kube_burst: Count = 20  # of them at once
-    kube_timeout_s: Positive = 30.0  # one request; a watch, beyond its own time
+    kube_rate: Positive = 20.0  # most requests a second, with kube_burst: see shared/kube/client.py
+    kube_burst: Count = 20  # most requests at once
+    kube_timeout_s: Positive = 30.0  # one request; of a watch, in addition to its duration
     kube_retry_s: Positive = (
-        0.5  # about the first wait after trouble; doubles up to kube_retry_max_s
+        0.5  # about the first wait after a failure; doubles up to kube_retry_max_s
     )
     kube_retry_max_s: Positive = 15.0
-    kube_watch_s: Count = 300  # a watch is begun again after half of this to all of it
+    kube_watch_s: Count = 300  # a watch is renewed after half of this to all of it
     kube_page: Count = (
         1000  # objects in one page of a list; 150,000 pods take 150 requests, 8 s at kube_rate
     )
-    kube_report_s: Positive = 60.0  # what was asked is logged this often
+    kube_report_s: Positive = 60.0  # interval of the log lines about requests

@@ -40,7 +40,7 @@ READY = Family(
 
 
 async def serve_health(health: Health, port: int) -> web.AppRunner:
-    """Listen on all interfaces. The caller ends it by `cleanup`. Raises `OSError` if the port is
+    """Serve on all interfaces. The caller ends it by `cleanup`. Raises `OSError` if the port is
     taken.
     """
     registry = CollectorRegistry()

@@ -120,12 +120,12 @@ class Lease:
         self.clock = clock
         self.subject = bucket_subject(STATE, lease_key(service))
         self.term, self.revision = 0, 0
-        self.renewed_s = -float("inf")  # when the last write was sent that the server took
+        self.renewed_s = -float("inf")  # when the last accepted write was sent
 
     # ------------------------------------------------------------ standing by
 
     async def acquire(self) -> None:
-        """Wait for the lease."""
+        """Wait until this replica has the lease."""
         seen: SeenEntry | None = None
         while True:
             try:
@@ -244,7 +244,7 @@ class Lease:
         self.renewed_s = sent_s
 
 
-# ---------------------------------------------------------------- a service that one replica performs
+# ---------------------------------------------------------------- a service with one acting replica
 
 Start = Callable[[Bus, C], Awaitable[None]]
 

@@ -1,14 +1,14 @@
-"""Logs: colours at a terminal, JSON elsewhere; the job and the cause are bound along the way. And the
-incidents of a service.
+"""Logs: colours at a terminal, JSON elsewhere. The job and the cause of a message are bound to the
+lines that are logged while it is handled. This module also has the incidents of a service.
 
-log = structlog.get_logger()
-log.info("DecidedAllocation", ps=2, workers=3)
+    log = structlog.get_logger()
+    log.info("DecidedAllocation", ps=2, workers=3)
 
 A service also publishes its incidents, with cause and remedy (`Incidents`): it cannot publish,
-receive or see what it must. An incident is published at its beginning, if the bus can take it, and
-at its end with its duration. It goes to the stream of facts, which drops its oldest messages and so
-has room while the stream of orders is full. While the bus is away, it waits as all messages do. An
-incident of one kind is published at most once in `TOLD_S`.
+receive or read what it needs. An incident is published at its beginning, if the bus can take it,
+and at its end with its duration. It goes to the stream of facts, which drops its oldest messages
+and so has room while the stream of orders is full. While the bus is away, it waits as all messages
+do. An incident of one kind is published at most once in `TOLD_S`.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Incidents:
             self._enqueue(replace(lasting, seconds=0.0))
 
     def _enqueue(self, fact: ServiceTroubled) -> None:
-        """Queue a message. If nobody publishes them, the first few wait, and the rest are
+        """Queue a message. If nothing publishes the queue, the first few wait, and the rest are
         dropped.
         """
         if not self._due.full():

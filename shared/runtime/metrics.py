@@ -36,7 +36,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """`counts`: observations in each bucket, not cumulative; the last one is above all bounds."""
+    """Observations of one family. `counts`: those in each bucket, not cumulative; the last one is
+    above all bounds.
+    """
 
     counts: tuple[int, ...]
     sum: float = 0.0

@@ -43,10 +43,11 @@ FREE = range(20_000, 32_000)
 CONNECT_S = 5.0
 
 _in_turn = itertools.islice(itertools.cycle(FREE), random.randrange(len(FREE)), None)
-"""Ports in turn, from a random one on: a client may still look for the last server on a port.
+"""Ports in turn, beginning with a random one: a client may still look for the last server of a
+port.
 
-They are below the range that the kernel uses for outgoing connections. One of those could occupy a
-port before the server does, or answer its own readiness probe.
+They are below the range that the kernel uses for outgoing connections. An outgoing connection could
+occupy a port before the server does, or answer the server's own readiness probe.
 """
 
 
@@ -62,11 +63,11 @@ def free_port() -> int:
 
 
 def _reserve_port(number: int) -> bool:
-    """Return False if the port is in use. Otherwise leave a closed connection behind.
+    """Return False if the port is in use. Otherwise leave a closed connection on it.
 
-    The kernel keeps its end in TIME_WAIT for 60 s. So long it refuses the port to a socket without
-    SO_REUSEADDR, which is what other processes try here. Without this, two processes that ask at
-    the same moment get the same port.
+    The kernel keeps its end in TIME_WAIT for 60 s. During that time it refuses the port to a socket
+    without SO_REUSEADDR, which other callers of this function try. Without this, two processes that
+    call at the same moment get the same port.
     """
     with socket.socket() as listener:
         listener.settimeout(CONNECT_S)

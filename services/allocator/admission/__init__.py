@@ -1,1 +1,1 @@
-"""Accept or reject requests: every reason against one, in words for a person."""
+"""Accept or reject requests. A rejection names every reason, in words for the user."""

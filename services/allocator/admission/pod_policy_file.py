@@ -1,6 +1,6 @@
 """Read the owner's policy for pods from its YAML file, or return every fault of it with its line.
 
-default:                       # of namespaces without a section, and of what a section leaves out
+default:                       # for namespaces without a section, and for omitted lists
   images: [weir-trainer]
 namespaces:
   team-a:
@@ -28,7 +28,7 @@ from shared.runtime.config import BadSettings
 R = TypeVar("R", bound=Rules)
 
 LONGEST_POLICY = 1 << 20
-"""Characters; a ConfigMap holds no more."""
+"""The largest size of the file in characters. A ConfigMap holds no more."""
 SECTIONS = ("default", "namespaces")
 
 
@@ -74,7 +74,7 @@ def parse_pod_policy(text: str) -> PodPolicy:
 
 
 def _reasons_against(raw: dict[Any, Any]) -> list[str]:
-    """Return the faults of the document, each behind the path of its field."""
+    """Return the faults of the document, each after the path of its field."""
     reasons = []
     for name in raw:
         if name not in SECTIONS:
@@ -90,7 +90,9 @@ def _reasons_against(raw: dict[Any, Any]) -> list[str]:
 
 
 def _null_reasons(path: str, section: Any) -> list[str]:
-    """Refuse a list without a value: it could mean nothing, or the default section's."""
+    """Return a fault for each list without a value: it could mean no entries, or the default
+    entries.
+    """
     if not isinstance(section, dict):
         return []
     names = [name for name, value in section.items() if value is None]
@@ -109,7 +111,9 @@ def _with_sections(raw: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _repeated_keys(node: yaml.Node, path: str) -> list[tuple[int, str]]:
-    """Return the line of each key that a mapping has twice, of which YAML would take the last."""
+    """Return the line and the fault of each repeated key of a mapping. YAML would use the last
+    value.
+    """
     found: list[tuple[int, str]] = []
     if isinstance(node, yaml.SequenceNode):
         for number, item in enumerate(node.value):
@@ -127,7 +131,7 @@ def _repeated_keys(node: yaml.Node, path: str) -> list[tuple[int, str]]:
 
 
 def _line_of(root: yaml.Node, path: str) -> int:
-    """Return the line of a field, or of the deepest part of its path that is there."""
+    """Return the line of a field, or of the deepest part of its path that exists."""
     node = root
     line = root.start_mark.line + 1
     rest = path
@@ -141,8 +145,8 @@ def _line_of(root: yaml.Node, path: str) -> int:
 
 
 def _step_into(node: yaml.Node, path: str) -> tuple[yaml.Mark, yaml.Node, str] | None:
-    """Return the place of the first step of a path, the value there, and the rest of the path. A
-    key may have dots.
+    """Return the position of the first step of a path, the value there, and the rest of the path. A
+    key may contain dots.
     """
     if isinstance(node, yaml.SequenceNode) and path.startswith("["):
         number, _, rest = path[1:].partition("]")

@@ -1,4 +1,5 @@
-"""The settings of pods in a request: their form, and the permission of the cluster and its owner.
+"""Check the pod settings of a request: their form, and the permissions of the cluster and its
+owner.
 
 `form_reasons` refuses what no cluster allows: names that Weir sets itself, a variable without a
 value, a condition on nodes that Kubernetes would not read. `policy_reasons` refuses what the
@@ -12,9 +13,9 @@ are.
 `forbidden_reason` explains features that no job gets. `permission_reasons` refuses those that only
 the settings of the cluster allow:
 
-namespace          one of `job_namespaces`, where there are any
-image              below one of `images`, where there are any; or of the owner's pod policy
-a node's folder    below one of `host_paths`; everywhere else data is on a claim
+namespace          one of `job_namespaces`, unless that list is empty
+image              below a prefix of `images` or of the owner's pod policy, unless neither exists
+a node's folder    below one of `host_paths`; otherwise data is on a claim
 privileges         none: a request has no field for them
 """
 
@@ -48,9 +49,9 @@ SETTING = "WEIR_ALLOCATOR_POD_POLICY"
 NAMES_SHOWN = 6
 RESERVED_VARIABLES = ("TF_CONFIG", "HOME", "HOSTNAME", "PATH", "TMPDIR", "GRPC_FAIL_FAST")
 RESERVED_BEGINNINGS = ("WEIR_", "NATS_", "PYTHON", "LD_", "KUBERNETES_")
-"""Of variables that Weir sets, or that load code into the process with the credentials."""
+"""Prefixes of variables that Weir sets, or that load code into the process with the credentials."""
 RESERVED_DOMAINS = ("kubernetes.io", "k8s.io", "weir.dev", "kubeflow.org")
-"""Of labels and annotations, with their subdomains."""
+"""Reserved domains of labels and annotations, with their subdomains."""
 JOB_CREDENTIALS = re.compile(r".+-nats-[0-9a-f]{8}-[0-9a-f]{4}")
 """Names of the secrets that the launcher makes (`secret_name` in `services/launcher/pods.py`)."""
 SHM = "/dev/shm"
@@ -209,7 +210,7 @@ def policy_reasons(parts: Fields, rules: Rules) -> Iterator[str]:
 
 
 def _refusal(namespace: str, kind: str, allowed: Any) -> str:
-    """Return the end of a reason. `kind`: the list of the policy."""
+    """Return the last part of a reason. `kind`: the name of the policy's list."""
     names = f"allowed: {format_names(list(allowed), NAMES_SHOWN)}" if allowed else "none is allowed"
     return f"is not allowed in namespace {namespace!r}; {names} ({kind} of {SETTING})"
 
@@ -297,7 +298,7 @@ def describe_toleration(toleration: Toleration) -> str:
     return f"{text}:{toleration.effect or '*'}"
 
 
-# ---------------------------------------------------------------- what the cluster allows, or no cluster
+# ---------------------------------------------------------------- what some clusters allow, or none
 
 
 PRIVILEGES = {
@@ -337,7 +338,7 @@ SOURCES = {
     "persistentvolumeclaim",
     "projected",
 }
-"""As Kubernetes and people call them, without capitals and dashes."""
+"""The names in Kubernetes and in common use, in lower case and without punctuation."""
 
 UNSUPPORTED = {
     "podaffinity": "not supported: Weir itself puts the tasks of a job near each other",
@@ -350,7 +351,7 @@ UNSUPPORTED = {
     "topologyspreadconstraints": "not supported: Weir itself puts the tasks of a job near each"
     " other",
 }
-"""Parts of Kubernetes' pods that a request does not have, and why."""
+"""Pod fields of Kubernetes that a request does not support, and the reason."""
 SAME_KIND = "all tasks of a role have the same resources; for others, submit another job"
 ONE_KIND = {
     "workers": SAME_KIND,
@@ -358,7 +359,7 @@ ONE_KIND = {
     "resources.worker": SAME_KIND,
     "resources.ps": SAME_KIND,
 }
-"""The fields that somebody might write as a list, and the reason against it."""
+"""Fields that a user may write as a list, and the reason against it."""
 
 
 def forbidden_reason(path: str) -> str:

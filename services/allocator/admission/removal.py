@@ -56,12 +56,12 @@ from shared.runtime.log import RateLimitedWarning
 log = structlog.get_logger()
 
 ENDS: tuple[type[Message], ...] = (JobFinished, JobRejected, CancelRequested)
-"""The last of these is the last message of a name, unless it is asked for again."""
+"""The last message of a name is of one of these types, unless the name is requested again."""
 
 
 class Removal:
-    """One pass after another. `state`: returns the allocator's present state; `removed`: is called
-    with each name without any message left.
+    """Remove expired jobs, and jobs that users asked to forget. `state`: returns the present state
+    of the allocator; `removed`: is called with each name that has no message left.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class Removal:
                 await asyncio.sleep(RETRY_S)
 
     async def remove_expired(self, now: float | None = None) -> None:
-        """Remove all that is due. Raises `NatsError` while the bus is away; the next pass goes on
-        from there.
+        """Remove everything that has expired. Raises `NatsError` while the bus is unreachable; the
+        next pass continues from there.
         """
         if now is None:
             now = time.time()
@@ -305,7 +305,7 @@ class Streams(msgspec.Struct):
 
 
 def programs_in_use(state: State, since_s: float) -> set[ProgramKey]:
-    """Return the programs of jobs that are asked for, run, or have ended since then."""
+    """Return the programs of jobs that are requested, that run, or that have ended since then."""
     requests = []
     for open_request in state.asked.values():
         requests.append(open_request.request)
@@ -318,7 +318,7 @@ def programs_in_use(state: State, since_s: float) -> set[ProgramKey]:
 
 
 async def remove_unused_programs(bus: Bus, state: State, until_s: float) -> None:
-    """Take one pass over the programs of all namespaces. `until_s`: later ones stay."""
+    """Remove the unused programs of all namespaces. Programs stored after `until_s` stay."""
     used: defaultdict[str, set[str]] = defaultdict(set)
     for namespace, digest in programs_in_use(state, until_s):
         used[namespace].add(digest)
@@ -352,7 +352,7 @@ async def _namespaces(bus: Bus) -> list[str]:
 
 
 class _ProgramBucket:
-    """The programs of one namespace. `until_s`: later ones stay."""
+    """The programs of one namespace. Those stored after `until_s` stay."""
 
     def __init__(self, bus: Bus, bucket: str, until_s: float) -> None:
         self.bus = bus
@@ -370,7 +370,7 @@ class _ProgramBucket:
                 await self._purge_if_old(subject)
 
     async def _remove_unused_descriptions(self, used: set[str]) -> set[str]:
-        """Remove descriptions of unused programs. Return the places of all described contents."""
+        """Remove descriptions of unused programs. Return the ids of all described contents."""
         described = set[str]()
         for subject in await self._subjects(description_subject(self.bucket)):
             raw = await self._last_message(subject)
@@ -382,13 +382,15 @@ class _ProgramBucket:
         return described
 
     async def _purge_if_old(self, subject: str) -> None:
-        """Remove a subject, unless its last message is so recent that a store may go on."""
+        """Purge a subject, unless its last message is so recent that storing may not be
+        complete.
+        """
         raw = await self._last_message(subject)
         if raw is not None and self._is_old(raw):
             await self._purge(subject, raw)
 
     async def remove(self, digest: str) -> None:
-        """Remove one program: its description, and the contents that it leads to."""
+        """Remove one program: its description, and the contents to which it refers."""
         for subject in await self._subjects(description_subject(self.bucket)):
             if _digest(subject) != digest:
                 continue
@@ -423,14 +425,14 @@ class _ProgramBucket:
         return raw.time.timestamp() <= self.until_s
 
     async def _purge(self, subject: str, raw: RawStreamMsg) -> None:
-        """Remove a subject up to this message: one that was stored since stays."""
+        """Purge a subject up to this message. Messages that were stored later stay."""
         self.bus.must_lead()
         next_sequence = int(raw.seq or 0) + 1
         await self.bus.js.purge_stream(self.stream, seq=next_sequence, subject=subject)
 
 
 def _nuid(raw: RawStreamMsg) -> str:
-    """Return the place of the contents, as a description names it; nothing if it cannot be read."""
+    """Return the id of the contents that a description names; empty if it cannot be read."""
     try:
         return msgspec.json.decode(raw.data or b"", type=ProgramInfo).nuid
     except msgspec.DecodeError:

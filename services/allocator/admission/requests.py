@@ -2,13 +2,13 @@
 
 A request becomes a job if it is valid, its name is not in use, its program is stored, and its least
 size is within its namespace's quota. Defaults complete it. Requests for one name are answered in
-their order, the next one after the answer to the one before is known.
+order, each one after the answer to the one before is known.
 
 The answer to a change names everything that may change, not a difference: the priority, the bounds
-of ps and of workers, and the suspension. So applying an answer twice changes nothing more. The
-bounds may exclude the start, because the learning rate was chosen for it. A job's credentials give
-its tasks as many readers of the bus as its bounds allowed at first, so it cannot grow far beyond
-them.
+of ps and of workers, and the suspension. So applying an answer twice changes nothing more. The new
+bounds may exclude the initial size: `start` stays as it is, because the learning rate was chosen
+for it. A job's credentials give its tasks as many readers of the bus as its bounds allowed at
+first, so it cannot grow far beyond them.
 """
 
 from __future__ import annotations
@@ -188,7 +188,8 @@ def with_defaults(request: JobRequested, rules: Rules) -> JobRequested:
     """Return the request with defaults filled in: tasks of Weir's default size, the cluster's
     policy, shuffled examples.
 
-    A job that an earlier version accepted has no `shuffle`, and keeps the order of the numbers.
+    A job that an earlier version accepted has no `shuffle`, and keeps the order of the example
+    numbers.
     """
     return replace(
         request,
@@ -199,10 +200,11 @@ def with_defaults(request: JobRequested, rules: Rules) -> JobRequested:
 
 
 def _with_whole_roles(request: JobRequested) -> JobRequested:
-    """Return the request with default cores and memory for roles that leave them out (or say 0: no
-    pod can run with that).
+    """Return the request with default cores and memory for roles that omit them or set them to 0,
+    because no pod can run with 0.
 
-    Only for people: in a simulation a memory of 0 may well mean that memory does not count.
+    This applies to requests of users only: in a simulation a memory of 0 may mean that memory does
+    not count.
     """
     if request.resources is None:
         return request
@@ -216,7 +218,7 @@ def _with_whole_roles(request: JobRequested) -> JobRequested:
 
 
 def _with_amounts(requested: Resources, default_size: Resources) -> Resources:
-    """Return the given resources, with the usual cores and memory in place of none."""
+    """Return the requested resources, with the default cores and memory in place of 0."""
     cpu = requested.cpu or default_size.cpu
     memory_gib = requested.memory_gib or default_size.memory_gib
     return replace(requested, cpu=cpu, memory_gib=memory_gib)
@@ -292,8 +294,8 @@ def change_rejection(job: str, namespace: str, sequence: int, *reasons: str) -> 
 
 
 def refusal_of_change(subject: str, sequence: int, error: str) -> ChangeRejected | None:
-    """Return the answer to a change that cannot be read; None: the subject is of something else, or
-    of no job.
+    """Return the answer to a change that cannot be read; None: the subject is not that of a change,
+    or it names no job.
     """
     tokens = subject.split(".")
     tag = ".".join(tokens[1:3])
@@ -305,7 +307,7 @@ def refusal_of_change(subject: str, sequence: int, error: str) -> ChangeRejected
 
 
 def _no_such_job(state: State, change: Change) -> str:
-    """Return why a change finds no job to change: it has ended, or none of this name is known."""
+    """Return why a change cannot be applied: the job has ended, or no job of this name is known."""
     name = f"job: {change.job!r} in namespace {change.namespace!r}"
     if change.key() in state.closed:
         return f"{name} has ended"
@@ -388,6 +390,6 @@ def _reader_reasons(job: Job, request: JobRequested) -> Iterator[str]:
 
 
 def _with_start_inside(span: Span) -> Span:
-    """Return the span with the start that its bounds allow."""
+    """Return the span with its start moved into its bounds."""
     start = max(span.min, min(span.start, span.max))
     return replace(span, start=start)

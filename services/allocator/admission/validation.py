@@ -1,6 +1,6 @@
 """Validate a request: collect every reason against it.
 
-Law: for any bytes the result is a `JobRequested` or a `InvalidRequest` with at least one reason;
+Law: for any bytes the result is a `JobRequested` or an `InvalidRequest` with at least one reason;
 never an exception. The decoder stops at its first error, so each field is converted separately,
 nested ones too. Then the rules between fields are checked. Decoder errors are reworded for people:
 a rule in words in place of a pattern, an object by its fields, and the value in place of its type
@@ -46,29 +46,29 @@ from shared.messages import (
 )
 from shared.text import format_count
 
-LOCAL_SCHEMES = ("file", "ram")  # schemes of TensorFlow's that lead into the node, or nowhere
+LOCAL_SCHEMES = ("file", "ram")  # of TensorFlow, for files of the node and for the process memory
 
 MAX_PRIORITY = "WEIR_ALLOCATOR_MAX_PRIORITY"
 LIMITS = "WEIR_ALLOCATOR_LIMITS"
-"""The settings that a refusal names."""
+"""The names of the settings that a refusal mentions."""
 LONGEST_JOB = 40
 LONGEST_NAMESPACE = 63
 LARGEST_REQUEST = 131_072
-"""Bytes of a request: each decision repeats it beside a plan of every task, and has to fit into one
-message itself.
+"""The largest size of a request in bytes. Each decision repeats the request beside a plan of every
+task, and has to fit into one message.
 """
 MOST_PARAMS = 100
 LARGEST_PARAMS = 16_384
-"""Bytes of all parameters of a program as JSON."""
+"""The largest size of all parameters of a program as JSON, in bytes."""
 MOST_TASKS = 1_000
-"""Of one role."""
+"""The most tasks of one role."""
 LEAST_AMOUNT = 0.001
-"""Cores or GiB of a task that has any: a thousandth is the smallest that Kubernetes counts."""
+"""The smallest cores or GiB of a task, unless they are 0. Kubernetes counts in thousandths."""
 ANY_CLUSTER = Rules(images=(), pod_rules=ALLOW_ALL)
-"""Of a cluster that allows everything except folders of a node."""
+"""The rules of a cluster that allows everything except folders of a node."""
 MOST_REASONS = 20
 LONGEST_REASON = 300
-"""The number of reasons in an answer, and the characters of each."""
+"""The most reasons in an answer, and the most characters of each."""
 
 
 class InvalidRequest(msgspec.Struct, frozen=True):
@@ -180,7 +180,9 @@ def _invalid_name(body: bytes) -> str:
 
 
 def field_reasons(kind: type[msgspec.Struct], raw: Mapping[str, Any], path: str) -> list[str]:
-    """Return the reasons against an object's fields, each for itself. `path`: of the object."""
+    """Return the reasons against the fields of an object, each checked separately. `path`: of the
+    object.
+    """
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     reasons = []
     for name in _unknown_names(kind, raw, fields)[: MOST_REASONS + 1]:
@@ -197,7 +199,7 @@ def field_reasons(kind: type[msgspec.Struct], raw: Mapping[str, Any], path: str)
 def _unknown_names(
     kind: type[msgspec.Struct], raw: Mapping[str, Any], fields: Collection[str]
 ) -> list[str]:
-    """Return the names in an object that are neither of a field nor of its tag."""
+    """Return the names in an object that are neither fields nor its tag."""
     tag = kind.__struct_config__.tag_field
     return [name for name in raw if name not in fields and name != tag]
 
@@ -277,7 +279,7 @@ def _unknown_reason(path: str, name: str, fields: Iterable[str]) -> str:
 
 
 def _readable_fields(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return each field that can be read for itself."""
+    """Return the fields that can be read, each converted separately."""
     parts = {}
     for field in msgspec.structs.fields(JobRequested):
         name = field.encode_name
@@ -290,7 +292,7 @@ def _readable_fields(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rule_reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
-    """Yield the reasons of the rules that hold between fields."""
+    """Yield the reasons of the rules that relate several fields to each other."""
     ps = parts.get("ps")
     workers = parts.get("workers")
     batch = parts.get("batch")
@@ -459,8 +461,8 @@ def _is_folder(path: str) -> bool:
 
 
 def _volume_reasons(volumes: tuple[Volume, ...]) -> Iterator[str]:
-    """Yield the reasons against volumes: no source or two, a reserved name or path, or a name or
-    path that is used twice.
+    """Yield the reasons against volumes: no source or several, a reserved name or path, or a name
+    or path that is used twice.
     """
     for i, volume in enumerate(volumes):
         sources = (volume.claim, volume.host_path, volume.secret, volume.config_map)
@@ -491,7 +493,7 @@ def _repeated_values(field: str, values: list[str]) -> Iterator[str]:
 
 
 def _mount_reasons(volume: Volume) -> Iterator[str]:
-    """Refuse a volume in the way of the folders that every pod has of Weir."""
+    """Refuse a volume with a reserved name, or with a mount path that cannot be used."""
     if volume.name.startswith("weir-"):
         yield f"name: {volume.name!r}: names that begin with weir- are reserved"
     path = posixpath.normpath(volume.mount_path)
@@ -549,7 +551,7 @@ def written_value(value: object) -> str:
 
 
 class _Written(reprlib.Repr):
-    """A value as a file or a message has it: Python writes these two in another way."""
+    """A value as a file or a message contains it. Python writes these two types differently."""
 
     def repr_bool(self, value: bool, level: int) -> str:
         return str(value).lower()
@@ -559,7 +561,9 @@ class _Written(reprlib.Repr):
 
 
 def _expected_fields(kind: Any, error: str) -> str:
-    """Return the error with an object by its fields, or with a rule in words."""
+    """Return the error with the fields of an object in place of its type, or with a rule in
+    words.
+    """
     struct = struct_type(kind)
     if struct is not None:
         fields = ", ".join(field.encode_name for field in msgspec.structs.fields(struct))
@@ -575,7 +579,9 @@ def _expected_fields(kind: Any, error: str) -> str:
 
 
 def _rule_in_words(meta: Any) -> str:
-    """Return a pattern, and the most characters of a text, in words; empty: it has no words."""
+    """Return the rule of a pattern and of a largest length in words; empty: there are no words for
+    it.
+    """
     words = PATTERNS.get(getattr(meta, "pattern", None) or "")
     if not words:
         return ""

@@ -1,22 +1,21 @@
-"""From observed speeds to a performance model (`speed.py`), for one job or for many side by side.
+"""Fit the performance model (`speed.py`) to observed speeds, for one job or for many side by side.
 
-Non-negative least squares on the relative error of T, with the prior as further rows, so that a
-term which no observation tells of keeps its prior share; then again, with less weight for what lies
-far off (Cauchy's weights, as in Huber & Ronchetti, Robust Statistics, 2009). Errors go together
-where sizes are alike, and are weighed so.
+The method is non-negative least squares on the relative error of T. The prior adds rows, so that a
+term keeps its prior share if no observation gives information about it. The fit is repeated with
+lower weights for outliers (Cauchy's weights, as in Huber & Ronchetti, Robust Statistics, 2009). The
+errors of similar sizes are correlated, and are weighted accordingly.
 
-A cluster has hundreds of programs, and few have many observations: they are fitted in one
-pass, in arrays [models, observations, ...]. Where a model has fewer observations than its
-neighbours, what is missing counts as one that tells of no term and goes together with none, which
-changes nothing.
+A cluster has hundreds of programs, and few have many observations: they are fitted in one pass, in
+arrays [models, observations, ...]. If a model has fewer observations than others in its array, a
+missing observation has no terms and is correlated with no other, so that it changes nothing.
 
-`observation_rows` turns observed speeds into rows of numbers. Where the cores are not known, the
-usual ones stand in.
+`observation_rows` turns observed speeds into rows of numbers. If the cores of an observation are
+not known, the last known ones are used.
 
 `nnls` minimises |A x - b| over x >= 0, for one problem or for many. scipy solves each problem by
 the active-set method of Lawson and Hanson (Solving Least Squares Problems, 1974, chapter 23).
-Columns are scaled to length one before, and b to a largest element of one: units of any size then
-neither overflow nor decide the first free column.
+Before that, columns are scaled to length one, and b to a largest element of one. So units of any
+size neither overflow nor decide which column becomes free first.
 """
 
 from __future__ import annotations
@@ -49,31 +48,29 @@ from services.allocator.policies.contract import Observed
 DOUBT = 2.0
 """Standard deviation of a prior share, relative to it."""
 LEVEL = 0.75
-"""The quantile of observed times, relative to the prior's, that is its level. Where one term is
-nearly all of a step most sizes have far less of it than the prior says; from their median the
-deviations would be too small for the term.
+"""The quantile of the observed times, relative to those of the prior, that is the prior's level. If
+one term is nearly all of a step, most sizes have far less of it than the prior says. With the
+median as level, the standard deviation of that term would be too small.
 """
 LEAST_SHARE = 0.015
 """Added to each share, so that no term is ruled out."""
 OUTLIER = 4.0
-"""An error of so many standard deviations halves an observation's weight."""
+"""An error of this many standard deviations halves the weight of an observation."""
 REWEIGHTINGS = 2
 SHORTEST = 8
-"""Models with up to so many observations are fitted side by side; so are those with up to twice as
-many, and so on.
+"""Models with up to this many observations are fitted side by side; so are those with up to twice
+as many, and so on.
 """
 PAIRS = 1 << 18
-"""Of observations, at most, in one pass: so that arrays stay small."""
+"""The most pairs of observations in one pass, so that arrays stay small."""
 SPEEDS = (1e-6, 1e12)
-"""Samples a second that may be true; of anything else it is the report that is wrong."""
+"""The plausible range of samples a second; a report of anything else is wrong."""
 CORES = (1e-3, 1e4)
-"""Cores of a task that may be true."""
+"""The plausible range of the cores of a task."""
 
 
 class UsableObservation(Observed, frozen=True):
-    """An observed speed with a known placement: the share of traffic that left its
-    node.
-    """
+    """An observed speed with a known placement: the share of traffic that left its node."""
 
     remote: float = 1.0
 
@@ -86,13 +83,13 @@ class ObservationRows(NamedTuple):
     times: Array
     """Seconds for a point's batch [observations]."""
     usual: Usual
-    """The last batch and remote traffic, the last known cores a ps and a worker (1 where nobody
-    knows).
+    """The last batch, the last known cores of a ps and of a worker (1: not known), and the last
+    share of remote traffic.
     """
 
 
 def observation_rows(observed: Sequence[Observed], batch: int) -> ObservationRows:
-    """Return the believable observations. `batch`: the usual one if none is."""
+    """Return the believable observations as arrays. `batch`: the usual batch if there are none."""
     seen = [point for point in observed if is_believable(point)]
     ps_cpu, worker_cpu = _last_cores(seen)
     rows = np.empty((len(seen), 6))
@@ -111,7 +108,7 @@ def observation_rows(observed: Sequence[Observed], batch: int) -> ObservationRow
 
 
 def _last_cores(seen: Sequence[Observed]) -> tuple[float, float]:
-    """Return the last known cores of a ps and of a worker; 1 where none are known."""
+    """Return the last known cores of a ps and of a worker; 1: not known."""
     ps_cpu = 1.0
     worker_cpu = 1.0
     for point in seen:
@@ -121,7 +118,7 @@ def _last_cores(seen: Sequence[Observed]) -> tuple[float, float]:
 
 
 def _point_row(point: Observed, ps_cpu: float, worker_cpu: float) -> tuple[float, ...]:
-    """Return an observed size as a row; the given cores stand in where its own are not known."""
+    """Return an observed size as a row. The given cores are used if its own are not known."""
     ps_cpu = _usable_cores(point.ps_cpu) or ps_cpu
     worker_cpu = _usable_cores(point.worker_cpu) or worker_cpu
     share = remote_share(point.nodes)
@@ -131,7 +128,7 @@ def _point_row(point: Observed, ps_cpu: float, worker_cpu: float) -> tuple[float
 
 
 def is_believable(seen: Observed) -> bool:
-    """Return true if it tells of training, at a speed that may be true."""
+    """Return True if the observation is of training, at a plausible speed."""
     if seen.workers <= 0:
         return False
     least, most = SPEEDS
@@ -139,8 +136,8 @@ def is_believable(seen: Observed) -> bool:
 
 
 def remote_share(nodes: int | None) -> float:
-    """Return the share of a job's traffic that leaves its node; all of it if nobody knows how many
-    nodes it stands on.
+    """Return the share of a job's traffic that leaves its node; all of it if the number of nodes is
+    not known.
     """
     if nodes == 1:
         return 0.0
@@ -148,7 +145,7 @@ def remote_share(nodes: int | None) -> float:
 
 
 def _usable_cores(cores: float | None) -> float | None:
-    """Return the cores of a task if they may be true."""
+    """Return the cores of a task if they are plausible; None: they are not."""
     least, most = CORES
     if cores is not None and least <= cores <= most:
         return cores
@@ -156,15 +153,15 @@ def _usable_cores(cores: float | None) -> float | None:
 
 
 class Prior(msgspec.Struct, frozen=True):
-    """The belief about a model before anything was observed."""
+    """The assumptions about a model before any observation."""
 
     shares: tuple[float, ...] = SHARES
-    """By `TERMS`."""
+    """The share of each term of a step, by `TERMS`."""
     step_s: float | None = None
     """Seconds of a step of one ps and one worker with `batch` samples; None: unknown."""
     form: Form = "synchronous"
     batch: int | None = None
-    """None: the last that was observed."""
+    """The batch that the shares are for; None: the last that was observed."""
     device: float = math.inf
     """Samples that a worker holds at once."""
 
@@ -184,7 +181,7 @@ def fit_model(observed: Sequence[Observed], prior: Prior | None = None) -> Fit:
 def fit_closest_form(cases: Sequence[tuple[Sequence[Observed], Sequence[Prior]]]) -> list[Fit]:
     """Return the model of each case by the prior that explains its observations best.
 
-    That is the most probable one; of equal ones the first. A case's priors are of one batch.
+    That is the most probable prior; of equal ones, the first. The priors of a case have one batch.
     """
     pairs = []
     for observed, priors in cases:
@@ -204,7 +201,7 @@ def fit_closest_form(cases: Sequence[tuple[Sequence[Observed], Sequence[Prior]]]
 
 
 def _misfit_of(fitted: Fit) -> float:
-    """Return how improbable the observations are by a model."""
+    """Return the misfit of a model: how improbable the observations are under it."""
     return fitted.misfit
 
 
@@ -227,7 +224,9 @@ def _fit_cases(cases: Sequence[Known]) -> list[Fit]:
 
 
 def _case_batches(cases: Sequence[Known]) -> Iterator[list[int]]:
-    """Yield the models to fit side by side: those with about as many observations."""
+    """Yield the indices of the models to fit side by side: those with about as many
+    observations.
+    """
     alike: dict[int, list[int]] = {}
     for at, (known, _) in enumerate(cases):
         of_length = alike.setdefault(_lot_length(known), [])
@@ -239,7 +238,7 @@ def _case_batches(cases: Sequence[Known]) -> Iterator[list[int]]:
 
 
 def _lot_length(known: ObservationRows) -> int:
-    """Return the most observations of a model that is fitted beside this one."""
+    """Return the largest number of observations of the models that are fitted beside this one."""
     power = 1 << (len(known.times) - 1).bit_length()
     return max(SHORTEST, power)
 
@@ -255,15 +254,15 @@ class Stack(NamedTuple):
     there: NDArray[np.bool_]
     """False where an observation is missing [models, observations]."""
     prior_mean: Array
-    """Coefficients by the prior [models, terms]."""
+    """The prior's coefficients [models, terms]."""
     prior_std: Array
-    """Standard deviation of these [models, terms]."""
+    """Standard deviations of the prior's coefficients [models, terms]."""
     least: Array
-    """The least that a coefficient may be [models, terms]."""
+    """The least value of each coefficient [models, terms]."""
 
 
 def _stack_cases(cases: Sequence[Known]) -> Stack:
-    """Return the models of some cases, with ones where an observation is missing."""
+    """Return the arrays of some cases. A missing observation is filled with ones."""
     form = np.array([prior.form for _, prior in cases])
     device = np.array([prior.device for _, prior in cases])
     shares = np.array([prior.shares for _, prior in cases])
@@ -271,7 +270,7 @@ def _stack_cases(cases: Sequence[Known]) -> Stack:
     points = Points(rows, device)
     basis = points.columns(form)
 
-    # The level of each model: so many times the shares of its prior are its times.
+    # The level of each model: its times, as a multiple of the shares of its prior.
     one = _of_one(cases, form, device)
     expected = _formula_seconds(basis / one[:, None], shares)
     levels = _time_levels(times / expected, cases)
@@ -307,7 +306,7 @@ def _pad_evidence(
 def _of_one(cases: Sequence[Known], form: Forms, device: Array) -> Array:
     """Return the columns of one ps and one worker on the first batch [models, terms].
 
-    That of being apart is 1, because its share is beside the others.
+    The column of the term `apart` is 1, because its share is in addition to the others.
     """
     rows = []
     for known, prior in cases:
@@ -353,7 +352,7 @@ class Solution(NamedTuple):
     coefficients: Array
     """In seconds [models, terms]."""
     errors: Array
-    """Those of log T that are left [models, observations]."""
+    """The remaining errors of log T [models, observations]."""
     covariance: Array
     """Covariance of the errors [models, observations, observations]."""
 
@@ -404,8 +403,8 @@ def _robust_solution(stack: Stack) -> Solution:
 
 
 def _alike_observations(stack: Stack) -> Array:
-    """Return how errors go together [models, observations, observations]; a missing observation
-    goes together with none.
+    """Return the covariance of the formula's errors [models, observations, observations]; 0 for a
+    missing observation.
     """
     there = stack.there
     pairs = there[:, :, None] & there[:, None, :]
@@ -420,12 +419,13 @@ def _formula_seconds(basis: Array, coefficients: Array) -> Array:
 
 
 def _solve_coefficients(stack: Stack, covariance: Array) -> Array:
-    """Return the coefficients in units of their deviations, none of them negative [models, terms].
+    """Return the coefficients in units of their standard deviations, none negative [models, terms].
 
-    Least squares of relative errors that go together by `covariance`, drawn to the prior.
+    They minimise the squares of the relative errors, which have this covariance, and of the
+    distances from the prior.
     """
     white = _independent_equations(stack, covariance)
-    # Below them the prior: a row for each term.
+    # Add a row for each term of the prior.
     models, terms = stack.prior_std.shape
     prior = np.broadcast_to(np.eye(terms), (models, terms, terms))
     prior_goals = stack.prior_mean / stack.prior_std
@@ -437,7 +437,8 @@ def _solve_coefficients(stack: Stack, covariance: Array) -> Array:
 def _independent_equations(stack: Stack, covariance: Array) -> Array:
     """Return an equation for each observation, its goal last [models, observations, terms + 1].
 
-    Their errors go together by `covariance`; they are made independent of each other.
+    Their errors have this `covariance`; the equations are transformed so that the errors become
+    independent.
     """
     relative = stack.basis / stack.times[..., None] * stack.prior_std[:, None]
     relative = np.where(stack.there[..., None], relative, 0.0)
@@ -458,7 +459,7 @@ def _covariance_factor(stack: Stack, solution: Solution) -> Array:
 
 
 def _improbabilities(stack: Stack, solution: Solution, weights: Array) -> Array:
-    """Return how improbable the observations are by each model [models]."""
+    """Return how improbable the observations are under each model [models]."""
     drift = (solution.coefficients - stack.prior_mean) / stack.prior_std
     drift_cost = (drift**2).sum(axis=1)
     error_cost = (solution.errors * weights).sum(axis=1)
@@ -467,8 +468,8 @@ def _improbabilities(stack: Stack, solution: Solution, weights: Array) -> Array:
 
 
 def _noise_variance(errors: Array) -> Array:
-    """Return the variance of each observation. Outliers count as noisier: its weight is
-    1 / (1 + (error / scale)^2).
+    """Return the variance of the noise of each observation. An outlier counts as noisier, so that
+    its weight is 1 / (1 + (error / scale)^2).
     """
     usual = RESIDUAL_VARIANCE + NOISE**2
     heavier = 1.0 + errors**2 / (OUTLIER**2 * usual)
@@ -478,7 +479,7 @@ def _noise_variance(errors: Array) -> Array:
 # ---------------------------------------------------------------- non-negative least squares
 
 ROUNDS = 30
-"""Iterations at most, for each column: ten times as many as usual, because scipy raises an error
+"""The most iterations for each column: ten times as many as usual, because scipy raises an error
 beyond them.
 """
 
@@ -486,8 +487,8 @@ beyond them.
 def nnls(a: Array, b: Array) -> Array:
     """Return x [..., columns], for A [..., rows, columns] and b [..., rows].
 
-    It is NaN for a problem with a number that is not finite: one job's speeds may be beyond
-    reckoning, and many are solved together.
+    x is NaN for a problem with a number that is not finite. So the extreme speeds of one job do not
+    affect the other jobs that are solved with it.
     """
     rows, columns = a.shape[-2:]
     if not rows or not columns:
@@ -506,7 +507,9 @@ def nnls(a: Array, b: Array) -> Array:
 
 
 def _column_lengths(a: Array) -> Array:
-    """Return the length of each column [..., columns], without squares that overflow or vanish."""
+    """Return the length of each column [..., columns], without squares that overflow or
+    underflow.
+    """
     largest = np.abs(a).max(axis=-2)
     largest[largest == 0.0] = 1.0
     relative = a / largest[..., None, :]

@@ -5,10 +5,10 @@
     rate   = slope of use over examples, by least squares; 0 where the rise is within twice the
              scatter around it
 
-From DLRover's public design: memory is taken to grow in proportion to steps, and a ps is enlarged
-before its limit. Ours: the test of the slope, so that flat but noisy memory raises no alarm;
-looking some minutes ahead instead of to the job's end, because memory can be changed in place
-again; and when to take memory back.
+From DLRover's public design: memory is assumed to grow in proportion to steps, and a ps is enlarged
+before it reaches its limit. Ours: the test of the slope, so that flat but noisy memory raises no
+alarm; a forecast of some minutes instead of to the job's end, because memory can be changed in
+place again; and when memory is reduced.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-AHEAD_S = 240.0  # memory is foreseen so far
-MARGIN = 1.1  # a limit is so many times the need
-NEAR = 1.05  # of the need must be left below a limit, else it is raised
-WIDE = 1.1  # a limit so many times what it should be is lowered
+AHEAD_S = 240.0  # the time that memory is forecast for
+MARGIN = 1.1  # a new limit is this multiple of the need
+NEAR = 1.05  # a limit below this multiple of the need is raised
+WIDE = 1.1  # a limit above this multiple of the right one is lowered
 STEP_GIB = 1 / 16
 SCATTER = 2.0
-MOST_GIB = 2.0**20  # no task has more; what is beyond was not measured rightly
+MOST_GIB = 2.0**20  # no task has more; a higher figure is an error of measurement
 
 
 def forecast_use(points: Sequence[tuple[float, float]], ahead: float) -> float | None:
@@ -70,7 +70,7 @@ def limit_for(need: float) -> float:
 
 
 def limit_due(limit: float, need: float | None, may_shrink: bool) -> float:
-    """Return the limit, or a new one where the need comes near to it or is far below."""
+    """Return the limit, or a new one if the need comes near to it or is far below it."""
     if need is None:
         return limit
     right = limit_for(need)

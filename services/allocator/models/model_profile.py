@@ -10,11 +10,12 @@ S bytes of parameters of which the largest variable has S_max:
     compute-bound, where transfer < A compute;  communication-bound, where transfer > B compute;
     else balanced
 
-That Dike (Xu & Li, Electronics 2019) decides by number and type of parameters and layers, by nodes
-and by input data is published; formulas, A and B are our reconstruction. So are the rates: they are
-of no particular machine, and only tell the terms that are likely to be large; an observation
-outweighs them (`speed.py`). Operations that the profile does not tell are taken as six a parameter:
-a multiplication and an addition, forward and twice backward, as in dense layers.
+Published is that Dike (Xu & Li, Electronics 2019) decides by number and type of parameters and
+layers, by nodes and by input data. The formulas, A and B are our reconstruction. So are the rates:
+they belong to no particular machine, and only show which terms are likely to be large; an
+observation outweighs them (`speed.py`). The trainer reports no number of operations, so six a
+parameter are assumed: a multiplication and an addition, once forward and twice backward, as in
+dense layers.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PER_PARAMETER = 6.0
 PROFILE_SHARE = SHARES[0] + SHARES[2] + SHARES[3]
 """The usual share of a step that compute, update and transfer have together."""
 TRUST = 0.5
-"""Of a term's prior share, the part that the profile tells; the rest stays as without one."""
+"""The part of a term's prior share that follows the profile; the rest is as without a profile."""
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -55,11 +56,11 @@ class Profile(msgspec.Struct, frozen=True):
     """The size of a model."""
 
     bytes: float
-    """Of all parameters."""
+    """Bytes of all parameters."""
     operations: float
-    """A sample, forward and backward."""
+    """Operations for a sample, forward and backward."""
     largest: float = 0.0
-    """Bytes of the largest variable; 0 where variables can be split."""
+    """Bytes of the largest variable; 0: variables can be split."""
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -90,8 +91,8 @@ def kind_of(compute: float, transfer: float) -> Kind:
 
 
 def profile_of(profile: ModelProfile) -> Profile:
-    """Return the profile that the trainer told. Weir spreads variables evenly, the largest first:
-    none binds while there are several.
+    """Return the profile that the trainer reported. Weir spreads variables evenly, the largest
+    first, so no single variable limits the speed as long as there are several.
     """
     return Profile(float(profile.bytes), PER_PARAMETER * profile.parameters)
 
@@ -115,10 +116,9 @@ def prior_of(
     rates: Rates | None = None,
     device: float = math.inf,
 ) -> Prior:
-    """Return the prior before any observation; without a profile, the same of every
-    model.
+    """Return the prior before any observation. Without a profile it is the same for every model.
 
-    `batch`: the one that the shares are of; `device`: the largest that a worker holds at once.
+    `batch`: the batch of the shares; `device`: the most samples that a worker holds at once.
     """
     plain = Prior(form=form, batch=batch, device=device)
     if profile is None or batch <= 0:
@@ -136,7 +136,7 @@ def prior_of(
 
 
 def _profile_shares(one: Parts) -> tuple[float, ...]:
-    """Return the usual shares, mixed with those that the profile tells; the sum stays the same.
+    """Return the usual shares, mixed with those of the profile; the sum stays the same.
 
     `one`: a step of one ps and one worker.
     """
@@ -148,12 +148,12 @@ def _profile_shares(one: Parts) -> tuple[float, ...]:
 
 
 def _mixed_share(usual: float, part: float) -> float:
-    """Return the share of a term. `part`: of the terms that the profile tells."""
+    """Return the share of a term. `part`: its part of the terms in the profile."""
     return (1 - TRUST) * usual + TRUST * (PROFILE_SHARE * part)
 
 
 def fitted_kind(fitted: Fit, size: Size, batch: int) -> Kind:
-    """Return the same classes, by a model that was fitted to observations."""
+    """Return the class of a step, by a model that was fitted to observations."""
     seconds = fitted.seconds(size.ps, size.workers, batch)
     compute = seconds["compute"]
     transfer = seconds["link"] + seconds["workers"] + seconds["ps"]

@@ -1,12 +1,14 @@
-"""The history of a program, of jobs that are over: speeds, pauses, and the number of examples of an
-epoch; and of those that succeeded, the plan at which they ended and the memory they used.
+"""The history of a program, from its jobs that are over.
 
-A job that waits has reported nothing yet; its program may have run before. Another version of it, a
-file of the same name, is a guide only to the plan, not to its speed.
+It has their speeds, pauses, and the number of examples of an epoch; from those that succeeded also
+their last plan and the memory they used.
+
+A job that waits has reported nothing yet, but its program may have run before. Another version of
+it, a file of the same name, gives information about the plan only, not about its speed.
 
 `finished_job` makes the record of a job that succeeded, for jobs like it. Memory that was never
-measured counts as the memory of its tasks. The last reports of a job are kept, not all: where none
-is left of its beginning, the memory of all its ps is that of the earliest that are.
+measured counts as the memory of its tasks. Only the last reports of a job are kept: if none from
+its beginning is left, the earliest one gives the memory of all its ps.
 """
 
 from __future__ import annotations
@@ -126,7 +128,7 @@ TIMED_KEPT = 12
 
 
 def finished_job(end: ClosedJob) -> Iterator[FinishedJob]:
-    """Yield the record; nothing of a job that did not succeed, or that had no ps."""
+    """Yield the record of a job; nothing if it did not succeed, or had no ps."""
     job = end.job
     runs = job.active_decision
     if end.finished.outcome != "succeeded" or runs is None:
@@ -156,7 +158,7 @@ def _tasks_of(runs: AllocationDecided, role: Role) -> list[Resources]:
 
 
 def _size_order(has: Resources) -> tuple[float, float]:
-    """Return the order of tasks: by their cores, then by their memory."""
+    """Return the sort key of a task: its cores, then its memory."""
     return has.cpu, has.memory_gib
 
 

@@ -1,7 +1,7 @@
 """The pooled speeds of the jobs of one program, and the model fitted to them.
 
 Jobs that run the same program with the same cores a task are as fast as each other at a size
-(Optimus' code pools them, too; DLRover and Pollux learn each job, or its user, alone). So the
+(Optimus' code pools them, too; DLRover and Pollux fit each job, or each user's job, alone). So the
 second job of a program starts with the model of the first one.
 """
 
@@ -20,7 +20,7 @@ from services.allocator.policies.contract import JobSnapshot, Observed
 from shared.messages import ModelProfile
 
 POINTS_MOST = 48
-"""Of a program: the most recent ones."""
+"""The number of a program's observations that are kept: the most recent ones."""
 
 ProgramKey = str
 
@@ -32,10 +32,10 @@ def program_key(job: JobSnapshot) -> ProgramKey:
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """All that the model of a program is fitted to.
+    """The data that the model of a program is fitted to.
 
-    `batch`: its first one; `device`: the largest that a worker holds at once; `served`: True if it
-    has ps.
+    `batch`: the initial batch; `device`: the most samples that a worker holds at once; `served`:
+    True if it has ps.
     """
 
     seen: tuple[Observed, ...]
@@ -46,8 +46,8 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Programs(msgspec.Struct, frozen=True):
-    """The program of each job, the observations of each program, and the model fitted to
-    that. A program that cannot be fitted has no model.
+    """The program of each job, the observations of each program, and the model fitted to them. A
+    program that cannot be fitted has no model.
     """
 
     of_job: dict[str, ProgramKey] = {}
@@ -146,8 +146,8 @@ def _jobs_of_programs(
 
 
 def pool_observations(shown: Iterable[Sequence[Observed]]) -> tuple[Observed, ...]:
-    """Return one observation a size, batch and number of nodes: the mean speed of the jobs that
-    had it.
+    """Return one observation for each size, batch and number of nodes: the mean speed of the jobs
+    that had it.
     """
     speeds: dict[tuple[int, int, int, int], list[Observed]] = {}
     for points in shown:
@@ -155,7 +155,7 @@ def pool_observations(shown: Iterable[Sequence[Observed]]) -> tuple[Observed, ..
             if not _is_usable(point):
                 continue
             size = (point.ps, point.workers, point.batch, point.nodes or 0)
-            earlier = speeds.pop(size, [])  # so that the size comes last
+            earlier = speeds.pop(size, [])  # the size becomes the last one
             speeds[size] = [*earlier, point]
 
     # Only the sizes that came last are kept.
@@ -175,7 +175,9 @@ def _mean_observation(points: Sequence[Observed]) -> Observed:
 
 
 def _form_priors(evidence: Evidence) -> list[Prior]:
-    """Return a prior for each meaning of the batch, each worker's or everybody's: speeds tell."""
+    """Return a prior for each meaning of the batch: of each worker, or of all workers. The speeds
+    decide.
+    """
     known = profile_of(evidence.profile) if evidence.profile else None
     forms: tuple[Form, ...] = ("synchronous",)
     if evidence.served:

@@ -1,4 +1,4 @@
-"""The size to try next, and the one to keep: the search of sizes by measuring a few.
+"""Choose the size to try next, and the size to keep, by measuring a few sizes.
 
 Each observation is fitted (`speed.py`), and the size with the largest expected improvement is tried
 next (Mockus, 1975; Jones, Schonlau & Welch, Efficient Global Optimization, 1998). With m and s the
@@ -7,11 +7,11 @@ were tried:
 
     z = (m - b)/s      gain = (m - b) Phi(z) + s phi(z)             [relative speed, to first order]
 
-The gain is the mean of how much faster the size would be; a slower one counts as nothing. So a
-promising size is worth a try, and so is a little-known one; none is, once nothing is left to be
-gained. The size with the best *mean* among those that were tried is kept, not the one that was
-luckiest. Probing and refitting bring the last per cents in Dike's problem; to choose probes in this
-way is ours.
+The gain is the mean of how much faster the size would be; a slower size counts as 0. So a promising
+size is worth a try, and so is a little-known one; no size is, once nothing more can be gained. The
+size with the best *mean* among those that were tried is kept, not the one with the best single
+measurement. Probing and refitting bring the last per cents in Dike's problem; this choice of probes
+is ours.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Probe(msgspec.Struct, frozen=True):
 
     size: Size
     gain: float
-    """Expected, relative to the best size that was tried."""
+    """The expected gain, relative to the best size that was tried."""
 
 
 class SearchResult(msgspec.Struct, frozen=True):
@@ -60,14 +60,14 @@ def _normal_density(z: Array) -> Array:
 
 
 def certain_gain(mean: Array, spread: Array, best: float) -> Array:
-    """Return the gain [sizes] though the size be slower than its mean by its standard deviation."""
+    """Return the gain [sizes] if each size is slower than its mean by its standard deviation."""
     return np.asarray(np.expm1(mean - spread - best))
 
 
 def next_probe(
     fitted: Fit, sizes: Sequence[Size], tried: Sequence[Size], batch: int
 ) -> Probe | None:
-    """Return the most promising size that was not tried; None where all were.
+    """Return the most promising size that was not tried; None: all were.
 
     `tried` need not be among `sizes`.
     """
@@ -114,11 +114,12 @@ def search_sizes(
     probes: int,
     prior: Prior | None = None,
 ) -> SearchResult:
-    """Measure at most so many sizes, each once, and choose among them. `measure`: samples a second.
+    """Measure at most `probes` sizes, each once, and choose among them. `measure`: samples a
+    second.
 
-    Without a prior, the shares are those of a step of a single sample. Until
-    something was measured a batch then seems to be mostly computing and look-up, and the first size
-    has more workers than the usual shares would give it: a worse start, but it tells more, and four
+    Without a prior, the shares are those of a step of a single sample. Before the first measurement
+    a batch then seems to be mostly computing and look-up, and the first size has more workers than
+    the usual shares would give it. This is a worse start, but it gives more information: four
     probes come 1 % nearer to the best (on random surfaces).
     """
     observed: list[Observed] = []

@@ -4,42 +4,41 @@ One step of n samples by each of w workers, with p ps, takes
 
     T = a n/k + b q + c w/(p h) + d r w/p + e w + f p + g N/p + i x                              [s]
 
-    a  gradient on the worker's k cores     b  what each of its q passes costs at any size
-    c  update on the ps' h cores            d  push and pull over the ps' links; r grows with what
-                                               leaves its node
+    a  gradient on the worker's k cores     b  the cost of each of its q passes at any size
+    c  update on the ps' h cores            d  push and pull over the ps' links; r grows with
+                                               the traffic that leaves its node
     e  each worker (barrier, incast)        f  each ps (a request to every one)
     g  look-up of embeddings for N samples, spread over the ps
-    i  devices without ps that stand on more than one node (x = 1): latency, and the slowest link
+    i  devices without ps that are on more than one node (x = 1): latency, and the slowest link
 
-A worker that holds m samples at once goes through its n in q = ceil(n/m) passes, and exchanges
-gradients once; and no coefficient is negative. Synchronous: `batch` is everybody's, n = batch/w, N
-= batch, speed = batch/T. Asynchronous: `batch` is each worker's, n = N = batch, speed = w batch/T.
-Without ps (p = 0: devices side by side) the terms of ps fall away, a ring carries (w - 1)/w of the
-bytes in place of w/p, and e counts its w - 1 hops.
+A worker that holds m samples at once computes its n samples in q = ceil(n/m) passes, and exchanges
+gradients once. No coefficient is negative. Synchronous: `batch` is that of all workers together, n
+= batch/w, N = batch, speed = batch/T. Asynchronous: `batch` is each worker's, n = N = batch, speed
+= w batch/T. Without ps (p = 0: devices side by side) the terms of ps are 0, a ring carries (w -
+1)/w of the bytes in place of w/p, and e counts its w - 1 hops.
 
 Sources. Optimus (EuroSys 2018; its authors' code) has a, b, d, e, f: sync a M/w + b + c w/p + d w +
 e p. DLRover-RM (PVLDB 2024) has a, c, d, g and constants: the split is theirs, the exact forms are
 recalled. Dike (Electronics 2019) takes compute, transfer and update from the model's profile: its
 formulas are our reconstruction (`model_profile.py`).
 
-Measured speeds are rougher than any such formula: shards do not divide evenly among hosts. What the
-formula leaves over of log T is taken as a Gaussian process (universal kriging; Rasmussen &
-Williams, Gaussian Processes for Machine Learning, 2006, section 2.7): a smooth part, a quirk of
-each number of ps and of workers, and one of each size. It corrects the formula where something was
-measured, and says how far to trust it elsewhere. How a model comes to its coefficients is another
-file (`fitting.py`). This combination is ours; its constants were chosen on random surfaces, which
-show a broad plateau.
+Measured speeds are less smooth than any such formula: shards do not divide evenly among hosts. The
+residual of log T is modelled as a Gaussian process (universal kriging; Rasmussen & Williams,
+Gaussian Processes for Machine Learning, 2006, section 2.7): a smooth part, a deviation of each
+number of ps and of workers, and one of each size. It corrects the formula near measured sizes, and
+gives the uncertainty elsewhere. `fitting.py` fits the coefficients. This combination is ours; its
+constants were chosen on random surfaces, which show a broad plateau.
 
 `grid_log_speeds` gives the speeds of many jobs at every combination of some numbers of ps, workers
-and batches in one pass. Its numbers are those of each job's `Fit.mean`, but it is quicker. How
-alike a size is to an observation k falls into a factor for each number of ps (p), of workers (w),
-and for each batch with the usual cores (b); N is near, S is the same. So the residual is, with the
-weight of each observation,
+and batches in one pass. Its numbers are those of each job's `Fit.mean`, but it is faster. The
+similarity of a size and an observation k is a product of factors: one for the number of ps (p), one
+for the number of workers (w), and one for the batch with the usual cores (b). N is a factor of
+nearness, S one of equality. So the residual is, with the weight of each observation,
 
-    sum_k  pull_k (SMOOTH^2 Np Nw Nb + QUIRK^2 (Sp + Sw) Nb + ROUGH^2 Sp Sw Sb)
+    sum_k  weight_k (SMOOTH^2 Np Nw Nb + QUIRK^2 (Sp + Sw) Nb + ROUGH^2 Sp Sw Sb)
 
-a product of two matrices, of which each has only the numbers along one axis, not every size, for
-its rows.
+This is a product of two matrices: one has a row for each number of ps, the other one for each
+combination of workers and batch. Neither has a row for every size.
 """
 
 from __future__ import annotations
@@ -61,30 +60,33 @@ Usual = tuple[float, float, float, float]
 TERMS = ("compute", "fixed", "update", "link", "workers", "ps", "look-up", "apart")
 TERM_COUNT = len(TERMS)
 SHARES = (0.25, 0.2, 0.15, 0.3, 0.04, 0.005, 0.055, 0.05)
-"""Of a step of one ps and one worker on the first batch, by `TERMS`, where nothing is known of the
-model; the last is beside it, as one worker is never apart.
+"""The share of each term (`TERMS`) of a step of one ps and one worker on the first batch, if
+nothing is known about the model. The last one is in addition to the others, because one worker is
+never apart.
 """
 LOCAL = 0.2
 """The cost of a byte that stays on its node, relative to one that leaves it."""
 NOISE = 0.03
-"""Standard deviation of one observed speed, relative; so are the next four."""
+"""Relative standard deviation of one observed speed; the next three are such deviations, too."""
 SMOOTH = 0.10
-"""The broad error of the formula."""
+"""The smooth part of the formula's error."""
 QUIRK = 0.10
-"""Of a number of ps, at any number of workers; and the other way round."""
+"""The error for one number of ps, at any number of workers; and the other way round."""
 ROUGH = 0.03
-"""Of one size alone."""
+"""The error for one size alone."""
 LENGTH_SCALE = 0.8
-"""How far apart sizes are alike, in natural logarithms of ps, workers, batch and cores."""
+"""The distance at which sizes are still similar, in natural logarithms of ps, workers, batch and
+cores.
+"""
 SAME = 1e-12
-"""Squares of such differences below this are none."""
+"""Squares of such differences below this count as 0."""
 ROUNDING = 1e-9
 SMALLEST = 1e-9
 """Least coefficient, as a share of a step: so that no time is zero."""
 
 
 class Points(msgspec.Struct, frozen=True, eq=False):
-    """Sizes, one a row: ps, workers, batch, cores a ps, cores a worker, share of traffic that
+    """Sizes, one in each row: ps, workers, batch, cores a ps, cores a worker, share of traffic that
     leaves its node.
 
     Shape (..., sizes, 6): leading axes are points of several jobs, side by side; there is then a
@@ -161,12 +163,12 @@ def log_sizes(numbers: Array) -> Array:
 
 
 def _nearness(squares: Sequence[Array]) -> Array:
-    """Return how near sizes are to each other, by the squares of their differences; 1: the same."""
+    """Return the similarity of sizes, by the squares of their differences; 1: they are equal."""
     return np.asarray(np.exp(-0.5 * sum(squares) / LENGTH_SCALE**2))
 
 
 RESIDUAL_VARIANCE = SMOOTH**2 + 2 * QUIRK**2 + ROUGH**2
-"""The variance of it, anywhere."""
+"""The variance of the residual of log T, at every size."""
 
 
 # ---------------------------------------------------------------- a fitted model
@@ -198,17 +200,17 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
 
     form: Form
     usual: Usual
-    """Batch, cores and traffic of a size where nothing else is said."""
+    """Batch, cores and traffic of a size, unless others are given."""
     misfit: float
-    """The improbability of the observations by this model."""
+    """The improbability of the observations under this model."""
     count: int
-    """Observations."""
+    """The number of observations."""
     numbers: bytes
     """Float64: of the device, of all terms and of all observations in turn (`pack`)."""
 
     @classmethod
     def pack(cls, form: Form, usual: Usual, misfit: float, arrays: FitArrays) -> Fit:
-        """Make a model of its arrays."""
+        """Make a model from its arrays."""
         numbers = b""
         for part in arrays:
             contiguous = np.ascontiguousarray(part, dtype=np.float64)
@@ -257,7 +259,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         return numbers.reshape(self.count, self.count)
 
     def speed(self, ps: int, workers: int, batch: int | None = None) -> float:
-        """Return the samples a second, the median."""
+        """Return the median speed in samples a second."""
         points = self.points([(ps, workers)], batch)
         log_speeds = self.mean(points)
         return float(np.exp(log_speeds[0]))
@@ -265,7 +267,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
     def speed_std(self, ps: int, workers: int, batch: int | None = None) -> float:
         """Return the standard deviation of the speed, relative.
 
-        It is that of the job's true speed at the size, without the noise of observing it.
+        It is that of the job's true speed at the size, without the noise of one observation.
         """
         points = self.points([(ps, workers)], batch)
         _, spreads = self.predict(points)
@@ -293,7 +295,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         return self._mean(points, columns, alike)
 
     def _mean(self, points: Points, columns: Array, alike: Array) -> Array:
-        """Return the mean of log speed [sizes]; `alike` to the observations."""
+        """Return the mean of log speed [sizes]. `alike`: the covariance with the observations."""
         batches = points.rows[:, 2]
         seconds = columns @ self.coefficients
         left_over = alike @ self.gp_weights
@@ -319,9 +321,9 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
 def sensitivities(columns: Array, coefficients: Array, prior_std: Array) -> Array:
     """Return how far each coefficient may move log T, as a standard deviation [..., sizes, terms].
 
-    No further than by the term's absence, because no time is saved beyond a term's own. So a term
-    that seems to be nothing promises nothing, and the spread says how much faster a size may be
-    rather than how much slower.
+    This is at most the effect of the term's absence, because no more time than a term's own can be
+    saved. So a term that is nearly 0 promises no gain, and the standard deviation of a speed shows
+    how much faster a size may be rather than how much slower.
     """
     formula = columns @ coefficients[..., None]
     terms = columns * coefficients[..., None, :] / formula
@@ -331,15 +333,15 @@ def sensitivities(columns: Array, coefficients: Array, prior_std: Array) -> Arra
 
 
 class Grid(NamedTuple):
-    """One a job: numbers of ps [jobs, n], of workers [jobs, m], batches [jobs, b]."""
+    """The grid of each job: numbers of ps [jobs, n], of workers [jobs, m], batches [jobs, b]."""
 
     ps: Array
     workers: Array
     batches: Array
 
     def sizes(self) -> Array:
-        """Every combination: ps, workers, batch [jobs, n m b, 3]; the batch changes first, then the
-        workers.
+        """Return every combination: ps, workers, batch [jobs, n m b, 3]. The batch changes first,
+        then the workers.
         """
         jobs, count = self.ps.shape
         found = np.empty((jobs, count, self.workers.shape[1], self.batches.shape[1], 3))
@@ -350,8 +352,8 @@ class Grid(NamedTuple):
 
 
 def pad_rows(rows: Sequence[tuple[int, ...]]) -> Array:
-    """Side by side; a shorter row is filled up with its last number, for the same size twice
-    changes nothing.
+    """Return the rows as one array. A shorter row is filled up with its last number, because the
+    same size twice changes nothing.
     """
     most = max(map(len, rows))
     different: dict[tuple[int, ...], int] = {}
@@ -368,14 +370,15 @@ def pad_rows(rows: Sequence[tuple[int, ...]]) -> Array:
 def grid_log_speeds(
     fits: Sequence[Fit], grid: Grid, sizes: Array, together: Sequence[int]
 ) -> Array:
-    """Of a model a job, with its usual cores and traffic, at `sizes` [jobs, sizes].
+    """Return log speeds at `sizes` [jobs, sizes], by a model for each job with its usual cores and
+    traffic.
 
-    `sizes`: those of the grid, [jobs, sizes, 3], with batches that may be near the grid's (what the
-    formula leaves over is taken on it); `together`: how many of a job's workers one node holds;
-    more of them leave it, where there are no ps.
+    `sizes` [jobs, sizes, 3]: those of the grid, with batches that may differ a little from the
+    grid's (the residual is computed on the grid). `together`: how many of a job's workers one node
+    holds; without ps, more workers than that have remote traffic.
     """
     there = usual_points(fits, sizes, together)
-    # Seconds by the formula [jobs, sizes], and how far it is off there, in logarithms.
+    # Seconds by the formula [jobs, sizes], and its residual there, in logarithms.
     columns = there.columns(np.array([fitted.form for fitted in fits]))
     coefficients = np.array([fitted.coefficients for fitted in fits])
     formula = (columns @ coefficients[..., None])[..., 0]
@@ -384,7 +387,9 @@ def grid_log_speeds(
 
 
 def usual_points(fits: Sequence[Fit], sizes: Array, together: Sequence[int]) -> Points:
-    """Sizes [jobs, sizes, 3] with each model's usual cores and traffic; `together` as above."""
+    """Return the sizes [jobs, sizes, 3] with each model's usual cores and traffic. `together`: as
+    in `grid_log_speeds`.
+    """
     usual = np.array([fitted.usual[1:] for fitted in fits])
     apart = sizes[..., 1] > np.array(together)[:, None]
     rows = np.empty((*sizes.shape[:2], 6))
@@ -395,7 +400,7 @@ def usual_points(fits: Sequence[Fit], sizes: Array, together: Sequence[int]) -> 
 
 
 def _grid_residuals(fits: Sequence[Fit], grid: Grid, cores: Array) -> Array:
-    """Of log T [jobs, sizes]. `cores`: a ps, a worker [jobs, 2]."""
+    """Return the residuals of log T [jobs, sizes]. `cores`: of a ps and of a worker [jobs, 2]."""
     weights, seen = _padded_observations(fits)
     # Squares of the distances to each observation, along one axis [jobs, numbers, observations].
     ps = (log_sizes(grid.ps)[..., None] - seen[..., 0]) ** 2

@@ -1,9 +1,9 @@
 """An index of nodes by free capacity. It finds the best fit without looking at each node.
 
 Best fit: of the nodes that can hold a task, the one with the fewest free devices, then the least
-cpu, then the least memory, then the first name. Nodes are on shelves by their free devices, and on
-a shelf by cpu, memory and name. The search begins at the wanted cpu; the first node that fits is
-the best. It skips nodes that have only too little memory.
+cpu, then the least memory, then the first name. A shelf holds the nodes with the same number of
+free devices, in the order of cpu, memory and name. The search begins at the wanted cpu; the first
+node that fits is the best. It skips nodes that have only too little memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class BestFitIndex:
         return self._filled_shelves() == other._filled_shelves()
 
     def copy(self) -> BestFitIndex:
-        """Return the same order, with shelves of its own."""
+        """Return a copy of the index, with shelves of its own."""
         other = BestFitIndex(())
         for gpu, shelf in self.shelves.items():
             other.shelves[gpu] = shelf.copy()
@@ -95,8 +95,8 @@ class BestFitIndex:
         return cpu, memory, devices
 
     def _filled_shelves(self) -> dict[int, list[Entry]]:
-        """Return the shelves that hold a node, by free devices. Two orders with equal ones are
-        equal, although one may have empty shelves.
+        """Return the shelves that hold a node, by free devices. Two indexes with equal ones are
+        equal, even if one of them has empty shelves.
         """
         return {gpu: shelf for gpu, shelf in self.shelves.items() if shelf}
 

@@ -97,16 +97,16 @@ def _meets_bound(found: str | None, wanted: NodeRequirement) -> bool:
 NO_NODES: frozenset[str] = frozenset()
 NO_RESTRICTION = nullcontext()
 NAMES_SHOWN = 3
-"""So many claims, nodes or taints are named."""
+"""The most claims, nodes or taints that a note names."""
 MOST_GROUPS = 16
-"""So many groups of jobs with different nodes are decided apart."""
+"""The most groups of jobs with different nodes that are decided separately."""
 Terms = tuple[NodeTerm, ...]
 
 
 class ReachGroup(NamedTuple):
     """The jobs that may use the same nodes. `outside`: the nodes that they may not use; `opened`:
-    those with taints that they tolerate; `own`: their keys; `jobs`: their keys, and those of all
-    jobs that may use some of these nodes.
+    those with taints that they tolerate; `own`: the keys of these jobs; `jobs`: these keys, and
+    those of all other jobs that may use some of these nodes.
     """
 
     outside: frozenset[str]
@@ -115,7 +115,7 @@ class ReachGroup(NamedTuple):
     jobs: set[str]
 
     def nodes(self, cluster: Sequence[Node]) -> Sequence[Node]:
-        """Return the nodes with those closed that the jobs may not use."""
+        """Return the nodes. Those that the jobs may not use are closed."""
         if not self.outside and not self.opened:
             return cluster
         found = []
@@ -138,8 +138,8 @@ class ReachableNodes:
         self._tainted = _tainted_nodes(state)
 
     def of(self, job: Job, room: Room) -> AbstractContextManager[None]:
-        """Send new tasks meanwhile only to nodes that the job may use, those among them with taints
-        that it tolerates.
+        """Inside the context, place new tasks only on nodes that the job may use, including those
+        with taints that it tolerates.
         """
         outside = self.unreachable_nodes(job)
         opened = self.tolerated_nodes(job)
@@ -250,7 +250,9 @@ class ReachableNodes:
         return f"it may only use {nodes}, because of its {names}"
 
     def _note_on_taints(self, job: Job) -> str:
-        """Return the taints that close every node to the job that it could use otherwise."""
+        """Return a note on the taints, if they close every node that the job could use
+        otherwise.
+        """
         reached = self.state.nodes.keys() - self.unreachable_nodes(job)
         if not reached & self._tainted.keys() or self.tolerated_nodes(job):
             return ""

@@ -7,8 +7,9 @@ that was never used before.
 `place` is the usual one. `place_colocated` and `place_on_one_node` put devices on as few nodes as
 possible: devices exchange gradients at every step, over the slowest link between any two of them,
 so devices on one node are several times as fast as the same devices on two nodes. A job that pauses
-anyway loses nothing by a move, so its workers are colocated again. Of each of its nodes, from the
-one with most of its workers on, all tasks stay or all tasks go.
+anyway loses nothing by a move, so its workers are colocated again. Its nodes are taken in the order
+of their number of its workers, the largest first: all tasks on the first nodes stay, and all tasks
+on the others move.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from shared.messages import Resources, Role, RoleResources, TaskPlan
 ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
 FILLED: tuple[Role, ...] = ("worker", "ps", "chief")
 """The order of placement by role. A chief that is placed first could draw the workers to a node
-with room for one of them.
+with room for only one of them.
 """
 Placer = Callable[
     [Room, str, Sequence[TaskPlan], Size, RoleResources, int], tuple[TaskPlan, ...] | None
 ]
-"""As `place`."""
+"""A function like `place`."""
 
 
 def place(

@@ -76,7 +76,7 @@ Pod = tuple[str, str]
 
 
 def describe_claim(claim: Reservation) -> str:
-    """Return why a job has a reservation, to be put behind its name."""
+    """Return why a job has a reservation, as a text that follows its name."""
     if claim.overdue:
         return f"has waited for more than {claim.after_s:g} s"
     return f"has priority {claim.priority}"

@@ -51,9 +51,9 @@ def gang_resources(sizes: RoleResources, size: Size) -> Resources:
 def added_resources(
     tasks: Sequence[TaskPlan], size: Size, sizes: RoleResources, *, stretched: bool
 ) -> Resources:
-    """Return the resources that a job takes beyond its tasks to come to a size; nothing is taken
-    off for tasks that it gives up. `sizes`: of its new tasks, and of those that stand, if they are
-    to be `stretched`.
+    """Return the resources that a job takes beyond its tasks to come to a size; nothing is
+    subtracted for tasks that it gives up. `sizes`: of its new tasks, and of its present tasks if
+    they are to be `stretched`.
     """
     more: list[Resources] = []
     for role in ROLES:
@@ -238,7 +238,7 @@ RESOURCES = {
     "count/pods": "pods",
 }
 """The amount of a task that each resource of a quota limits; others limit no task."""
-MANY = 1 << 53  # devices or pods, where no number of them is too large
+MANY = 1 << 53  # devices or pods, without a limit
 WITHOUT_LIMIT = Resources(cpu=math.inf, memory_gib=math.inf, gpu=MANY)
 
 
@@ -352,6 +352,6 @@ def _bounds_of_tasks(bounds: Iterable[QuotaBound]) -> Iterator[tuple[str, QuotaB
 
 
 def _note_least(amounts: dict[str, float], name: str, amount: float) -> None:
-    """Lower a named amount to this one, if that is less, but not below nothing."""
+    """Lower a named amount to this one, if that is less, but not below 0."""
     least = min(amounts.get(name, amount), amount)
     amounts[name] = max(0.0, least)

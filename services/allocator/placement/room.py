@@ -1,10 +1,10 @@
 """The free capacity of nodes and quotas for trial placements, and the choice of a node for a task.
 
-Law: no node is given more cpu, memory or devices than it has free, and none that is not ready, is
-cordoned or has a hard taint is given anything; no namespace is given more than its quota has left.
-Traffic between nodes is slow, so a job uses few nodes: new tasks go beside the job's others, as far
-as there is room (bin packing against fragmentation). Else as many of them as possible go onto one
-node; of such nodes, onto the one with the least capacity left after that (best fit).
+Law: no node gets more cpu, memory or devices than it has free. A node that is not ready, is
+cordoned or has a hard taint gets nothing. No namespace gets more than its quota has left. Traffic
+between nodes is slow, so a job uses few nodes: new tasks go to nodes with tasks of the job, as far
+as there is room (bin packing against fragmentation). Otherwise as many of them as possible go to
+one node; of several such nodes, to the one with the least capacity left after that (best fit).
 
 `trial.py` is the entry for the steps of a decision: it returns the placement or the shortage.
 """
@@ -56,8 +56,8 @@ class Room:
     number of tasks that it may still get, if that is limited. `limits`: the cluster's limits for
     one task. `shunned`: names of nodes that take nothing new.
 
-    `index`: of nearly the same nodes. The first placement makes the index of these nodes from it;
-    then it follows each change. Results are remembered as long as nothing changes.
+    `index`: the index of nearly the same nodes. The first placement makes the index of these nodes
+    from it; then it follows each change. Results are remembered as long as nothing changes.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Room:
         remaining_quotas: Mapping[str, Resources],
         slots: Mapping[str, int],
     ) -> Room:
-        """Return another room with these nodes in place of their namesakes, and with these
+        """Return another room with these nodes in place of those of the same names, and with these
         quotas.
         """
         other = Room((), remaining_quotas, slots, self.limits)
@@ -244,7 +244,7 @@ class Room:
         best = order.best_fit(wants)
         if best is None:
             return None
-        fewer, more = 1, count + 1  # so many fit somewhere; `more` do not, or are not asked for
+        fewer, more = 1, count + 1  # `fewer` fit on a node; `more` do not, or are not needed
         while more - fewer > 1:
             middle = (fewer + more) // 2 if more <= count else count
             name = order.best_fit(multiply(wants, middle))
@@ -291,12 +291,12 @@ class Room:
         return count if slots is None else min(count, slots)
 
     def fill_all(self, job: str, parts: Parts) -> list[list[str]] | None:
-        """Take so many tasks of each kind, one kind after the other, and return their nodes. None,
-        and nothing taken, if they do not all fit.
+        """Take capacity for so many tasks of each kind, one kind after the other, and return their
+        nodes. None, and nothing taken, if they do not all fit.
         """
         if not self._is_allowed(job, parts):
             return None
-        rest_after = [NO_MORE]  # what is still to be placed, from behind
+        rest_after = [NO_MORE]  # the amounts still to be placed, in reverse order
         for wants, number in reversed(parts):
             rest_after.append(add_multiple(rest_after[-1], wants, number))
         total = rest_after.pop()
@@ -402,7 +402,7 @@ class Room:
         return len(self._undo_log)
 
     def undo(self, mark: int) -> None:
-        """Give back everything that was taken since."""
+        """Give back everything that was taken since the mark."""
         while len(self._undo_log) > mark:
             before, job, remaining_quota, slots = self._undo_log.pop()
             self._moments.pop()
@@ -429,8 +429,8 @@ class Room:
 
     @contextmanager
     def restricted(self, avoided: Collection[str], opened: Collection[str] = ()) -> Iterator[None]:
-        """Let new tasks go to none of the avoided nodes meanwhile, and to the opened ones, which
-        take none otherwise, because of their taints.
+        """Inside the context, place no new tasks on the avoided nodes. The opened nodes take new
+        tasks, although they have taints.
         """
         opening = [name for name in opened if name in self.nodes and not self.nodes[name].open]
         for name in opening:
@@ -458,8 +458,8 @@ class Room:
     def with_more(
         self, nodes: Mapping[str, Resources], quotas: Mapping[str, Resources]
     ) -> Iterator[None]:
-        """Add so much to the nodes and to the quotas meanwhile; tasks taken meanwhile have to be
-        given back before the end.
+        """Inside the context, add these amounts to the nodes and to the quotas. Everything that is
+        taken inside has to be given back before its end.
         """
         free = {}
         more_free = {}
@@ -479,7 +479,9 @@ class Room:
             self._set_free(free, remaining_quotas)
 
     def hold_back(self, nodes: Mapping[str, Resources], quotas: Mapping[str, Resources]) -> None:
-        """Hold back these amounts, as far as they are there, in place of those held back before."""
+        """Hold back these amounts, as far as they are free, in place of those that were held back
+        before.
+        """
         names = nodes.keys() & self.nodes.keys()
         free = {name: self.nodes[name].free for name in names | self._held_nodes.keys()}
         self._held_nodes = _move_reserve(free, self._held_nodes, nodes)
@@ -521,7 +523,7 @@ def _move_reserve(
     held_before: Mapping[str, Resources],
     wanted: Mapping[str, Resources],
 ) -> dict[str, Resources]:
-    """Give back the amounts that were held, and hold the wanted ones, as far as they are there.
+    """Give back the amounts that were held, and hold the wanted ones, as far as they are free.
 
     `free` is changed; the held amounts are returned.
     """

@@ -58,8 +58,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A job to be placed at a size from `most` down to `least`, beside the tasks that it keeps.
     `sizes`: of its new tasks. `serial`: the first unused one. `placer`: any other than `place`
     places `most` as a whole. `avoid`: nodes that take nothing new. `opened`: nodes with taints that
-    the job tolerates. `quota`: the whole quota of its
-    namespace, by the settings and the cluster.
+    the job tolerates. `quota`: the whole quota of its namespace, by the settings and the cluster.
     """
 
     job: str

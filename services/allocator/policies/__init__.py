@@ -12,8 +12,8 @@ __all__ = ["POLICIES", "JobSeen", "JobSnapshot", "Policy", "Target", "Want"]
 
 
 def __getattr__(name: str) -> Any:
-    """Return `POLICIES` for imports written before 0.3.0; until 0.6.0. Lazy, for the policies
-    import this package.
+    """Return `POLICIES` for imports written before 0.3.0; until 0.6.0. It is lazy because the
+    policies import this package.
     """
     if name == "POLICIES":
         from services.allocator.policies.registry import POLICIES

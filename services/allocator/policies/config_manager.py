@@ -1,18 +1,18 @@
 """Grow running jobs whenever resources are free: Config Manager (Surya & Kistijantoro, ICoDSE
 2019).
 
-The paper's: a component that knows the cluster's resources adds ps and worker nodes to a running
+From the paper: a component that knows the cluster's resources adds ps and worker nodes to a running
 TensorFlow parameter-server job once free resources exist; it only ever adds. Its pseudocode was not
-at hand.
+available.
 
-Our reconstruction: free resources are counted per node, and each addition must fit on one; jobs are
-served in the order of their registration; a step is one worker, and with it one ps where there
-would be more than `r` workers a ps, r being the job's initial ratio; a job grows until nothing fits
-or `max` is reached. Ours, too: jobs that wait to start come before jobs that grow, ps stay at their
-maximum while workers go on to theirs, and the allocator's payback test and timers, which the paper
-does not mention, stand behind it.
+Our reconstruction: free resources are counted per node, and each addition must fit on one. Jobs are
+served in the order of their registration. A step is one worker, and with it one ps if there would
+be more than `r` workers a ps otherwise; r is the job's initial ratio. A job grows until nothing
+fits or `max` is reached. Also ours: waiting jobs come before growing ones; workers still grow when
+ps are at their maximum; and the payback test and the timers of the allocator, which the paper does
+not mention, apply afterwards.
 
-`static` is the baseline: each job keeps the size that its user asked for.
+`static` is the baseline: each job keeps the requested size.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _grown_as_far_as_fits(job: JobSnapshot, size: Size, room: Room) -> Target:
 
 
 def _next_step(job: JobSnapshot, size: Size) -> Size:
-    """Return one worker more, and one ps more where the ratio asks for it; none where there are
-    none.
+    """Return the size with one more worker, and with one more ps if the ratio requires it and the
+    maximum allows it.
     """
     workers = size.workers + 1
     too_few_ps = workers * job.start.ps > job.start.workers * size.ps
@@ -89,5 +89,5 @@ def _take_step(job: JobSnapshot, size: Size, step: Size, room: Room) -> str:
 
 
 def static(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
-    """Start the jobs that wait at the size that was asked for, and leave the others alone."""
+    """Start waiting jobs at the requested size, and leave the others unchanged."""
     return [start_target(job, "the requested size") for job in jobs if job.size is None]

@@ -1,9 +1,9 @@
 """The contract of policies: every type that a policy is given, and that it returns.
 
-`policy(cluster, jobs, now) -> list of Target`: for every job it has an opinion on, the size it
-should have. A policy sees only the facts that a live allocator sees. It may shrink a job as well as
-grow it, and may ask for more than fits now: the grown one then waits until the shrunk one's pods
-are gone. A job without a target stays as it is.
+`policy(cluster, jobs, now) -> list of Target`: the desired size of each job that it decides on. A
+policy sees only the facts that a live allocator sees. It may shrink a job as well as grow it, and
+may ask for more than fits now: the grown job then waits until the pods of the shrunk one are gone.
+A job without a target stays as it is.
 
 This module imports nothing else of the allocator.
 
@@ -46,16 +46,16 @@ from shared.messages import (
 from shared.text import format_count
 
 PAUSE_S = 5.0
-"""The pause (s) that a resize is taken to cost until a job's own was measured."""
+"""The assumed pause (s) of a resize, until a pause of the job was measured."""
 BEGINNING_SHARE = 0.25
-"""The share of a job's examples that are its beginning, for `Past.ps_gib`."""
+"""The share of a job's examples that counts as its beginning, for `FinishedJob.ps_gib`."""
 
 
 # ---------------------------------------------------------------- nodes, sizes, quotas
 
 
 class Size(msgspec.Struct, frozen=True, gc=False):
-    """The numbers of ps and workers; the chief is one, always."""
+    """The numbers of ps and workers; there is always one chief."""
 
     ps: int
     workers: int
@@ -71,16 +71,16 @@ class Size(msgspec.Struct, frozen=True, gc=False):
     def describe(self) -> str:
         return f"{format_count(self.ps, 'ps')} and {format_count(self.workers, 'worker')}"
 
-    told = describe  # the older name, for policies of one's own
+    told = describe  # the older name, for custom policies
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
     """A node as a policy sees it. `open`: new tasks may go there; `hosts`: keys of the jobs with
     tasks on it.
 
-    `returning`: not free yet, but no task on it is to keep it: pods that are to shrink still have
-    it. `shunned`: open, but not for new tasks just now, because tasks on it are sent away or
-    starve; its tasks stay and may grow.
+    `returning`: capacity that is not free yet, but that no task keeps: pods that will shrink still
+    hold it. `shunned`: the node is open, but takes no new tasks now, because tasks on it are sent
+    away or starve; its tasks stay and may grow.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
 
 class TaskLimits(msgspec.Struct, frozen=True):
-    """The limits of the cluster for the tasks of one namespace, beside their sum.
+    """The limits of the cluster for the tasks of one namespace, in addition to those of their sum.
 
     `least` and `most`: of one task, by the LimitRanges named `limit_range`. `quotas`: the narrowest
     ResourceQuota in each resource.
@@ -110,7 +110,7 @@ class TaskLimits(msgspec.Struct, frozen=True):
     quotas: tuple[tuple[str, str], ...] = ()
 
 
-BOUNDLESS = 1 << 53  # devices, where no number of them is too large
+BOUNDLESS = 1 << 53  # devices, without a limit
 
 
 class Quota(
@@ -163,8 +163,8 @@ class Observed(msgspec.Struct, frozen=True, gc=False):
     """Cores that each ps had when the speed was last seen; None: not known."""
     worker_cpu: float | None = None
     nodes: int | None = None
-    """The number of nodes on which it stood, with devices side by side and without ps; None: with
-    ps, or not known.
+    """The number of nodes on which it ran, with devices side by side and without ps; None: with ps,
+    or not known.
     """
 
 
@@ -179,7 +179,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     workers: int
     batch: int
     ps_cpu: float | None = None
-    """Cores that all ps together used, mean since the report before; None: not measured."""
+    """Cores that all ps together used, the mean since the last report; None: not measured."""
     worker_cpu: float | None = None
     ps_gib: float | None = None
     """Memory of the ps that used most; None: not measured."""
@@ -199,7 +199,7 @@ class LossPoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
-    """Numbers of ps and workers, and the cores of each of them (w, p, lambda_p, lambda_w in the
+    """Numbers of ps and workers, and the cores of each of them (p, w, lambda_p, lambda_w in the
     paper).
     """
 
@@ -225,11 +225,11 @@ class FinishedJob(msgspec.Struct, frozen=True, kw_only=True):
     request: JobRequested
     plan: Plan
     ps_gib: float
-    """Of all ps together, before EARLY of the examples were done; later it is measured, and grown
-    in place.
+    """Memory of all ps together, before `BEGINNING_SHARE` of the examples were done. Later it is
+    measured, and raised in place.
     """
     worker_gib: float
-    """Of the worker that used most."""
+    """Memory of the worker that used most."""
     timed: tuple[TimedPlan, ...] = ()
     finished_s: float = 0.0
 
@@ -243,14 +243,14 @@ class ProgramHistory(msgspec.Struct, frozen=True):
     epoch_samples: float | None = None
     pause_s: float | None = None
     ended: tuple[tuple[float, float], ...] = ()
-    """Of each job: the time (s) of its request, and the samples that it trained on."""
+    """For each job: the time (s) of its request, and the samples that it trained on."""
     past: tuple[FinishedJob, ...] = ()
-    """Of those that succeeded, older versions of the program among them."""
+    """The records of jobs that succeeded, those of older versions of the program included."""
 
 
 def sample_efficiency(batch: float, start: float, noise: float | None = None) -> float:
     """Return the progress by a sample of this batch, relative to one of the first batch. `noise`:
-    phi, in samples.
+    phi, the gradient noise scale in samples.
     """
     if batch <= 0 or start <= 0:
         return 1.0
@@ -260,20 +260,20 @@ def sample_efficiency(batch: float, start: float, noise: float | None = None) ->
 
 
 def sample_worth(batch: float, start: float, noise: float | None) -> float:
-    """Return `efficiency`; 1 until the trainer measures the noise: within bounds that a person gave
-    all are worth the same.
+    """Return `sample_efficiency`; 1 until the trainer has measured the noise: until then all
+    batches within the user's bounds have the same worth.
     """
     if noise is None:
         return 1.0
     return sample_efficiency(batch, start, noise)
 
 
-# ---------------------------------------------------------------- the question and the answer
+# ---------------------------------------------------------------- the input and the output
 
 
 class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One job. `size`: absent before its first decision; `busy`: a decision is in flight, wait for
-    it.
+    """One job as its policy sees it. `size`: absent before its first decision; `busy`: True while a
+    decision is in flight, for which the policy has to wait.
     """
 
     key: str
@@ -288,19 +288,19 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     progress: ProgressReported | None = None
     observed: tuple[Observed, ...] = ()
     tried: tuple[Observed, ...] = ()
-    """As `observed`, but one for each number of cores a task, too."""
+    """As `observed`, but with an entry for each number of cores of a task, too."""
     recent: tuple[Reading, ...] = ()
     curve: tuple[LossPoint, ...] = ()
     pause_s: float | None = None
     quota: Quota | None = None
-    """Of its namespace: the capacity that all jobs of the policy in it may hold together, the rest
-    that the jobs of other policies leave of it.
+    """The part of its namespace's quota that all jobs of this policy together may hold: the rest
+    that the jobs of other policies leave.
     """
     history: ProgramHistory | None = None
-    """The history of its program, of jobs that are over."""
+    """The history of its program, from jobs that are over."""
 
     model: Any = None
-    """The model that the job's policy has fitted to it (`registry.FITTERS`; of policy `weir` the
+    """The model that the job's policy has fitted to it (`registry.FITTERS`; for policy `weir` the
     job's row, `weir/job_rows.py`); None: the policy fits it itself.
     """
 
@@ -320,14 +320,14 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def pauses_s(self) -> float:
-        """Return the pause (s) that a change is taken to cost it: as its hand-overs were measured,
-        `PAUSE_S` before that.
+        """Return the expected pause (s) of a change: the mean of the job's measured pauses, or
+        `PAUSE_S` if there are none.
         """
         return PAUSE_S if self.pause_s is None else self.pause_s
 
     @property
     def start(self) -> Size:
-        """Return the size to begin with, within the present bounds of its request."""
+        """Return the size to start with, within the present bounds of its request."""
         ps = self.request.ps
         workers = self.request.workers
         return Size(
@@ -370,8 +370,8 @@ def models_of(
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The desired size of one job, the reason, and the alternatives. No ps and no workers: the job
-    is to wait; one that runs keeps its tasks. `sizes`: of its tasks; absent: they stay as they are.
+    """The desired size of one job, the reason, and the alternatives. Without ps and workers: the
+    job waits; a running job keeps its tasks. `sizes`: of its tasks; absent: they stay as they are.
 
     `speedup`: its learning speed there, relative to now; absent: computed from observed speeds.
     `speed_now`: the present speed (`speedup` is relative to it), each example counted with its
@@ -398,7 +398,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def waits(self) -> bool:
-        """Return True if the job is to have nothing for now."""
+        """Return True if the job gets no tasks for now."""
         return not self.ps and not self.workers
 
     def shrunk_to(self, size: Size, batch: int, why: str) -> Target:
@@ -417,7 +417,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             describe_partial=self.describe_partial,
         )
 
-    cut = shrunk_to  # the older name, for policies of one's own
+    cut = shrunk_to  # the older name, for custom policies
 
 
 Policy = Callable[[Sequence[Node], Sequence[JobSnapshot], float], list[Target]]
@@ -436,8 +436,8 @@ def start_target(job: JobSnapshot, reason: str) -> Target:
 
 
 def has_open_sizes(request: JobRequested) -> bool:
-    """Return True if the person left the sizes of tasks to Weir. An answered request has Weir's own
-    then.
+    """Return True if the user left the sizes of tasks to Weir. An answered request then has Weir's
+    default sizes.
     """
     return request.resources in (None, RoleResources())
 
@@ -456,7 +456,7 @@ def priority_weight(priority: int) -> float:
 
 
 # ---------------------------------------------------------------- older names
-# Policies of one's own, written for version 0.3, import them.
+# Custom policies that were written for version 0.3 import them.
 
 JobSeen = JobSnapshot
 Kin = ProgramHistory

@@ -1,10 +1,10 @@
 """Size a job by its model, then by probing: Dike (Xu & Li, Electronics 8(3):327, 2019).
 
-The paper's: an automatic resource manager for distributed TensorFlow that decides number and place
-of workers and ps by the model's characteristics (number and type of parameters and layers), the
-nodes (CPU/GPU ratio) and the input data, so that nobody writes a configuration by hand; at least 95
-% of the optimal throughput. Its formulas and components were not at hand, so everything below is
-our reconstruction.
+From the paper: an automatic resource manager for distributed TensorFlow that decides number and
+place of workers and ps by the model's characteristics (number and type of parameters and layers),
+the nodes (CPU/GPU ratio) and the input data, so that users write no configuration; at least 95 % of
+the optimal throughput. Its formulas and components were not available, so everything below is our
+reconstruction.
 
     profile -> kind: compute-bound, communication-bound or balanced   (`models/model_profile.py`)
     compute-bound:        as many workers as the offer holds, and the fewest ps that keep it so
@@ -12,21 +12,21 @@ our reconstruction.
     balanced, or nothing known of the model: the best by the performance model   (`models/speed.py`)
     then probe, refit, refine: the size with the largest expected improvement   (`models/search.py`)
 
-The size that the user asked for is the first probe, the size by the rule the second; there are
-`PROBES` in all, and one is made only where the seconds that it should save on the remaining work
-exceed going there and perhaps back. Then the best size that was tried is kept. Another follows only
-where it is better beyond doubt: when an offer grows, and a size is sure to be faster; or when a
-size that was tried is so by more than the noise of two speeds.
+The requested size is the first probe, the size by the rule the second. There are `PROBES` in all,
+and one is made only if it should save more seconds of the remaining work than two pauses cost: to
+go there, and perhaps back. Then the best size that was tried is kept. The job changes again only if
+another size is clearly better: an untried one, after an offer has grown, that is sure to be faster;
+or a tried one that is faster by more than the noise of two speeds.
 
-Jobs are served in turn, those that wait before those that run: the paper sizes one job at a time.
-Of where tasks go a policy says nothing; ps beside workers, and on nodes without devices first, is
-the placement's rule. Batch and task sizes stay as requested.
+Jobs are served one by one, waiting jobs before running ones: the paper sizes one job at a time. A
+policy does not choose nodes; the placement puts tasks beside the job's others, and on nodes without
+devices first. Batch and task sizes stay as requested.
 
-An offer is a size of a job that the nodes can hold (the term is Mesos'); it may be less than was
-asked for. For each number of ps, put one by one where the placement would put them (fewest devices
-wasted, then least cpu left), it has the number of workers that fit beside them. What the job holds
-itself counts as free to it. It is a count and no placement: a size offered here is tried for real
-where it is granted.
+An offer is a size of a job that the nodes can hold (the term is Mesos'); it may be less than
+requested. Ps are counted one by one on the nodes where the placement would put them (fewest devices
+wasted, then least cpu left). For each number of ps, the offer has the number of workers that fit
+beside them. The capacity that the job holds itself counts as free to it. An offer is a count and no
+placement: a size is placed when it is granted.
 """
 
 from __future__ import annotations
@@ -63,29 +63,29 @@ from shared.messages import Alternative
 from shared.text import format_count
 
 PROBES = 8
-"""Sizes that a job tries; its first counts."""
+"""The number of sizes that a job tries, its first one included."""
 THERE_AND_BACK = 2.0
-"""Pauses that a probe costs."""
+"""The number of pauses that a probe costs."""
 LOST = "expected to be slower"
 HOLD = 0.02
-"""From a size that has just been tried a job goes back where it is faster by so much: less is not
-worth a pause.
+"""The gain for which a job leaves a size that it has just tried for a faster one: less is not worth
+a pause.
 """
 NEW = 3
-"""Reports at a size until the job counts as staying there: some may come before the allocator
-looks.
+"""A job with no more reports at a size has just tried it: some reports may come before the
+allocator looks.
 """
 SETTLED = 3.0 * math.sqrt(2.0) * NOISE
-"""From a size that it stays at, by so much: less may be the noise of two speeds, and both change
-with each report.
+"""The gain for which a job leaves a size at which it stays: less may be the noise of two speeds,
+and both change with each report.
 """
 
 
 class DikeModel(msgspec.Struct, frozen=True):
-    """The performance model of one job; None until a speed was seen at its batch.
+    """The performance model of one job. `fit`: None until a speed was observed at its batch.
 
-    `tried`: the sizes of these speeds; `log_speeds`: the model's mean for each of them. `untried`:
-    sizes that may be offered; `gains`: of each of them, as in `Probe`.
+    `tried`: the observed sizes; `log_speeds`: the model's mean for each of them. `untried`: other
+    sizes that may be offered; `gains`: the gain of each of them, as in `Probe`.
     """
 
     fit: Fit | None = None
@@ -110,7 +110,7 @@ class DikeModel(msgspec.Struct, frozen=True):
 
 
 def dike(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> list[Target]:
-    """Size the jobs that wait, then one by one those that run."""
+    """Return the targets of the waiting jobs, then one by one those of the running jobs."""
     room = Room(cluster)
     targets = []
     running = []
@@ -132,7 +132,7 @@ def dike(cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float) -> li
 
 
 def _place_resized(job: JobSnapshot, size: Size, room: Room, nodes: FreeNodes) -> None:
-    """Place a running job at another size, where it fits."""
+    """Place a running job at another size, if it fits."""
     changed = []
     for task in place(room, job.key, job.tasks, size, job.sizes, serial=0) or ():
         node = room.nodes.get(task.node)
@@ -163,7 +163,7 @@ def fit_dike_jobs(jobs: Sequence[JobSnapshot]) -> list[DikeModel]:
 
 
 def _model_at(job: JobSnapshot, seen: Sequence[Observed], fit: Fit) -> DikeModel:
-    """Return the model of a job by the fit to its speeds."""
+    """Return the model of a job from the fit to its speeds."""
     tried = [Size(one.ps, one.workers) for one in seen]
     log_speeds = mean_log_speeds(fit, tried, job.batch).tolist()
     untried = [size for size in all_sizes(job) if size not in tried]
@@ -193,7 +193,7 @@ def _expected_gains(
 
 
 def _believed_points(job: JobSnapshot) -> list[Observed]:
-    """Return the speeds at the job's batch that can be right."""
+    """Return the believable speeds at the job's batch."""
     believed = []
     for seen in job.observed:
         if seen.batch == job.batch and is_believable(seen):
@@ -204,7 +204,7 @@ def _believed_points(job: JobSnapshot) -> list[Observed]:
 def _dike_priors(job: JobSnapshot) -> list[Prior]:
     """Return a prior for each meaning of a batch: each worker's own, or one that they share.
 
-    Speeds decide between them; until then it is each worker's own, as Weir trains.
+    Speeds decide between them; until then it is each worker's own, as in Weir's training.
     """
     known = None
     if job.progress and job.progress.profile:
@@ -219,7 +219,7 @@ def _dike_priors(job: JobSnapshot) -> list[Prior]:
 
 
 def _running_target(job: JobSnapshot, model: DikeModel, nodes: FreeNodes) -> Target:
-    """Return the size that a running job should have, of those that there is room for."""
+    """Return the target of a running job, among the sizes that there is room for."""
     size = job.size or job.start
     if model.fit is None or size not in model.tried:
         return _dike_target(job, size, "keeps its size until its speed is measured")
@@ -248,8 +248,8 @@ def _is_worth_trying(job: JobSnapshot, probe: Probe, speed: float) -> bool:
 
 
 def _target_at_best(job: JobSnapshot, size: Size, best: Size, model: DikeModel) -> Target:
-    """Return the best size that was tried, if it is faster than the present one beyond doubt and
-    worth a pause.
+    """Return the target for the best size that was tried, if it is clearly faster than the present
+    one and worth a pause; else for the present size.
     """
     speed = model.speed(size)
     gain = model.speed(best) / speed - 1.0
@@ -267,8 +267,8 @@ def _next_probe(
 ) -> Probe | None:
     """Return the size to try next.
 
-    The second follows the model's kind, where its profile is known; the others are chosen by
-    expected gain; after `PROBES` only a certain gain counts.
+    The second size follows the model's kind if its profile is known; the others are chosen by
+    expected gain. After `PROBES` only a certain gain counts.
     """
     tried = model.tried
     if len(tried) == 1 and job.progress and job.progress.profile:
@@ -290,7 +290,9 @@ def _next_probe(
 def _gain_by_size(
     job: JobSnapshot, model: DikeModel, fit: Fit, untried: Sequence[Size]
 ) -> dict[Size, float]:
-    """Return the gain of a probe at each size; the model has those of the usual sizes."""
+    """Return the gain of a probe at each size. The model already has the gains of the usual
+    sizes.
+    """
     gain_at = dict(zip(model.untried, model.gains, strict=True))
     others = [size for size in untried if size not in gain_at]
     best = max(model.log_speeds)
@@ -300,7 +302,7 @@ def _gain_by_size(
 
 
 def size_by_kind(kind: Kind, fitted: Fit, sizes: Sequence[Size], batch: int) -> Size | None:
-    """Return the size that the rule names, of those on offer."""
+    """Return the offered size that the rule for this kind names; None: it has no rule."""
     if kind == "compute-bound":
         return _most_workers(fitted, sizes, batch)
     if kind == "communication-bound":
@@ -309,7 +311,9 @@ def size_by_kind(kind: Kind, fitted: Fit, sizes: Sequence[Size], batch: int) -> 
 
 
 def _most_workers(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
-    """Return as many workers as there are, and the fewest ps that keep the job compute-bound."""
+    """Return the size with the most workers and the fewest ps that keep the job compute-bound; with
+    the most ps, if no number of them does.
+    """
     most = max([size.workers for size in sizes])
     widest = [size for size in sizes if size.workers == most]
     widest.sort(key=lambda size: size.ps)
@@ -320,9 +324,10 @@ def _most_workers(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
 
 
 def _most_pairs(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
-    """Return a ps for each worker, as many as leave the job not communication-bound.
+    """Return the largest size with a ps for each worker that leaves the job not
+    communication-bound.
 
-    Where there are none: the fewest workers, with as many ps as there are.
+    If there is none: the fewest workers, with the most ps.
     """
     most: Size | None = None
     for size in sizes:
@@ -349,7 +354,7 @@ def _was_just_tried(job: JobSnapshot, size: Size) -> bool:
 def _saved_s(job: JobSnapshot, speed: float, gain: float) -> float:
     """Return the seconds until the job's end that a gain saves, relative to a speed (samples/s).
 
-    They are endless where the end is not known.
+    Infinity for a gain if the end is not known.
     """
     progress = job.progress
     if progress is None or progress.total_samples <= 0:
@@ -371,7 +376,7 @@ def _unchanged_target(job: JobSnapshot, size: Size, model: DikeModel) -> Target:
 def _dike_target(
     job: JobSnapshot, size: Size, reason: str, faster: float | None = None, kept: Size | None = None
 ) -> Target:
-    """Return the answer for a job; `kept`: the size that it would have otherwise."""
+    """Return the target of a job. `kept`: the size that it would have otherwise."""
     alternatives = []
     if kept is not None and kept != size:
         lost = Alternative(ps=kept.ps, workers=kept.workers, batch=job.batch, why=LOST)
@@ -393,13 +398,13 @@ Amounts = tuple[float, float, float]
 """Cores, GiB and devices."""
 
 EVERY = 8
-"""Numbers of tasks up to this are all offered; above it each is `RATIO` times the one before, and
-the largest.
+"""All numbers of tasks up to this one are offered. Above it, each is `RATIO` times the one before,
+and the largest number is offered, too.
 """
 RATIO = 1.25
 NOTHING = (0.0, 0.0, 0.0)
 ANY_NUMBER = 10**9
-"""Tasks that want nothing, on one node."""
+"""The number of tasks without any resources that fit on one node."""
 CPU, MEMORY, DEVICES = range(3)
 """Rows of the arrays."""
 
@@ -417,7 +422,7 @@ class FreeNodes:
         self._free = by_node.T.copy()  # [3, nodes]
 
     def update(self, changed: Iterable[Node]) -> None:
-        """Read some of these nodes again."""
+        """Update the free amounts of some of these nodes."""
         for node in changed:
             self._free[:, self._column_of[node.name]] = _free_amounts(node)
 
@@ -484,7 +489,9 @@ def _worker_room(job: JobSnapshot, free: Array) -> Iterator[int]:
 
 
 def all_sizes(job: JobSnapshot) -> list[Size]:
-    """Return the sizes within the job's bounds that are offered where there is room for all."""
+    """Return the sizes within the job's bounds that are offered if there is room for all of
+    them.
+    """
     all_workers = growing_steps(job.least.workers, job.most.workers)
     sizes = []
     for ps in growing_steps(job.least.ps, job.most.ps):
@@ -494,7 +501,7 @@ def all_sizes(job: JobSnapshot) -> list[Size]:
 
 
 def growing_steps(least: int, most: int) -> list[int]:
-    """Return numbers from `least` to `most`, both included, in growing steps; none where `most` is
+    """Return numbers from `least` to `most`, both included, in growing steps; none if `most` is
     less.
     """
     if most < least:
@@ -513,8 +520,9 @@ def _free_amounts(node: Node) -> Amounts:
 
 
 def _best_nodes(free: Array, wants: Amounts) -> list[int]:
-    """Return the nodes that have room for a task, those first that have least left: of devices,
-    then of cores, then of GiB. A task on the first of them changes nothing in their order.
+    """Return the nodes that have room for a task, in the order of the amounts left: of devices,
+    then of cores, then of GiB, the least first. A task on the first of them changes nothing in
+    their order.
     """
     enough = free[CPU] + ROUNDING >= wants[CPU]
     enough &= free[MEMORY] + ROUNDING >= wants[MEMORY]
@@ -554,7 +562,7 @@ def _room_on_each(free: Array, wants: Amounts) -> Array:
 
 
 def _room_beside(left: Amounts, wants: Amounts) -> int:
-    """Return how many such tasks fit on a node that has so much left."""
+    """Return how many such tasks fit on a node with this free part."""
     room = ANY_NUMBER
     for resource in (CPU, MEMORY, DEVICES):
         if wants[resource] > 0:

@@ -46,8 +46,8 @@ FITTERS: dict[str, Fitter] = {
     "dlrover": fit_dlrover,
     "optimus": fit_optimus,
 }
-"""By policy. The allocator keeps each job's model in its state, and fits again when the job's facts
-change.
+"""By policy: the function that fits its models. The allocator keeps each job's model in its state,
+and fits again when the job's facts change.
 """
 MODELS: dict[str, type[Any]] = {
     "dike": DikeModel,
@@ -58,7 +58,7 @@ MODELS: dict[str, type[Any]] = {
 """By policy: the type of its models, so that they can be stored."""
 
 ARRAYS: dict[str, Callable[[Sequence[JobSnapshot]], Any]] = {"weir": arrays_of}
-"""By policy: make arrays of all its jobs, a function of these jobs alone. The allocator keeps them
-in its state, and makes them again when the facts of one of these jobs change. The policy finds them
-in the `JobList` that it is given.
+"""By policy: a function that makes arrays of all its jobs, and depends on these jobs alone. The
+allocator keeps them in its state, and makes them again when the facts of one of these jobs change.
+The policy finds them in the `JobList` that it is given.
 """

@@ -62,9 +62,9 @@ TAKEN = frozenset(
     }
 )
 SHUT_DOWN = frozenset({"Terminated", "NodeShutdown", "Shutdown"})
-"""Its node, or the whole cluster, was shut down in order: nothing broke."""
+"""Reasons of exits in an orderly shutdown of the node or of the whole cluster."""
 SIGNALS = range(128, 256)
-TERMINATED = 128 + 15  # asked to end: somebody wanted it so
+TERMINATED = 128 + 15  # SIGTERM: the task was asked to end
 LOST_ANOTHER = 128 + 10  # the trainer's `EXIT_RETRY`
 BUS_LOST = 128 + 12  # the trainer's `EXIT_BUS_LOST`
 
@@ -102,7 +102,7 @@ def is_own_fault(ended: Exit) -> bool:
 
 
 def is_unexplained(ended: Exit) -> bool:
-    """Return True if the task was killed without anybody saying why."""
+    """Return True if the task was killed for an unknown cause."""
     if ended.code not in SIGNALS or ended.code in (TERMINATED, BUS_LOST):
         return False
     return ended.reason not in TAKEN and ended.reason != OUT_OF_MEMORY
@@ -193,7 +193,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     running: int | None = None
     pending_generation: int | None = msgspec.field(default=None, name="coming")
     sent_s: float = 0.0
-    """When the newest decision was stored."""
+    """The time (s) at which the newest decision was stored."""
     repeats: int = 0
     """Number of repetitions of the newest decision, because the launcher did not act on it
     (`steps/repetition.py`).
@@ -205,7 +205,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     serials: int = 0
     resumed_s: float = 0.0
     pauses: tuple[Seconds, ...] = ()
-    """Of its last hand-overs: the expected cost of the next change."""
+    """The pauses of its last hand-overs, from which the cost of the next change is estimated."""
     abandonments: int = 0
     """Number of abandoned generations in a row, since training last resumed."""
     unprepared: int = 0
@@ -214,7 +214,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     abandoned_why: str = ""
     exits: dict[str, Exit] = {}
     leaving: dict[str, LeavingNotice] = {}
-    """By pod: the notice to go by."""
+    """By pod: the notice that counts."""
     failed_generations: tuple[int, ...] = ()
     failed_s: dict[int, float] = {}
     """By failed generation: when a task of it last failed by its own fault."""
@@ -283,7 +283,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def waiting_since_s(self) -> float:
-        """When it began to wait, if it has no tasks."""
+        """The time (s) at which it began to wait, if it has no tasks."""
         return self.suspended_s or self.asked_s
 
     @property
@@ -316,9 +316,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """A number above that of every generation that was decided, or that reports of the job
         name.
 
-        After the bus has lost decisions, pods may train a generation that nobody knows of any more.
-        A job can claim any number; one that is further ahead than `GENERATIONS_LOST` is not
-        believed.
+        After the bus has lost decisions, pods may train a generation that no known decision has. A
+        job can report any number; one that is further ahead than `GENERATIONS_LOST` is ignored.
         """
         newest = self.generation
         if self.early is not None:
@@ -414,7 +413,7 @@ def _informative_reports(reports: Sequence[Reading], total_samples: int) -> tupl
 
 
 def _with_most_ps_memory(reports: Sequence[Reading], early_samples: float) -> int | None:
-    """Return the number of the report to know the memory of all ps by; None: none has it."""
+    """Return the index of the report that gives the memory of all ps; None: none has it."""
     first: int | None = None
     most: int | None = None
     most_gib = 0.0
@@ -431,7 +430,7 @@ def _with_most_ps_memory(reports: Sequence[Reading], early_samples: float) -> in
 
 
 def _with_most_worker_memory(reports: Sequence[Reading]) -> int | None:
-    """Return the number of the report with the most memory of a worker; None: none has it."""
+    """Return the index of the report with the most memory of a worker; None: none has it."""
     most: int | None = None
     most_gib = 0.0
     for number, report in enumerate(reports):

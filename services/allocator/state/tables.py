@@ -54,15 +54,15 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     oom_memory_factor: float
     quotas: dict[str, Quota] = {}
     index: NodeIndex = NO_NODES
-    """Of all nodes; those that take tasks in the order of a best fit."""
+    """The index of all nodes; those that take tasks are in the order of a best fit."""
     free: dict[str, Amounts] = {}
     """By node that takes tasks: its free amounts."""
     promised: dict[str, tuple[TaskPlan, ...]] = {}
     past: dict[str, tuple[FinishedJob, ...]] = {}
-    """By job that is over."""
+    """By job that is over: its records for the history of its program."""
     histories: dict[str, ProgramHistory] = {}
     jobs: dict[str, JobSnapshot] = {}
-    """With the model of the job's policy."""
+    """The jobs as policies see them, with the models of their policies."""
     ranks: dict[str, tuple[int, int]] = {}
     """By open job, in the order of passes: by falling priority, then by submission."""
     needs_attention: frozenset[str] = frozenset()

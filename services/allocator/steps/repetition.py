@@ -65,7 +65,7 @@ def _repeat_if_due(
     """
     if is_acted_on(job, pods):
         if job.pending_decision is None:
-            return verdict  # a change of its nodes wakes us
+            return verdict  # a change of its nodes starts the next pass
         return _with_wake(verdict, now + max(rules.repeat_s, LEAST_S))
     if now >= repeat_due_s(job, rules):
         return _repeat_decision(job, verdict, rules)

@@ -60,10 +60,12 @@ from services.allocator.steps.verdict import Situation, Verdict
 from shared.messages import Resources, RoleResources, TaskPlan
 
 MOST = 16
-"""So many jobs at the head of the queue have reservations at a time."""
+"""The most jobs at the head of the queue that have reservations at a time."""
 TRIES = 16
-"""So many sizes of a namespace's jobs may have no place, before none of its other jobs is tried.
-Sizes with more than all nodes have together, or with a task larger than each node, do not count."""
+"""The most sizes of a namespace's jobs without a place; after these, none of its other jobs is
+tried. Sizes with more than all nodes have together, or with a task larger than each node, do not
+count.
+"""
 
 
 UnplaceableRequest = tuple[
@@ -358,7 +360,7 @@ def _claim(job: Job, now: float, rules: Rules) -> Reservation:
 def _reserved_amounts(
     claims: Iterable[Reservation],
 ) -> tuple[dict[str, Resources], dict[str, Resources]]:
-    """By node, and by namespace."""
+    """Return the reserved amounts by node, and by namespace."""
     nodes: defaultdict[str, Resources] = defaultdict(lambda: NO_MORE)
     quotas: defaultdict[str, Resources] = defaultdict(lambda: NO_MORE)
     for claim in claims:

@@ -13,8 +13,8 @@ of another waits as a whole, because the removed tasks become free later. `ps_ca
 on one ps, so additional ps have nothing to serve (tensorflow#37100). The number of variables is
 known after the first report. The cap never shrinks a job.
 
-A job above the bounds that its user changed shrinks at once; a job below them grows as soon as there
-is room. Neither has to pay, because the user asked for it.
+A job above the bounds that its user changed shrinks at once; a job below them grows as soon as
+there is room. Neither has to pay, because the user asked for it.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def _resize(situation: Situation, current: AllocationDecided, target: Target) ->
         return Verdict(why="waits for a speed report at its present size", pending_change=pending)
     due = change_due_s(pending, job.resumed_s, situation.settings)
     if situation.now < due:
-        # There need not be room for it before that.
+        # Room is not needed before that time.
         room_too = "" if _shrinks(situation.size, target) else " and there is room"
         why = f"will have {new_size}, if still wanted{room_too}: {target.reason}"
         return Verdict(why=why, wake_s=due, pending_change=pending)

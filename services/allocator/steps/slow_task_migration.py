@@ -70,7 +70,7 @@ def migrate_slow_tasks(situation: Situation) -> Verdict | None:
 
 
 def _avoided_nodes(job: Job, now: float, rules: Rules) -> frozenset[str]:
-    """Return the nodes that a task of the job has fled from a short time ago."""
+    """Return the nodes from which a starving task of the job was moved a short time ago."""
     nodes = set()
     for node, fled_s in job.starved.items():
         if now < fled_s + rules.shun_s:

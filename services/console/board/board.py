@@ -1,11 +1,10 @@
-"""The board: everything that is shown, as one frozen value, and the fold of one more message into
-it.
+"""The board: all that the screens show, as one frozen value, and the fold of one more message.
 
-The allocator's own code folds what the allocator knows (`state`). Beside it the board has the
-events of the past and their times, which people want to see and decisions do not need. The history
-of a job is kept as long as the allocator keeps the job, after its end too.
+The state of the allocator (`state`) is folded by the allocator's own code. The board adds the past
+events and their times, which people want to see and decisions do not need. The history of a job is
+kept as long as the allocator keeps the job, also after the job has ended.
 
-    board = begun()            or begun(state, since_s), if the beginning of the log is gone
+    board = initial_board()    or initial_board(state, since_s), if the beginning of the log is gone
     board = apply(board, LogEntry(stored_s, stream, sequence, message))
 """
 
@@ -128,7 +127,7 @@ def with_last_fact(board: Board, fact: CapacityFact, at_s: float) -> Board:
 
 
 HIGH_VOLUME = (CapacityChanged, ClaimsChanged, ProgressReported, QuotaChanged)
-"""Too many to be read one by one: screens show them as load and as curves."""
+"""There are too many of these messages to list them: screens show them as load and as curves."""
 
 
 def _cause_event(board: Board, message: Message) -> LogEntry | None:

@@ -34,11 +34,13 @@ from services.console.board.job_history import Decision, GenerationSpan, JobHist
 
 HOUR_S = 3600.0
 BARS = 24
-"""Points of a small curve beside a job's name."""
+"""Points of the small curve in a job's row."""
 
 
 def share_done(view: JobView) -> float | None:
-    """Return the share of the examples that is applied, 0 to 1; None if their number is unknown."""
+    """Return the share of the examples that is applied, 0 to 1; None if their total number is
+    unknown.
+    """
     if not view.total_samples:
         return None
     return min(view.samples / view.total_samples, 1.0)
@@ -57,7 +59,7 @@ def is_ended(view: JobView) -> bool:
 
 
 def utilisation(totals: Totals) -> float | None:
-    """Return the share of the cores that our tasks hold; None without cores."""
+    """Return the share of the cores that our tasks hold; None if there are no cores."""
     return totals.ours / totals.allocatable if totals.allocatable else None
 
 
@@ -67,7 +69,7 @@ def use(totals: Totals) -> float | None:
 
 
 def memory_share(totals: Totals) -> float | None:
-    """Return the share of the memory that our tasks hold; None without memory."""
+    """Return the share of the memory that our tasks hold; None if there is no memory."""
     return totals.ours_gib / totals.allocatable_gib if totals.allocatable_gib else None
 
 
@@ -77,7 +79,7 @@ def memory_use(totals: Totals) -> float | None:
 
 
 def generation_speed(stretch: GenerationSpan) -> float | None:
-    """Return the examples a second while a generation trained; None without two reports."""
+    """Return the examples a second during a generation; None without two reports."""
     first, last = stretch.first, stretch.last
     if first is None or last is None or last.at_s <= first.at_s:
         return None
@@ -129,7 +131,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reaction_s(self) -> float | None:
-        """Seconds from the decision to the first update of its generation."""
+        """The seconds from the decision to the first update of its generation."""
         return None if self.resumed_s is None else max(self.resumed_s - self.decision.at_s, 0.0)
 
 
@@ -186,7 +188,7 @@ def _speed_until(stretch: GenerationSpan, report: Report | None) -> float | None
 
 
 def _report_by(history: JobHistory, stretch: GenerationSpan, at_s: float) -> Report | None:
-    """Return the last report up to a time, if it is of this generation."""
+    """Return the last report up to a time, if that report is of this generation."""
     found = bisect_right(history.reports, at_s, key=lambda report: report.at_s)
     report = history.reports[found - 1] if found else None
     return report if report and report.generation == stretch.generation else None
@@ -247,9 +249,7 @@ def _new_items(before: Sequence[T], after: Sequence[T]) -> tuple[T, ...]:
 
 
 COLUMNS, NAMED = 120, 7
-"""The number of times that are sampled; the number of jobs with a band and a colour of their
-own.
-"""
+"""The number of sampled times; the number of jobs with a band and a colour of their own."""
 
 
 class Band(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -130,7 +130,7 @@ START_FOLDS: dict[type[Message], Callable[[StartProgress, Any], StartProgress]] 
 }
 
 
-# ---------------------------------------------------------------- in words
+# ---------------------------------------------------------------- the awaited step as text
 
 
 def view_while_starting(view: JobView, known: StartProgress | None) -> JobView:
@@ -294,7 +294,7 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def held_cpu(self) -> float:
-        """Cores."""
+        """The requested cores of the job's pods now."""
         return self.held[-1].cpu if self.held else 0.0
 
 
@@ -320,7 +320,7 @@ def fold_history(history: JobHistory, entry: LogEntry, event: LogEntry | None = 
 
 
 def with_held_resources(history: JobHistory, held: Resources, at_s: float) -> JobHistory:
-    """Return the history of a job with pods that hold so much from now on."""
+    """Return the history of a job whose pods hold these resources from now on."""
     if (held.cpu, held.memory_gib) == (
         history.held_resources.cpu,
         history.held_resources.memory_gib,
@@ -338,7 +338,7 @@ def with_held_resources(history: JobHistory, held: Resources, at_s: float) -> Jo
 def _fold_decision(
     history: JobHistory, message: AllocationDecided, at_s: float, event: LogEntry | None
 ) -> JobHistory:
-    """Return the history with a newer decision, whose size its generation has."""
+    """Return the history with a newer decision. The decision gives its generation its size."""
     if history.decisions and message.revision <= history.decisions[-1].revision:
         return history
     decision = Decision(

@@ -89,7 +89,7 @@ class JobRow(Row, frozen=True, kw_only=True):
 
 
 class DecisionRow(Row, frozen=True, kw_only=True):
-    """`event`: the fact that led to it, as a sentence."""
+    """A decision. `event`: the fact that led to it, as a sentence."""
 
     at_s: float
     key: str
@@ -253,7 +253,7 @@ class StretchRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The result of a decision, see `services/console/board/figures.py`. Speeds in examples a
+    """The result of a decision, see `services/console/board/figures.py`. Speeds are examples a
     second.
     """
 
@@ -266,9 +266,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 
 class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """`reports`: (time, examples a second, loss, cores used, generation, examples applied); `held`:
-    (time, cores); `marks`: (time, sentence). A field that is None has not changed since it was
-    sent.
+    """The history of one job. `reports`: (time, examples a second, loss, cores used, generation,
+    examples applied); `held`: (time, cores); `marks`: (time, sentence). None in a field: not
+    changed since it was sent.
     """
 
     key: str
@@ -375,9 +375,9 @@ def _marks(history: JobHistory) -> list[tuple[float, str]]:
 
 
 class News(Row, frozen=True, kw_only=True):
-    """An update for one browser. `whole`: drop all earlier updates. `cut_s`: the time at which the
-    bus was lost; `at_s`: the time of the newest stored message; `number`: counts the updates of a
-    browser.
+    """An update for one browser. `whole`: the browser drops all earlier updates. `cut_s`: the time
+    at which the connection to the bus was lost; `at_s`: the time of the newest stored message;
+    `number`: counts the updates of a browser.
     """
 
     now_s: float
@@ -397,7 +397,7 @@ class News(Row, frozen=True, kw_only=True):
 
 
 def changed_fields(before: Board | None, after: Board) -> dict[str, object]:
-    """Return the changed fields of `News`; all of them without a board before."""
+    """Return the changed fields of `News`; all fields if there is no earlier board."""
     changes = board_changes(before or Board(), after)
     fields: dict[str, object] = {
         "nodes": list(map(node_row, changes.nodes)),

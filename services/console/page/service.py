@@ -1,4 +1,4 @@
-"""The HTTP server of the page: follow the bus, answer browsers.
+"""The HTTP server of the page: it follows the bus and answers browsers.
 
 GET  /              the page and its files
 GET  /api/follow    the board, then its changes, as server-sent events; ?job=<namespace>.<job> adds
@@ -7,12 +7,12 @@ POST /api/what-if   the outcome of a job's YAML now; GET /api/example: an exampl
 GET  /healthz       200 as long as the event loop runs
 GET  /readyz        503 while the log is being read, or the bus is away
 
-A page that is served on this machine only accepts only this machine's host names, so that no web
-site can use a name of its own for it. Requests that another site posts are refused. The headers
-tell a browser to load nothing from other servers.
+A page that is served on this machine only accepts only this machine's host names, so that a web
+site cannot reach it through a host name of its own. Requests that another site posts are refused.
+The headers tell a browser to load nothing from other servers.
 
-A slow browser is updated less often and never falls behind: an update is always the difference
-between the last state that was sent and the present one.
+A slow browser gets fewer updates but never older data: an update is always the difference between
+the last state that was sent and the present one.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ LARGEST_PROPOSAL = 64 << 10  # bytes
 
 class Settings(config.Common, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
-    """The address for browsers. Open it beyond this machine only behind a proxy that authenticates
-    users.
+    """The address for browsers. Make it reachable from other machines only behind a proxy that
+    authenticates users.
     """
     port: Port = 8002
     """0: any free port."""
     push_s: float = 0.05
     """The shortest time between two updates of one browser."""
     browsers: int = 64
-    """The most browsers at a time; one more is told to try again later."""
+    """The most browsers at a time; further ones are told to try again later."""
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -275,9 +275,7 @@ class Page:
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
     async def open(self) -> web.AppRunner:
-        """Start the server; `cleanup` of the result stops it. Raises `OSError` if the port is
-        taken.
-        """
+        """Start the server; `cleanup` of the result stops it. Raise `OSError` for a used port."""
         runner = web.AppRunner(self.app(), access_log=None, shutdown_timeout=0.2)
         await runner.setup()
         family = socket.AF_INET6 if ":" in self.settings.host else socket.AF_INET

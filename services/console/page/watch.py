@@ -1,9 +1,9 @@
 """Keep the board up to date with the bus.
 
 Promise: stored messages are read first, in the order of storing, then every new message, each once.
-While the bus is away the board stays as it is, and `cut_s` is the time of the loss. When the bus is
-back, reading continues after the last message; from the beginning, if a stream was set back or
-created again.
+While the bus is away the board does not change, and `cut_s` is the time at which the connection was
+lost. When the bus is back, reading continues after the last message. If a stream was set back or
+created again, reading starts from the beginning.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RECENT_S = 6 * 3600.0
 has the rest.
 """
 AT_ONCE = 100
-"""Messages that are read before other tasks get a turn."""
+"""The number of messages that are read before other tasks run."""
 
 
 class Watch:

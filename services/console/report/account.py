@@ -58,7 +58,7 @@ from shared.messages import JobAccepted, ProgressReported, TrainingResumed
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """Core-seconds."""
+    """The held core-seconds by purpose, as in the list above."""
 
     starting: float = 0.0
     training: float = 0.0
@@ -203,7 +203,7 @@ def _cores_by_part(story: JobHistory, held: float, at_s: float, end_s: float) ->
 def _generation_cores(
     story: JobHistory, stretch: GenerationSpan, at_s: float, unknown: float
 ) -> float:
-    """Return the cores of a generation's tasks at a time; a later decision may change them in
+    """Return the cores of a generation's tasks at a time. A later decision may change them in
     place.
     """
     for decision in reversed(story.decisions):
@@ -215,8 +215,8 @@ def _generation_cores(
 def cluster_shares(
     totals: Sequence[Totals], from_s: float, to_s: float
 ) -> tuple[float | None, float | None]:
-    """Return the shares of the allocatable core-seconds that our jobs requested, and all pods;
-    None if no node is known.
+    """Return the shares of the allocatable core-seconds that our jobs requested, and that all pods
+    requested; None if no node is known.
     """
     whole = ours = everyone = 0.0
     for total, seconds in _lasting_totals(totals, from_s, to_s):
@@ -229,7 +229,7 @@ def cluster_shares(
 def _lasting_totals(
     totals: Sequence[Totals], from_s: float, to_s: float
 ) -> Iterable[tuple[Totals, float]]:
-    """Yield each sum and the seconds for which it held between the two times."""
+    """Yield each sum with the seconds for which it was valid between the two times."""
     for number, total in enumerate(totals, start=1):
         end_s = min(totals[number].at_s, to_s) if number < len(totals) else to_s
         lasted_s = end_s - max(total.at_s, from_s)
@@ -283,8 +283,8 @@ def fold_epochs(passes: Passes, entry: LogEntry) -> Passes:
 def _fold_resumed(passes: Passes, resumed: TrainingResumed, at_s: float) -> Passes:
     """Fold the start of a generation.
 
-    Examples beyond the last report were applied before the pause. Epochs whose examples were lost
-    are complete no longer.
+    Examples beyond the last report were applied before the pause. Epochs with lost examples become
+    incomplete.
     """
     began_s = at_s if passes.began_s is None else passes.began_s
     stopped_s = at_s - resumed.off_s - (resumed.pause_s or 0.0)

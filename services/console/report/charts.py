@@ -24,7 +24,7 @@ RIGHT = 90.0
 ROW = 24.0
 EDGE = 14.0
 ROOMY = 600.0
-"""The width from which the name of a pause is beside its bar, not above it."""
+"""Wider drawings have the name of a pause beside its bar, narrower ones above it."""
 PHASES = (
     ("drain_s", "sky", "drain"),
     ("save_s", "blue hatched", "save"),
@@ -41,7 +41,7 @@ PARTS = (
 WAITING = ("pale", "waiting: decision, tasks, connect, trace")
 BARS_MOST = 60
 TICK, NUMBER = 160.0, 96.0
-"""The distance between two numbers of an axis, about: seconds of a pause, epochs."""
+"""The approximate distance in pixels between two numbers of an axis: seconds of a pause, epochs."""
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,20 +173,20 @@ TIMELINE_LEFT, TIMELINE_RIGHT = 62.0, 14.0
 HEAD = 16.0
 UNDER = 10.0
 GAP = 20.0
-"""Above a heading's first line, below its last, below a panel."""
+"""Pixels above the first line of a heading, below its last line, and below a panel."""
 TIMELINE_TICK = 120.0
-"""From one time on the axis to the next, about."""
+"""The approximate distance in pixels between two numbers of the time axis."""
 MARK = 22.0
-"""Pixels of a decision's number, at least, and of a row of them."""
+"""The least width of a decision's number and the height of a row of numbers, in pixels."""
 ROWS = 4
 BOLD = 1.12
-"""Of a heading's letters, against others."""
+"""The width of a heading's letters in relation to labels."""
 ROOM = 1.08
-"""Above the largest value."""
+"""The height of a panel in relation to its largest value."""
 
 
 class Sheet:
-    """Panels one below the other, each under its heading. `top`: where the next one begins."""
+    """Panels one below the other, each under its heading. `top`: the y of the next one."""
 
     def __init__(self, account: Account, story: JobHistory, width: float) -> None:
         self.from_s, self.until = account.from_s, max(account.completion_s, 1e-3)
@@ -198,7 +198,7 @@ class Sheet:
         self.drawn: list[str] = []
 
     def since(self, at_s: float) -> float:
-        """Seconds since submission, within the time that is drawn."""
+        """Return the seconds since submission, limited to the time that is drawn."""
         return min(max(at_s - self.from_s, 0.0), self.until)
 
     def heading(
@@ -357,7 +357,7 @@ CLUSTER_PARTS = (
 
 
 def _draw_cluster(sheet: Sheet, board: Board) -> None:
-    """Draw the cores of the cluster, stacked. Between two facts the earlier one counts."""
+    """Draw the cores of the cluster, stacked. A fact counts until the next one."""
     end_s = sheet.from_s + sheet.until
     before, shown = list[Totals](), list[Totals]()
     for total in board.cluster:
@@ -387,8 +387,8 @@ def _steps(sheet: Sheet, shown: Sequence[Totals], values: Sequence[float]) -> li
 
 
 def _draw_decisions(sheet: Sheet, results: Sequence[DecisionResult]) -> None:
-    """Draw a number for each decision in the first row with room; the rest are in the table
-    only.
+    """Draw a number for each decision in the first row with room. Decisions without room are only
+    in the table.
     """
     sheet.drawn.append(drawing.words(0, sheet.top + 12, "Decisions", "name"))
     sheet.top += 20

@@ -1,9 +1,9 @@
 """SVG drawing, style and number formats of the report.
 
-A panel is a box with two scales; everything in it is given in its own units. Colours are named in
-the style, so that a drawing is right in light and dark. They are the colours of Okabe and Ito,
-which people with any kind of colour vision can tell apart; dashes and patterns repeat the
-distinction.
+A panel is a box with two scales; everything in it is given in its own units. Drawings use the
+colours by the names in the style, which has values for light and dark pages. They are the colours
+of Okabe and Ito, which people with any kind of colour vision can distinguish. Dashes and patterns
+repeat the distinction.
 """
 
 from __future__ import annotations
@@ -21,22 +21,20 @@ from shared.text import MINUS, single_line
 
 Point = tuple[float, float]
 WIDE, NARROW = 960.0, 320.0
-"""Units of a drawing from side to side; of the two that the page has of each, a phone shows the
-narrow one.
-"""
+"""The widths of the two versions of each drawing, in its units; a phone shows the narrow one."""
 LETTER = 7.3
-"""Pixels of a letter at the size of labels (12 px): the widest usual one; so nothing that is placed
-by it overlaps.
+"""The width in pixels of the widest usual letter at the size of labels (12 px). Labels that are
+placed with it do not overlap.
 """
 LINE = 16.0
-"""From one line of labels to the next."""
+"""The distance between two lines of labels, in pixels."""
 WHOLE_HOURS, WHOLE_MINUTES = 5 * 3_600, 10 * 60
 STEPS = (1, 2, 5, 10)
 OF_SIXTY = (1, 2, 5, 10, 15, 30, 60)
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """From values `low` to `high`, to pixels."""
+    """A linear scale from the values `low` to `high` to pixels."""
 
     low: float
     high: float
@@ -51,14 +49,14 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 class Panel(msgspec.Struct, frozen=True):
-    """A box of a drawing; `y.from_px` is its floor."""
+    """A box of a drawing; `y.from_px` is its lower edge."""
 
     x: Scale
     y: Scale
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """Of a time axis: how many seconds one of it has, and its name."""
+    """The unit of a time axis: its length in seconds, and its name."""
 
     seconds: float
     name: str
@@ -71,7 +69,7 @@ def unit_of(seconds: float) -> Unit:
 
 
 def ticks(high: float, wanted: int = 4, low: float = 0.0) -> list[float]:
-    """Round values from `low` (included, if it is round) to `high`: about so many."""
+    """Return about `wanted` round values from `low` (included if it is round) to `high`."""
     span = high - low
     if not span > 0:
         return [low]
@@ -86,8 +84,8 @@ def ticks(high: float, wanted: int = 4, low: float = 0.0) -> list[float]:
 
 
 def about(width: float, apart: float) -> int:
-    """How many values of an axis have room, where one takes so much; never too few to read
-    between.
+    """Return how many values have room on an axis if each takes `apart` pixels; at least 4, so that
+    one can interpolate.
     """
     return max(round(width / apart), 4)
 
@@ -101,7 +99,7 @@ def label(value: float) -> str:
 
 
 def line(panel: Panel, points: Sequence[Point], style: str) -> str:
-    """Through the points; alone, a dot."""
+    """Draw a line through the points; a single point is a dot."""
     if len(points) == 1:
         x, y = points[0]
         place = f'cx="{panel.x.at(x):.1f}" cy="{panel.y.at(y):.1f}"'
@@ -114,12 +112,12 @@ def _place(panel: Panel, points: Iterable[Point]) -> str:
 
 
 def steps(panel: Panel, points: Sequence[Point], until: float, style: str) -> str:
-    """Each value lasts to the next point, and the last up to `until`."""
+    """Draw steps: each value lasts to the next point, and the last one up to `until`."""
     return line(panel, step_points(points, until), style)
 
 
 def area(panel: Panel, points: Sequence[Point], floor: Sequence[Point], style: str) -> str:
-    """Between two lines."""
+    """Draw the area between two lines."""
     if not points:
         return ""
     corners = _place(panel, [*points, *reversed(floor)])
@@ -136,7 +134,9 @@ def step_points(points: Sequence[Point], until: float) -> list[Point]:
 
 
 def band(panel: Panel, since: float, until: float, style: str, title: str = "") -> str:
-    """From the floor to the ceiling; at least so wide that it is seen."""
+    """Draw a band over the whole height of the panel; at least 1.5 pixels wide, so that it is
+    visible.
+    """
     left = panel.x.at(since)
     width = max(panel.x.at(until) - left, 1.5)
     top = panel.y.to_px
@@ -161,17 +161,17 @@ def words(x: float, y: float, label: str, style: str = "", anchor: str = "start"
 
 
 def wide(label: str) -> float:
-    """Return the most pixels that a label takes."""
+    """Return the largest width of a label in pixels."""
     return len(label) * LETTER
 
 
 def wrap_text(label: str, width: float, scale: float = 1.0) -> list[str]:
-    """Return the lines of a label. `scale`: the width of its letters against usual ones."""
+    """Return the lines of a label. `scale`: the width of its letters in relation to usual ones."""
     return textwrap.wrap(label, max(int(width / (LETTER * scale)), 1))
 
 
 def grid(panel: Panel, values: Iterable[float]) -> str:
-    """Horizontal lines with their values at the left."""
+    """Draw horizontal lines with their values on the left."""
     drawn = []
     for value in values:
         y = panel.y.at(value)
@@ -188,7 +188,7 @@ def key(
     filled: bool = False,
     left: float = 0.0,
 ) -> tuple[str, float]:
-    """Draw a legend from `x` on, further lines from `left` on. Return it with the y of its last
+    """Draw a legend from `x` on; further lines begin at `left`. Return it with the y of its last
     line.
     """
     drawn = []
@@ -205,7 +205,7 @@ def key(
 
 
 def svg(width: float, height: float, title: str, drawn: Iterable[str]) -> str:
-    """`title`: the text for screen readers."""
+    """Return the SVG element. `title`: the text for screen readers."""
     return (
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img"'
         f' aria-label="{escape(title)}">{"".join(drawn)}</svg>'
@@ -275,11 +275,11 @@ HATCHES = "".join(
 )
 """Diagonal stripes. They are on the page once; its drawings use them by name."""
 
-NOTHING = "\N{EN DASH}"  # in place of an unknown number
+NOTHING = "\N{EN DASH}"  # shown in place of an unknown number
 
 
 def lasting(seconds: float | None) -> str:
-    """`0.62 s`, `42.1 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    """Return a duration as `0.62 s`, `42.1 s`, `3 min 20 s`, `2 h 5 min` or `3 d 4 h`."""
     return NOTHING if seconds is None else text_module.format_duration(seconds, fine=True)
 
 
@@ -304,16 +304,16 @@ def percent(share: float | None) -> str:
 
 
 def clock(at_s: float) -> str:
-    """Return a time in UTC: the reader may be in another time zone."""
+    """Return a time in UTC, because the reader may be in another time zone."""
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def text(foreign: object) -> str:
-    """Return foreign text as part of a page: one line, escaped."""
+    """Return foreign text for a page: as one line, escaped."""
     return escape(single_line(str(foreign)))
 
 
 def lines(foreign: str) -> str:
-    """Return foreign text of several lines with its indentation, escaped."""
+    """Return foreign text of several lines for a page: with its indentation, escaped."""
     shown = ["".join(filter(str.isprintable, line)) for line in foreign.splitlines()]
     return escape("\n".join(shown))

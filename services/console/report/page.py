@@ -1,4 +1,4 @@
-"""The report as one HTML page, from the answer to the details, without scripts or requests."""
+"""The report as one HTML page without scripts or requests: first the result, then the details."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _state(report: Contents) -> str:
     return f'<div class="{style}">{phase} at {at}.{cause}</div>'
 
 
-# ---------------------------------------------------------------- the seeds' three metrics, and the cost
+# ---------------------------------------------------------------- cards of figures
 
 
 def _cards(report: Contents) -> str:
@@ -178,7 +178,7 @@ def _throughput(report: Contents) -> str:
 
 
 def _accuracy_card(story: JobHistory) -> str:
-    """Return the final metrics of the program; otherwise the last loss; empty if there is none."""
+    """Return the final metrics of the program, or the last loss; empty if both are unknown."""
     finished, loss = story.finished, story.view.loss
     if finished and finished.metrics:
         first, *others = sorted(finished.metrics.items(), key=lambda metric: metric[0] == "loss")

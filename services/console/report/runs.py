@@ -115,9 +115,9 @@ def ideal_cut(busy_share: float, leave_at: float) -> float:
     """Return the share of the static time that a job saves if it scales linearly over all cores at
     once.
 
-    `busy_share` of the cores are somebody else's until `leave_at` (as a share of the static time
-    T); the job has the rest. Work = (1 - busy) T; before: leave_at T at (1 - busy); after: the rest
-    at 1. Elastic time over T is leave_at + (1 - leave_at) (1 - busy), and the cut is one less that.
+    Others hold `busy_share` of the cores until `leave_at` (as a share of the static time T); the
+    job has the rest. Work = (1 - busy) T; before: leave_at T at (1 - busy); after: the rest at 1.
+    Elastic time over T is leave_at + (1 - leave_at) (1 - busy), and the cut is one less that.
     """
     return 1.0 - (leave_at + (1.0 - leave_at) * (1.0 - busy_share))
 
@@ -136,7 +136,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 COLOURS = ("#3366cc", "#dd8833", "#999999", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
-"""One for each run; more runs use them again, from the first on."""
+"""One colour for each run; further runs use them again from the first on."""
 
 
 def draw_runs(runs: Sequence[Run], path: Path, title: str) -> None:
@@ -200,7 +200,7 @@ SMALL, LEGEND_INCH = "small", 0.4
 
 
 def draw_simulated_runs(runs: Sequence[SimulatedRun], path: Path) -> None:
-    """Write a PNG."""
+    """Write a PNG of simulated runs."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -333,15 +333,13 @@ SHOWN = {
     "decision_ms_p99": "DECIDES ms",
 }
 YIELDING = ("DECIDES ms", "PAUSED s", "RESIZES")
-"""Left out in this order where a policy's name has too little room."""
+"""Dropped in this order if a policy's name has too little room."""
 GAP, LEAST_NAME = 2, 12
-"""Columns between two cells; the width down to which names are folded before a column is
-dropped.
-"""
+"""Columns between two cells; names are folded down to this width before a column is dropped."""
 
 
 def runs_table(runs: Sequence[SimulatedRun], width: int) -> Table:
-    """Return a row for each run. Names too long for `width` are folded; headings and numbers
+    """Return a row for each run. Names longer than `width` permits are folded; headings and numbers
     never.
     """
     figures = [run_figures(run) for run in runs]
@@ -368,9 +366,10 @@ UNLIKE = "the rows have completed different jobs, and each row's times are of it
 
 
 def describe_different_jobs(runs: Sequence[SimulatedRun]) -> str:
-    """Explain that the means are of different jobs; empty if all rows completed the same jobs.
+    """Return a note that the means are of different jobs; empty if all rows completed the same
+    jobs.
 
-    The text has the means of the jobs that all rows completed.
+    The note has the means of the jobs that all rows completed.
     """
     completed = {run.policy: _completion_times(run) for run in runs}
     if not completed:

@@ -1,8 +1,8 @@
 """Tables of the report: the use of cores, decisions with their outcome, and failures.
 
 Everything that belongs to one requested stop is one row: the ends of pods whose nodes or cluster
-are shut down in order, and the notices of their tasks before (SIGTERM). A new stop begins if
-nothing of the one before was reported for some time.
+were shut down in order, and the earlier notices of their tasks (SIGTERM). A new stop begins if
+nothing of the last stop was reported for `STOP_GAP_S`.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _describe_incident(m: Message) -> str:
 
 
 def _message_text(message: str) -> str:
-    """Return the first line; the rest unfolds on a click."""
+    """Return the first line; the rest is shown after a click."""
     first, _, rest = message.strip().partition("\n")
     shown = f": {text(first)}" if first else ""
     if rest.strip():
@@ -210,12 +210,14 @@ def _message_text(message: str) -> str:
 
 
 STOP_GAP_S = 120.0
-"""Longer than a stop gives pods to end."""
+"""Longer than the time that pods get to end during a stop."""
 Stop = tuple[LogEntry, ...]
 
 
 def group_stops(marks: Sequence[LogEntry]) -> list[Stop]:
-    """Return the marks in order; those of one stop are one group, each other one is alone."""
+    """Return the marks in order; the marks of one stop are one group, every other mark is one by
+    itself.
+    """
     pods = {exited.pod_uid for exited in shut_down_exits(marks)}
     groups: list[Stop] = []
     last_stop: int | None = None
@@ -238,7 +240,9 @@ def shut_down_exits(marks: Sequence[LogEntry]) -> Iterator[TaskExited]:
 
 
 def _is_of_stop(message: Message, pods: set[str]) -> bool:
-    """`pods`: the uids of the pods that ended with the stop."""
+    """Return True if the message belongs to a stop. `pods`: the uids of the pods that ended with a
+    stop.
+    """
     if isinstance(message, TaskLeaving):
         return message.why == SIGTERM and message.pod_uid in pods
     return isinstance(message, TaskExited) and message.reason in SHUT_DOWN

@@ -24,12 +24,12 @@ TEN_MINUTES_S, TEN_HOURS_S = 600.0, 36_000.0
 
 
 def cores(amount: float) -> str:
-    """To a hundredth; without zeros that say nothing."""
+    """Return cores to a hundredth, without trailing zeros."""
     return f"{amount:.2f}".rstrip("0").rstrip(".") or "0"
 
 
 def gib(amount: float) -> str:
-    """To a tenth; without zeros that say nothing."""
+    """Return GiB to a tenth, without a trailing zero."""
     return f"{amount:,.1f}".removesuffix(".0")
 
 
@@ -67,7 +67,7 @@ DONE, TO_DO = "█", "─"
 
 
 class Part(NamedTuple):
-    """So much of a bar, drawn with this character."""
+    """A part of a bar: its amount, and the character that draws it."""
 
     amount: float
     character: str
@@ -93,7 +93,7 @@ def bar(parts: Sequence[Part], width: int) -> Text:
 
 
 def curve(values: Sequence[float], width: int) -> str:
-    """Draw the last `width` values between their least and their greatest."""
+    """Draw the last `width` values on a scale from their minimum to their maximum."""
     shown = values[-width:]
     if not shown:
         return ""
@@ -121,20 +121,18 @@ OKABE_ITO = (
     ("#000000", "#CC79A7"),
     ("#000000", "#D55E00"),
 )
-"""Letter on ground; each pair has a contrast above 4.5 to 1."""
+"""Colours of a letter and its background; each pair has a contrast above 4.5 to 1."""
 OTHERS = "░"
 FREE = "·"
 MANY = "+"
-"""Somebody else's; nobody's; a job of ours beyond the last letter."""
+"""The marks of cores that others hold, of free cores, and of a job that has no letter."""
 
 Letters = Mapping[str, str]
-"""By job, `<namespace>.<name>`."""
+"""The letter of each job, by `<namespace>.<name>`."""
 
 
 def letters(before: Letters, jobs: Iterable[str]) -> dict[str, str]:
-    """Return the letter of each job: its letter of before, otherwise the first free one or
-    `MANY`.
-    """
+    """Return the letter of each job: its previous one, else the first free one or `MANY`."""
     wanted = list(jobs)
     kept = {job: before[job] for job in wanted if job in before}
     free = iter(sorted(set(ascii_uppercase) - set(kept.values())))
@@ -151,11 +149,11 @@ def badge(letter: str) -> Text:
 
 
 ENDLESS = 1 << 16
-"""Columns, where no terminal says how many there are: nothing is folded and nothing cut."""
+"""The number of columns without a terminal: nothing is folded or cut."""
 
 
 def cap_columns(most: int, width: int) -> int:
-    """Return at most `most` columns; no limit if the width has none."""
+    """Return at most `most` columns; no limit if there is no terminal."""
     return most if width < ENDLESS else ENDLESS
 
 
@@ -170,7 +168,7 @@ def fitting(
 ) -> dict[str, int]:
     """Return the columns that fit into `width`, with `gap` between two.
 
-    `wide`: the width of each. `yielding`: those that may be dropped, the first ones first. All
+    `wide`: the width of each. `yielding`: the columns that may be dropped, in this order. All
     others stay, even if they are too wide.
     """
     kept = {heading: needed for heading, needed in wide.items() if heading not in yielding}
@@ -194,8 +192,8 @@ def plain_table(
     least: Sequence[int] = (),
     width: int | None = None,
 ) -> Table:
-    """Return a table without lines. `least`: widths below which columns are not cut; otherwise that
-    of the heading. `width`: of the whole table; the last column takes the rest.
+    """Return a table without lines. `least`: the widths below which columns are not cut; otherwise
+    that of the heading. `width`: of the whole table; the last column takes the rest.
     """
     drawn = Table(
         box=None,

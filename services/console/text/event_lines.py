@@ -217,7 +217,9 @@ DEAD_LETTER_FIELDS = ("stream", "sequence", "said_by", "subject", "error", "body
 def format_dead_letter(
     number: int, letter: DeadLetter, stored_s: float, zone: tzinfo | None
 ) -> Text:
-    """`number`: the name of the dead letter in commands. `zone` None: the zone of this machine."""
+    """Return a dead letter as one line. `number`: its name in commands. `zone` None: the zone of
+    this machine.
+    """
     return Text.assemble(
         (f"{number:>6} ", "bold"),
         (f"{' '.join(date_and_time(stored_s, zone))} ", "dim"),

@@ -76,7 +76,7 @@ def format_log_line(raw: bytes, task: str, zone: tzinfo | None) -> Iterator[Text
 
 
 def _parse_record(raw: bytes) -> dict[str, Any] | None:
-    """Return None if no service wrote the line."""
+    """Return the fields of a line; None if no service wrote the line."""
     try:
         found = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -85,7 +85,7 @@ def _parse_record(raw: bytes) -> dict[str, Any] | None:
 
 
 def _shown_fields(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Return the fields, the generation first; unknown fields are left out."""
+    """Yield the fields to show, the generation first. Fields without a value are left out."""
     for name in sorted(record, key=lambda name: (name != "generation", name)):
         value = record[name]
         if value is None or name in IN_FRONT or name in OMITTED:
@@ -136,12 +136,12 @@ REPETITION_BEGINS = re.compile(
 )
 OTHER_SOURCE = re.compile(rb'\{"|[IWEF]\d{4} |(ERROR|WARNING|INFO):tensorflow:')
 SUMMARY_LINE = re.compile(rb":UNKNOWN:Error received from peer .*grpc_status:")
-"""The same failure once more, on one line."""
+"""The same failure repeated on one line."""
 TRAILING_LINE = re.compile(
     rb"\t \[\[.*\]\]|Additional GRPC error information | +\(\d+\) [A-Z_]+: |0 (successful"
     rb" op|derived err)"
 )
-"""The lines after it: the operations that waited for the failed one."""
+"""The lines after the failure: the operations that waited for the failed one."""
 
 
 def without_repeated_failures(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:

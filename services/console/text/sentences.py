@@ -1,7 +1,8 @@
-"""Every message as one sentence. Its subject is the job or node that is named beside it.
+"""Every message as one sentence. The job or node that it is about is shown beside it.
 
 Foreign text (the traceback of a program, a reason) is cut to its last line, without control
-characters. Also the text for a job without pods: why there is no log, and where to look instead.
+characters. This module also has the text for a job without pods: why there is no log, and where to
+look instead.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def sentence(message: Message | DeadLetter) -> str:
     return single_line(SENTENCES[type(message)](message))
 
 
-# ---------------------------------------------------------------- people and answers
+# ---------------------------------------------------------------- requests and answers
 
 
 def _describe_request(m: JobRequested) -> str:
@@ -125,7 +126,7 @@ def _describe_rejection(m: JobRejected) -> str:
     return f"is refused: {'; '.join(m.reasons)}"
 
 
-# ---------------------------------------------------------------- what is free, what should run
+# ---------------------------------------------------------------- capacity and decisions
 
 
 def _describe_capacity(m: CapacityChanged) -> str:
@@ -183,7 +184,7 @@ def _describe_rate(m: AllocationDecided) -> str:
     return f"; learning rate 1 -> {share:.3g} of the program's ({', '.join(rules)})"
 
 
-# ---------------------------------------------------------------- making it so
+# ---------------------------------------------------------------- tasks and generations
 
 
 def _describe_ready(m: TaskReady) -> str:
@@ -237,7 +238,7 @@ def _describe_prepared(m: GenerationPrepared) -> str:
         return f"{m.task()} could not prepare generation {m.generation}: {headline(m.error)}"
     text = f"{m.task()} is prepared for generation {m.generation}"
     if not m.seconds:
-        return text  # a ps or worker only starts its server: there is nothing to measure
+        return text  # a ps or worker only starts its server, so nothing is measured
     return f"{text} after {m.seconds:.1f} s{_describe_parts(m.parts)}"
 
 
@@ -268,7 +269,7 @@ def _describe_update(m: TaskUpdated) -> str:
     return f"{m.task()} has {amount(m.resources)} now, changed in place"
 
 
-# ---------------------------------------------------------------- it happens
+# ---------------------------------------------------------------- training and incidents
 
 
 WAITED_LEAST_S = 1.0
@@ -342,7 +343,7 @@ TROUBLES = {
     "kubernetes away": "Kubernetes cannot be read",
     "began again": "started again",
 }
-"""The incident by its kind."""
+"""The text of an incident, by its kind."""
 
 
 def _describe_dead_letter(m: DeadLetter) -> str:
@@ -350,7 +351,7 @@ def _describe_dead_letter(m: DeadLetter) -> str:
     return f"{where} could not be read: {m.error}; `weir dead-letters` shows all of it"
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- parts of sentences
 
 
 def _format_span(span: Span) -> str:
@@ -436,8 +437,8 @@ def _describe_known_jobs(views: Mapping[str, JobView]) -> str:
 
 
 def describe_metrics(metrics: Mapping[str, float]) -> list[str]:
-    """Return the final metrics of the program's `evaluation()`, labelled so: the training loss is
-    another number.
+    """Return the final metrics of the program's `evaluation()`, with a label, because the training
+    loss is another number.
     """
     if not metrics:
         return []

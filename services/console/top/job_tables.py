@@ -201,8 +201,8 @@ DROPPED_FIRST = (
     "PS",
     "DONE",
 )
-"""Dropped in this order if there is too little room; before them the namespace, if all jobs have
-the usual one.
+"""Dropped in this order if there is too little room. The namespace is dropped before them if all
+jobs have the default one.
 """
 GAP, LEAST_WHY = 2, 24
 """Columns between two cells; the least columns of a cause that is folded."""

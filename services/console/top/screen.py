@@ -235,7 +235,9 @@ def load_bar(
 
 
 def shown_first(nodes: Iterable[Node], most: int) -> list[Node]:
-    """Return all nodes by name; of too many those with most cores of ours, then the closed ones."""
+    """Return all nodes by name. If there are too many, those with most cores of ours, then the
+    closed ones.
+    """
     by_name = sorted(nodes, key=_by_name)
     by_use = sorted(by_name, key=lambda node: (-node.ours.cpu, not node.closed))
     return sorted(by_use[:most], key=_by_name)

@@ -1,12 +1,12 @@
 """The chain of a message: back to its roots and on to its effects, and its table for people.
 
-Backwards every cause is followed. Forwards one decision is passed and no second one: `weir why` of
-that decision has its effects.
+All causes are followed back to the roots. Effects are followed past one decision, but not past a
+second one: `weir why` of that decision shows its effects.
 
-Orders are few, and read whole. Facts are many: they are read for the jobs and nodes of the chain,
-and for all nodes only around a decision that names a change of one.
+There are few orders, so all of them are read. There are many facts: they are read for the jobs and
+nodes of the chain, and for all nodes only around a decision that names a change of one.
 
-Messages that come often and alike (reports, periodic checkpoints, one for each task) are one row
+Similar messages that are frequent (reports, periodic checkpoints, one for each task) are one row
 with a count.
 """
 
@@ -60,7 +60,9 @@ class Step(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """All in the order of storing. `before` ends where no cause is known."""
+    """A message with its causes and effects, in the order of storing. `before` ends where no cause
+    is known.
+    """
 
     before: tuple[Step, ...]
     event: Step
@@ -131,8 +133,8 @@ def _in_log_order(steps: Iterable[Step]) -> tuple[Step, ...]:
 
 
 class Lack(msgspec.Struct, frozen=True):
-    """Facts that are not read yet: of a job (`<namespace>.<name>`), of a node up to a time, of all
-    nodes around one.
+    """Facts that are not read yet: of a job (`<namespace>.<name>`), of a node up to a time, or of
+    all nodes around a time.
     """
 
     of: Literal["job", "node", "nodes"]
@@ -141,7 +143,7 @@ class Lack(msgspec.Struct, frozen=True):
 
 
 def lacks(entries: Iterable[Entry], known: Known) -> set[Lack]:
-    """`entries`: the messages to explain."""
+    """Return the facts that are missing to explain the messages `entries`."""
     missing = set[Lack]()
     for entry in entries:
         missing.update(_entry_lacks(entry, known))
@@ -162,8 +164,8 @@ def _entry_lacks(entry: Entry, known: Known) -> Iterator[Lack]:
 
 
 def _cause_lack(cause: str, at_s: float, known: Known) -> Lack:
-    """Return the facts that may have a cause. The id of a fact about a job begins with the job's
-    uid; that of a node's change does not.
+    """Return the facts among which a cause may be. The id of a fact about a job begins with the
+    job's uid; that of a node's change does not.
     """
     uid = cause.partition(".")[0]
     if cause.count(".") > 1 and uid.isdecimal():
@@ -174,7 +176,9 @@ def _cause_lack(cause: str, at_s: float, known: Known) -> Lack:
 
 
 ALIKE = 3
-"""The most messages of a kind with the same cause that are all shown; of more, the first is."""
+"""Up to this number of messages of a kind with the same cause are all shown; of more, only the
+first.
+"""
 AT = 12
 BECAUSE = 11
 HEADING = "bold underline"
@@ -194,7 +198,7 @@ ROOTS = {
     DeadLetter: "the cluster",
 }
 UNKNOWN = "not known"
-"""The cause of any other kind without one: it is no longer in the log, or in no message."""
+"""Shown if another kind has no known cause: it is no longer in the log, or in no message."""
 
 
 def chain_table(

@@ -47,16 +47,16 @@ from shared.text import (
 )
 
 WIDTH = 11
-"""The heading of a line."""
+"""The width of a line's heading, in columns."""
 SILENT_S = 10.0
-"""A report that is no older is of now."""
+"""A report that is not older than this counts as current."""
 UNFORESEEN_COST = " and the slowdown while it is prepared, which is not predicted"
 NOTABLE_ERROR = 0.1
-"""The relative error of the model from which the text mentions it."""
+"""The relative error of the model from which on the text mentions it."""
 
 
 def format_explanation(e: Explanation, zone: tzinfo | None) -> list[str]:
-    """`zone` None: that of this machine."""
+    """Return the explanation as lines. `zone` None: the zone of this machine."""
     writer = _ExplanationText(e, zone)
     lines = [single_line(writer.heading())]
     for name, facts in writer.parts():
@@ -218,7 +218,7 @@ def _size(of: Any) -> str:
 
 
 When = Callable[[float], str]
-"""A point in time, in words."""
+"""A function that formats a point in time."""
 BY_ITSELF = (Waits, Settles, Trains, Reports)
 
 
@@ -320,7 +320,9 @@ def _span(span: Span) -> str:
 def no_job_to_explain(
     moment: Moment, key: str, later: Message | None, zone: tzinfo | None = None
 ) -> str:
-    """`later`: the newest acceptance of such a job in the whole log, if there is one."""
+    """Return the text for a job that does not exist at the moment. `later`: the newest acceptance
+    of such a job in the whole log, if there is one.
+    """
     name = key.replace(".", "/")
     requests = [asked for asked in moment.state.asked.values() if asked.request.key() == key]
     if requests:

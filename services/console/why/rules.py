@@ -1,7 +1,8 @@
 """The causes of a message: one rule for each kind, over the messages before it.
 
 A rule names the messages without which this one would not exist. A kind without a rule is a root: a
-request of a person, or an observation. A change of a node is ours if pods of ours came or went.
+request of a person, or an observation. Weir caused the change of a node if pods of Weir came or
+went.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ def _uid_of_pod(pod: Pod, before: Before) -> int:
 
 
 def task_of(pod: Pod) -> tuple[str, int]:
-    """Role and serial of a pod that is called `<job>-<role>-<serial>`."""
+    """Return role and serial of a pod with the name `<job>-<role>-<serial>`."""
     _, job, name = pod
     role, _, serial = name.removeprefix(f"{job}-").rpartition("-")
     return role, int(serial) if serial.isdecimal() else -1
@@ -235,7 +236,9 @@ def _causes_of_change_answer(m: JobChanged | ChangeRejected, before: Before) -> 
 
 
 def _causes_of_decision(m: AllocationDecided, before: Before) -> Found:
-    """Return the cause that it names; for the first decision of a job also its acceptance."""
+    """Return the cause that the decision names; for the first decision of a job also its
+    acceptance.
+    """
     first = before.last(AllocationDecided) is None
     return [_entry_of_cause(m.cause, before), before.last(JobAccepted) if first else None]
 
@@ -259,7 +262,7 @@ def _entry_of_cause(cause: str, before: Before) -> Entry | None:
 
 
 MEMORY = "memory"
-"""The allocator names it as the cause of more memory for a task."""
+"""The cause that the allocator names if a task gets more memory because of its use."""
 
 
 def _is_usage(cause: str, before: Before) -> bool:
@@ -295,7 +298,7 @@ def _causes_of_prepared(m: GenerationPrepared, before: Before) -> Found:
 
 
 def _causes_of_hand_over(m: HandOverOrdered, before: Before) -> Found:
-    """Return the last preparation that was missing."""
+    """Return the last preparation for which the hand-over waited."""
     prepared = before.of_generation(GenerationPrepared, m.generation)
     return [prepared or before.of_generation(ClusterSpecPublished, m.generation)]
 
@@ -331,8 +334,8 @@ def _causes_of_update(m: TaskUpdated, before: Before) -> Found:
 
 
 def _causes_of_checkpoint(m: CheckpointSaved | CheckpointFailed, before: Before) -> Found:
-    """Return the hand-over that made it drain; otherwise the start of its generation, and for a
-    final save or a stop of training the notice before it.
+    """Return the hand-over because of which the generation drained. Otherwise return the start of
+    the generation, and for a final save or a stop of training also the notice before it.
     """
     if m.successor is not None:
         return [before.of_generation(HandOverOrdered, m.successor)]

@@ -27,8 +27,8 @@ from shared.messages import (
 from shared.text import cut_middle
 
 MAX_REASON, HEAD_SHARE = 4_000, 1 / 8
-"""Characters of a reason, and the share of its head in a reason that is cut. The head has the name
-of the task; the end of a traceback has the error.
+"""Maximum characters of a reason, and the share of its head if it is cut. The head has the name of
+the task; the end of a traceback has the error.
 """
 AT_ONCE = 0.0
 AbandonReason = tuple[float, str]
@@ -361,10 +361,10 @@ def _pod_reasons(
 
 
 def _replacement_deadline(job: Job, pod: PodFact, number: int, rules: Settings) -> float | None:
-    """Return the time until which a generation without a terminating pod may be decided, so that
-    the ready pods are kept; None if its end is not published yet.
+    """Return the time in s until which the launcher waits for a decision that replaces this pod.
 
-    Notices about the node do not count, because they may be old.
+    Such a decision keeps the ready pods. Return None if the pod's end is not published yet. Notices
+    about the node do not count, because they may be old.
     """
     if number != job.newest or pod.phase != "Running":
         return AT_ONCE
@@ -375,7 +375,7 @@ def _replacement_deadline(job: Job, pod: PodFact, number: int, rules: Settings) 
 
 
 def _after_headline(message: str) -> str:
-    """Return a message as it follows a headline: a line on the same line, a log below it."""
+    """Return a message to append to a headline: one line beside it, several lines below it."""
     return f"\n{message}" if "\n" in message else f" {message}".rstrip()
 
 

@@ -151,8 +151,9 @@ def _delete_pods(view: View, uid: int) -> list[DeletePod]:
 
 
 def delete_pod(pod: PodFact) -> DeletePod:
-    """Return the deletion with the request's grace. The longer one of Kubernetes is for a
-    hand-over, and here there is none.
+    """Return the deletion of a pod with the grace period of the request.
+
+    The pod's own, longer grace period is for hand-overs, and this is none.
     """
     return DeletePod(namespace=pod.namespace, name=pod.name, uid=pod.uid, grace_s=pod.grace_s)
 

@@ -1,6 +1,6 @@
 """The tasks that have started, that have ended, and that are about to leave.
 
-Law: only a pod that a decision wants can be lost, or be told to leave. So the launcher's own
+Law: only a pod that a decision wants is reported as lost or leaving. So the launcher's own
 deletions are no facts and need no memory, and a restart cannot mistake a deleted pod for a loss.
 Each notice is published once for a pod, and again if its deadline becomes known or earlier.
 

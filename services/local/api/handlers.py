@@ -77,8 +77,8 @@ from services.local.store import (
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """The position of a paged list. Its revision is that of the first page, so a watch from there
-    misses nothing.
+    """The position of a paged list. Its revision is that of the first page, so a watch from that
+    revision misses nothing.
     """
 
     revision: int
@@ -126,7 +126,7 @@ def get_list(request: web.Request, store: Store, place: ResourcePath) -> web.Res
     if options.limit and next(found, None):
         last = key_of(chosen[-1])
         meta["continue"] = write_token(Page(revision=page.revision, after=last))
-        if not options.selects:  # the real server would have to count all of them, too
+        if not options.selects:  # as in the real server, which would have to count them
             meta["remainingItemCount"] = store.count_after(kind, place.namespace, last)
     if form := form_of(request):
         items = [stored.body for stored in chosen]
@@ -254,7 +254,7 @@ async def delete_collection(
     return json_response({**list_head(place.kind), "metadata": meta, "items": deleted})
 
 
-LOOK_S = 0.1  # between two looks at a log that is followed
+LOOK_S = 0.1  # seconds between two reads of a log that is followed
 TIME_OPTIONS = ("timestamps", "sinceSeconds", "sinceTime")
 EVICTED = ("DisruptionTarget", "True", "EvictionByEvictionAPI", "Eviction API: evicting")
 SUCCESS_HEAD: Body = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}

@@ -50,7 +50,9 @@ def parse_path(path: str) -> ResourcePath:
 
 
 def parse_resource_path(group: str, version: str, steps: list[str]) -> ResourcePath:
-    """`steps`: the path after the group and version."""
+    """Return the resource of a path. `steps`: its part after the group and version. Raises
+    NotFound.
+    """
     if steps[:1] == ["namespaces"] and len(steps) >= 3:
         _, namespace, plural, *rest = steps
         kind = BY_PATH.get((group, version, plural))

@@ -31,7 +31,7 @@ from services.local.store import ADDED, BOOKMARK, ERROR, Change, Store, encode, 
 BOOKMARK_S = 60.0
 EXPIRED = 410
 LONGEST_S = (1800.0, 3600.0)
-"""A watch without a timeout ends at random within these limits."""
+"""A watch without a timeout ends after a random time within these limits (s)."""
 
 
 class Watch:
@@ -96,7 +96,7 @@ class Watch:
 
 
 def bookmark_line(kind: Kind, revision: int, ended: bool) -> bytes:
-    """`ended`: the initial objects end here."""
+    """Return a bookmark event. `ended`: it marks the end of the initial objects."""
     metadata: Body = {"resourceVersion": str(revision), "creationTimestamp": None}
     if ended:
         metadata["annotations"] = {"k8s.io/initial-events-end": "true"}

@@ -356,8 +356,8 @@ def build_launch(
     lookup: Lookup,
     volumes: Path,
 ) -> Launch:
-    """`base`: the bare environment. `volumes`: the folder of the pod's volumes. Raises
-    `CannotLaunch`.
+    """Return the launch of a container. `base`: the bare environment. `volumes`: the folder of the
+    pod's volumes. Raises `CannotLaunch`.
     """
     environment = container_environment(pod, container, lookup, volumes)
     command = []

@@ -61,7 +61,9 @@ class PodAction(Enum):
 
 
 def pod_action(pod: Body, gone: bool, alive: bool, granted: dict[str, Body]) -> PodAction:
-    """`granted`: the resources in force, by container."""
+    """Return the action for a pod (see the table above). `granted`: the resources in force, by
+    container.
+    """
     if gone:
         return PodAction.KILL if alive else PodAction.NOTHING
     if is_leaving(pod):
@@ -165,8 +167,8 @@ class ContainerProgress(msgspec.Struct, kw_only=True):
 def container_exit(
     returncode: int, started_s: float, ended_s: float, out_of_memory: bool
 ) -> ContainerExit:
-    """`returncode`: that of Python, which is minus the number of a signal that ended the
-    process.
+    """Return the end of a process. `returncode`: that of Python, which is minus the signal's number
+    if a signal ended the process.
     """
     code = SIGNAL_BASE - returncode if returncode < 0 else returncode
     signal = code - SIGNAL_BASE if SIGNAL_BASE < code <= SIGNAL_BASE + 64 else None

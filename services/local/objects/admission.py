@@ -204,7 +204,7 @@ CONTAINER_DEFAULTS: Body = {
     "terminationMessagePolicy": "File",
     "imagePullPolicy": "IfNotPresent",
 }
-TOLERATION_S = 300  # how long a pod stays on a node that is not ready, unless it says otherwise
+TOLERATION_S = 300  # time for which a pod stays on a failing node by default
 NODE_TROUBLES = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 PULLS = ("Always", "IfNotPresent", "Never")
 RESTARTS = ("Always", "OnFailure", "Never")

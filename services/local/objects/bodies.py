@@ -248,7 +248,7 @@ def unsupported_media(given: str, known: str) -> ApiError:
 
 
 def invalid(kind: str, name: str, causes: list[tuple[str, str]]) -> ApiError:
-    """`causes`: every invalid field, with the fault."""
+    """Return the error for an invalid object. `causes`: every invalid field, with the fault."""
     messages = []
     details = []
     for field, fault in causes:

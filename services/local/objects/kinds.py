@@ -35,9 +35,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     short: tuple[str, ...] = ()
     namespaced: bool = True
     has_status: bool = False  # has a status subresource
-    fields: tuple[
-        str, ...
-    ] = ()  # that can be selected, besides metadata.name and metadata.namespace
+    fields: tuple[str, ...] = ()  # selectable, besides metadata.name and metadata.namespace
     subresources: tuple[str, ...] = ()
     returns_deleted: bool = False  # a DELETE answers the object, not a Status
 
@@ -47,7 +45,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stored_as(self) -> str:
-        """The two versions of events share one store."""
+        """Return the name under which the store keeps the kind: one for both versions of events."""
         return self.plural if self.group in ("", "events.k8s.io") else f"{self.plural}.{self.group}"
 
 

@@ -117,7 +117,7 @@ class Examiner:
         return module
 
     def _count_files(self, module: ModuleType) -> None:
-        """Report the files. The first examples of the first files stand for all."""
+        """Report the number of files and of the examples to try: the first of the first files."""
         from services.trainer.worker import file_source, program_data
 
         with self.dog.limit("files()"):
@@ -158,7 +158,7 @@ class Examiner:
             self.report(ordered=ordered)
 
     def _labels_are_ordered(self, module: ModuleType, where: Iterable[int], size: int) -> bool:
-        """Return whether the labels of the batches that begin there come in an order."""
+        """Return whether the labels of the batches at these places are sorted or grouped."""
         from services.trainer.worker import program_data, step_loss
 
         found: list[float] = []
@@ -275,7 +275,7 @@ class Examiner:
 
 
 def _start_cluster(ps: int) -> tuple[Any, Any]:
-    """Return the strategy over so many ps and one worker, and the servers to keep alive."""
+    """Return a strategy over `ps` ps and one worker, and the servers to keep alive."""
     from services.trainer.pod.children import Ports
     from services.trainer.worker import child
     from services.trainer.worker.chief import connect_cluster
@@ -364,8 +364,9 @@ def describe_variables(
 
 
 def with_fresh_layer_names(maker: Callable[[], Any]) -> Callable[[], Any]:
-    """Return the same function with layer names that start from the beginning, as the author knows
-    them.
+    """Return a function that resets Keras' numbering of layer names and then calls `maker`.
+
+    The names are then those that the author of the program knows.
     """
     from keras.src.utils import naming
 
@@ -377,8 +378,9 @@ def with_fresh_layer_names(maker: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def record_missing_gradients(used: Iterable[Any]) -> list[str]:
-    """Return a list that receives the variables without a gradient at the next call of one of these
-    optimizers.
+    """Return a list that receives the names of the variables without a gradient.
+
+    They are added whenever one of these optimizers applies gradients.
     """
     names: list[str] = []
     for optimizer in used:
@@ -409,8 +411,9 @@ def tensor_shapes(parts: Any) -> tuple[Shape, ...]:
 
 
 def output_range(outputs: Any) -> tuple[float, float] | None:
-    """Return the least and the greatest output; None for several outputs or a value that is not
-    finite.
+    """Return the least and the greatest output; None for several outputs.
+
+    None also if one of the two is not finite.
     """
     import tensorflow as tf
 
@@ -425,8 +428,9 @@ def output_range(outputs: Any) -> tuple[float, float] | None:
 def pairwise_loss_shape(
     loss: Callable[[Any, Any], Any], labels: Any, outputs: Any, size: int
 ) -> Shape:
-    """Return the shape of a loss that has a number for each pair of examples: a silent
-    broadcast.
+    """Return the shape of a loss with a number for each pair of examples; empty for other losses.
+
+    Such a shape shows a silent broadcast.
     """
     import tensorflow as tf
 
@@ -437,10 +441,10 @@ def pairwise_loss_shape(
 
 
 def mean_hides_broadcast(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> bool:
-    """Return whether the loss is the mean of such a broadcast.
+    """Return whether the loss is the mean over pairs of examples, because of a silent broadcast.
 
-    That is so if labels or outputs lack an axis of one, the loss of a batch is not the mean of its
-    examples' losses, and with the axis it is.
+    That is so if labels or outputs lack an axis of size 1, the loss of a batch is not the mean of
+    its examples' losses, and it is that mean once the axis is added.
     """
     import tensorflow as tf
 
@@ -462,7 +466,7 @@ def mean_hides_broadcast(loss: Callable[[Any, Any], Any], labels: Any, outputs: 
 
 
 def _mean_loss(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> float:
-    """Return NaN if the loss does not accept these arguments."""
+    """Return the mean loss; NaN if the loss does not accept these arguments."""
     import tensorflow as tf
 
     try:
@@ -488,9 +492,7 @@ def variables_read_whole(traced: Any, candidates: Iterable[Any]) -> list[str]:
 
 
 def _feeds_a_lookup(op: Any) -> bool:
-    """Return whether the first input of a `GatherV2` comes from here, directly or through
-    copies.
-    """
+    """Return whether this operation's result, or a copy of it, is looked up by a `GatherV2`."""
     for output in op.outputs:
         for user in output.consumers():
             if user.type == "GatherV2" and user.inputs[0].name == output.name:

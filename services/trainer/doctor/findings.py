@@ -1,8 +1,9 @@
 """The findings of `weir doctor` about a program: from its text, and from two processes that ran it.
 
-From the text: only the program's own files are uploaded, and Weir makes cluster, strategy and
-batches. The
-traps are those of scripts that had run by themselves. From the processes: see `observations.py`.
+The text shows imports that a pod would lack, because only the program's own files are uploaded. It
+also shows code of scripts that ran by themselves, such as their own cluster and strategy, which
+Weir makes. For the findings from the processes see `observations.py`.
+
 For a loss that does not fit its labels and outputs, a remedy is given only if the shapes, or the
 library's own message, leave one meaning.
 """
@@ -23,7 +24,7 @@ from shared.text import format_count, format_names
 Weight = Literal["fine", "advice", "wrong"]
 """`wrong`: the job would fail or train something else; `advice`: it would be slower or larger."""
 MAX_NAMES = 4
-"""The number of examples or variables that a finding names."""
+"""Maximum number of examples or variables that a finding names."""
 SLOW_READ_S = 0.05
 """Seconds. A batch that is read faster delays no worker noticeably."""
 WHOLE_BYTES = 1e6
@@ -474,7 +475,7 @@ def probability_findings(tree: ast.Module, name: str, here: Observations) -> Ite
 
 
 def probability_loss_line(tree: ast.Module) -> int | None:
-    """Return the line of such a call in loss(); None if there is none, or if it is not plain."""
+    """Return the line of such a call in a simple loss(); None if there is none."""
     function = _loss_function(tree)
     if function is None:
         return None

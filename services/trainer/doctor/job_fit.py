@@ -78,7 +78,7 @@ def _batch_findings(examples: int, job: JobRequested) -> Iterator[Finding]:
 
 
 def fullest_ps_bytes(variables: Sequence[VariableInfo], slots: int, ps: int) -> float:
-    """Return the bytes on the ps that holds most, with the optimizer's slots."""
+    """Return the bytes on the fullest of `ps` parameter servers, with the optimizer's slots."""
     sizes = [v.bytes for v in variables]
     held = [0] * ps
     for size, place in zip(sizes, largest_first(sizes, ps), strict=True):
@@ -87,7 +87,7 @@ def fullest_ps_bytes(variables: Sequence[VariableInfo], slots: int, ps: int) -> 
 
 
 def useful_ps(variables: Sequence[VariableInfo], slots: int, most: int) -> int:
-    """Return the smallest number of ps whose fullest is as small as with `most`."""
+    """Return the smallest number of ps whose fullest ps is no fuller than with `most` ps."""
     least = fullest_ps_bytes(variables, slots, most)
     return next(
         ps

@@ -55,7 +55,7 @@ class ExamineRequest(msgspec.Struct, frozen=True, kw_only=True):
 class VariableInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A variable of the model. `learns`: it has a gradient; None: it is not trainable.
 
-    `whole`: all of it leaves its ps for every batch, though only some of its rows are needed.
+    `whole`: its ps sends all of it for every batch, though only some of its rows are needed.
     """
 
     name: str
@@ -68,14 +68,15 @@ class VariableInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Observations(msgspec.Struct, frozen=True, kw_only=True):
     """The observations so far. Times are of a later try if the first is slower.
 
-    `files`: number of files, if the program reads files. `expected`: examples of an epoch then, as
-    it says; `examples` are only the first ones. `together` and `alone`: digests of examples by
-    number, read in a batch and one by one; `infinite`: those with a value that is not finite.
-    `ordered`: the labels of the batches read are sorted or grouped by class. `slots`: bytes of the
-    optimizer besides the variables. `loaded_gib`: memory that the program's import added. `kind`:
-    how it trains (`worker/own_step.py`). `labels` and `outputs`: shapes in a batch; `span`: range
-    of the only output. `lossy`: shape of a loss with a number for each pair of examples; `mixed`:
-    the loss is the mean of such a one.
+    `files`: number of files, if the program reads files. Then `expected` is the number of examples
+    of an epoch according to the program's `examples()` (0: unknown), and `examples` counts only the
+    first ones. `together` and `alone`: digests of examples by number, read in a batch and one by
+    one; `infinite`: those with a value that is not finite. `ordered`: the labels of the batches
+    read are sorted or grouped by class. `slots`: bytes of the optimizer besides the variables.
+    `loaded_gib`: memory that the program's import added. `kind`: how it trains
+    (`worker/own_step.py`). `labels` and `outputs`: shapes in a batch; `span`: range of the only
+    output. `lossy`: shape of a loss with a number for each pair of examples; `mixed`: the loss is
+    the mean of such a loss.
     """
 
     loaded_s: float | None = None
@@ -106,7 +107,7 @@ class Observations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sample_starts(examples: int, size: int) -> tuple[int, ...]:
-    """Return where batches of `size` are read: at the beginning, in the middle and at the end."""
+    """Return the starts of the batches to read: at the beginning, in the middle and at the end."""
     return tuple(sorted({0, (examples - size) // 2, examples - size}))
 
 
@@ -117,12 +118,12 @@ def sampled_examples(start: int, size: int) -> tuple[int, ...]:
 
 
 def read_size(asked: ExamineRequest, examples: int) -> int:
-    """Return how many examples a worker of the job reads at once."""
+    """Return the number of examples that a worker of the job reads at once."""
     return min(asked.batch, asked.device_batch_max or asked.batch, examples)
 
 
 def first_starts(examples: int, size: int) -> tuple[int, ...]:
-    """Return where the first batches begin."""
+    """Return the starts of the first batches."""
     return tuple(range(0, examples - size + 1, size))[:FIRST_BATCHES]
 
 

@@ -91,7 +91,7 @@ NOT_A_PROGRAM = (
     TypeError,
     programs.NotProvisioned,
 )
-"""Answers that contain no program."""
+"""Errors of a read that returned no program."""
 logger = structlog.get_logger()
 BUSY_REMEDY = "many pods of the namespace fetch programs at once; this one retries"
 
@@ -194,7 +194,7 @@ class Executor:
         self.numbers[spec.generation] = number
         self.bus.spawn(child.listen())
 
-    # ------------------------------------------------------------ tell, end
+    # ------------------------------------------------------------ send, end
 
     async def begin_child(self, generation: int, path: str | None, chief: bool) -> None:
         """Let a child begin. A chief claims the fence first and restores a checkpoint of the

@@ -47,9 +47,9 @@ LOGGED = (
     "next_s",
 )
 ERROR_LENGTH, ERROR_HEAD = 3_500, 1 / 8
-"""Characters of an error that kept a generation from being prepared, and the share of its
-beginning. The launcher tells it in the reason of the abandonment, with the task's name before it,
-and shortens no further.
+"""Maximum characters of an error that kept a generation from being prepared, and the share of its
+beginning if it is cut. The launcher puts the task's name before the error in the reason of the
+abandonment, and does not shorten it further.
 """
 M = TypeVar("M", bound=JobMessage)
 
@@ -133,8 +133,9 @@ class Publisher:
     async def training_resumed(
         self, spec: ClusterSpecPublished, word: Resumed, before: CheckpointSaved | None
     ) -> TrainingResumed:
-        """`before`: the checkpoint with which the previous generation made way; None: there was
-        none.
+        """Publish that training has resumed.
+
+        `before`: the final checkpoint of the previous generation; None: there was none.
         """
         return await self._publish(
             TrainingResumed,
@@ -197,7 +198,7 @@ class Publisher:
         )
 
     async def _last_step_and_samples(self) -> tuple[int, int]:
-        """Return the updates and examples of the chief's last report, from whichever pod."""
+        """Return the updates and examples of the last report of this job's chief, else zeros."""
         last = await last_progress(self.bus, self.settings)
         return (last.step, last.samples) if last else (0, 0)
 

@@ -95,7 +95,7 @@ AGAIN_S = 0.5  # for a child of an ending generation to exit
 
 
 class Trainer:
-    """One pod: the queue of its events, and the loop that answers them."""
+    """One pod: the queue of its events, and the loop that handles them."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Trainer:
     # ------------------------------------------------------------ events
 
     async def run(self) -> None:
-        """Answer every event. It waits for the actions of the previous event of its lane."""
+        """Handle every event. An event waits for the actions of the previous event of its lane."""
         waiting: dict[str, deque[Event]] = {}
         while True:
             event = await self.events.get()
@@ -147,7 +147,7 @@ class Trainer:
             self.bus.spawn(self.perform_in_lane(lane, self.actions_for(event)))
 
     def actions_for(self, event: Event) -> PodActions:
-        """Return the actions for an event; none for a child that was ended meanwhile."""
+        """Return the actions for an event; none if its child was ended in the meantime."""
         if getattr(event, "child", None) in self.executor.ended:
             return ()
         return self.machine.handle(event, time.time())
@@ -392,7 +392,7 @@ def _ignore_set_back() -> None:
 
 @contextlib.contextmanager
 def exit_if_fenced() -> Iterator[None]:
-    """Exit without fault if a later generation has taken over from this pod."""
+    """Exit with `EXIT_EVICTED`, not as a failure, if a later generation holds the fence."""
     try:
         yield
     except Stale as error:

@@ -62,7 +62,7 @@ LANES = {
     **dict.fromkeys(FACTS, "facts"),
     **dict.fromkeys(NOTICES, "notices"),
 }
-"""Of facts, by type. A notice does not wait for the handling of a fact."""
+"""The lane of each type of fact. A notice does not wait until earlier facts are handled."""
 
 
 class FactReceived(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class FactReceived(msgspec.Struct, frozen=True):
 
 
 class OrdersLost(msgspec.Struct, frozen=True):
-    """The stream of orders was set back."""
+    """The stream of orders was set back: the bus has lost the last orders."""
 
 
 class DecisionFound(msgspec.Struct, frozen=True):
@@ -440,7 +440,7 @@ class StateMachine:
         return (PublishNotPrepared(generation, why),)
 
     def _on_chief_broken(self, generation: int, drains: bool) -> PodActions:
-        """Keep the pod of a chief that lost another task for the next generation."""
+        """Keep the pod of a chief that lost another task, so that the next generation has it."""
         self.pod = supervise.on_child_gone(self.pod, generation, broken=True)
         stay = StayForNext(generation)
         return (SayLastIsFinal(generation, self.pod.newest), stay) if drains else (stay,)
@@ -471,10 +471,10 @@ class StateMachine:
         return *actions, WaitForDeadline(supervise.next_due_s(self.pod, times))
 
     def _on_shutdown_facts(self, event: ShutdownFacts, now: float) -> PodActions:
-        """Go at once if the job needs this pod no more. Otherwise announce the end and keep
+        """End the pod at once if the job no longer needs it. Otherwise announce its end and keep
         working.
 
-        The consequences of the announcement come before its publication.
+        The actions that follow from the announcement come before its publication.
         """
         actions: PodActions = ()
         if event.resumed is not None and not event.finished:
@@ -539,8 +539,10 @@ class GracefulShutdown:
 
     @property
     def grace_s(self) -> float:
-        """Return the seconds that this pod may take to end: as long as a change takes, within the
-        limit of Kubernetes.
+        """Return the grace period of this pod in s.
+
+        It is `grace_s` of the settings, or longer if the job's last changes took longer: up to
+        `grace_most_s`.
         """
         settings = self.settings
         return objects.grace_period(settings.grace_s, self.changes_s, settings.grace_most_s)

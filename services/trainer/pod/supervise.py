@@ -176,8 +176,9 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
         return spec is not None and spec.of(self.name) is not None
 
     def final_for(self, generation: int, previous: int | None) -> CheckpointSaved | None:
-        """Return the checkpoint with which `previous` made way for this generation, or for good. A
-        checkpoint for another generation is stale: that one was abandoned, and `previous`
+        """Return the final checkpoint of `previous` for this generation or for no successor.
+
+        A checkpoint for another generation is stale: that one was abandoned, and `previous`
         continued.
         """
         final = self.finals.get(-1 if previous is None else previous)
@@ -209,8 +210,7 @@ def on_spec(pod: Pod, spec: ClusterSpecPublished) -> tuple[Pod, Actions]:
 
 
 def _is_superseded(pod: Pod, generation: int, spec: ClusterSpecPublished) -> bool:
-    """Return whether a generation makes way at once: it never began, or it is older than the
-    running one.
+    """Return whether a child ends at once: it never began, or is older than the running one.
 
     The `TrainingResumed` of the running one may arrive later than this spec. A broken generation
     stays: its chief may still write, and would take ending servers for a fault of the program.

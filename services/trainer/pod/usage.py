@@ -66,8 +66,8 @@ class ProcessMemory(NamedTuple):
 
 
 Memory = Mapping[int, ProcessMemory]
-"""Of each process, by its number. The kernel walks through all pages of a process to find it, which
-takes more than 10 ms of CPU for one with TensorFlow: do so once a sample.
+"""The memory of each process, by its number. The kernel walks through all pages of a process to
+compute it, which takes more than 10 ms of CPU for a process with TensorFlow: do so once a sample.
 """
 
 
@@ -291,7 +291,7 @@ class UsageReporter:
 def memory_headroom(
     spec: ClusterSpecPublished, usage: Mapping[str, TaskUsage]
 ) -> MemoryHeadroom | None:
-    """Return how much memory the fullest ps of a generation has left beside a second child.
+    """Return the memory that the fullest ps of a generation has left beside a second child.
 
     Return None while a ps has not reported its usage yet.
     """

@@ -168,10 +168,10 @@ class Checkpoint:
 
     @contextmanager
     def rehearse(self, folder: str, failed: Callable[[Any], None]) -> Iterator[None]:
-        """Write before and read back after, so that nothing done in between remains.
+        """Write a checkpoint before the body runs and restore it after, to undo the body.
 
         A slow or impossible save then shows before training stops for it. `failed` receives an
-        error of the files and may raise; otherwise the cut is restored from memory.
+        error of the files and may raise; otherwise the values are restored from memory.
         """
         path = f"{folder}/rehearsal"
         self._cut()
@@ -231,7 +231,7 @@ class Checkpoint:
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """Restore in here; if that fails, put back the values from before."""
+        """Undo a failed restore: if the body fails, put back the values from before."""
         self._cut()
         try:
             yield
@@ -284,7 +284,7 @@ def restore_newest(
 ) -> Ledger | None:
     """Restore the newest complete checkpoint. Return None if there is none; then nothing changes.
 
-    Raise an error of the files if a ps is `lost`.
+    If reading fails while `lost` returns a ps, raise the error.
     """
     marked = committed_digests(folder)
     digests, paths = {**marked, **order.digests}, restore_candidates(order.paths, marked)
@@ -327,7 +327,7 @@ def restore_earlier(checkpoint: Checkpoint, folder: str, ledger: Ledger) -> Ledg
 
 
 def check_same_files(found: Ledger, ledger: Ledger) -> None:
-    """Fail the job if the ledger of its checkpoint is of other data than the program's now."""
+    """Fail the job if its checkpoint was made with other files than `files()` returns now."""
     if found.files is None or ledger.files is None or found.files.digest == ledger.files.digest:
         return
     raise failure_cause.plain_failure(

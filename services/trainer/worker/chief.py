@@ -100,7 +100,7 @@ def pause_between(last_s: float, first_s: float, off_s: float = 0.0) -> float | 
 
 
 def last_applied_s(restored_s: float, restored_step: int, order: Begin) -> float:
-    """Return when the last update was applied before this generation; 0: there was none.
+    """Return the time of the last update before this generation; 0: there was none.
 
     That is the update in the checkpoint, by its worker's clock. If later ones were reported and
     lost, it is the last of those, by its chief's clock.
@@ -135,7 +135,7 @@ class Chief:
         watchdog: Watchdog,
         import_s: float = 0.0,
     ) -> None:
-        """`import_s`: how long the program's import took."""
+        """`import_s`: duration of the program's import in s."""
         self._import_s = import_s
         self.assignment = assignment
         self.program = program
@@ -203,8 +203,9 @@ class Chief:
         )
 
     def _rehearse(self) -> None:
-        """Run the step on every worker, a save, a restore and an evaluation, so that their slow
-        first run, or their error, happens now.
+        """Run the step on every worker, a save, a restore and an evaluation for the first time.
+
+        So their slow first run, or their error, comes before training needs them.
         """
         if self.assignment.warms_up:
             with self.checkpoint.rehearse(self.folder, self._on_rehearsal_failed):
@@ -275,8 +276,9 @@ class Chief:
         self.summaries.begin(restored_at, word)
 
     def _restore_checkpoint(self, order: Begin) -> float:
-        """Restore the newest complete checkpoint. Return when its last update was applied (0:
-        never).
+        """Restore the newest complete checkpoint, if there is one.
+
+        Return the time of its last update in this job; 0: there was none.
         """
         found = restore_newest(
             self.checkpoint, order, self.assignment.checkpoint_dir, self.send, self._unreachable_ps
@@ -376,7 +378,7 @@ class Chief:
         return False
 
     def _next_event(self) -> Any:
-        """Return the next event; meanwhile report and save when due."""
+        """Return the next event. While waiting, report and save when that is due."""
         while True:
             try:
                 return self.inbox.get(timeout=self._seconds_until_due())
@@ -469,9 +471,7 @@ class Chief:
         )
 
     def _remove_old_checkpoints(self) -> None:
-        """Wait until the ledger names the newest checkpoint, then remove those that it names no
-        more.
-        """
+        """Wait until the ledger names the newest checkpoint; remove those it no longer names."""
         with contextlib.suppress(queue.Empty):
             while not self._names_newest(word := self.inbox.get(timeout=TIDY_S)):
                 pass

@@ -101,8 +101,9 @@ def _run_role(assignment: Assignment, send: LineWriter, lines: Any) -> int:
 
 
 def load_program(path: Path, asked: Program, params: Mapping[str, Any]) -> ModuleType:
-    """Import a program into this process. It finds its parameters in the environment, too, and one
-    of several files has its folder as the current one.
+    """Import a program into this process. Its parameters are in the environment, too.
+
+    The folder of a program of several files becomes the working directory.
     """
     from services.trainer import program
 
@@ -210,7 +211,7 @@ def _tf_errors() -> Any:
 
 
 def _report_failure(error: BaseException, send: LineWriter, program: str) -> int:
-    """Report the fault: another task's end, or the program with its own traceback."""
+    """Report the cause: the loss of another task, or the program's failure with its traceback."""
     if is_peer_lost(error):
         send(Failed(cause=f"{type(error).__name__}: {str(error)[:500]}", peer=True))
         return EXIT_PEER_LOST

@@ -7,8 +7,8 @@ The weights are copied to plain models, so that the ps are read once and not onc
     metrics()  a list, or a dict output name -> list; with the weights of the examples
 
 A model that the program compiled gives its own metrics, as `Model.evaluate` does, besides those.
-Of several models, or where the outputs are others than `model(inputs)`, the program says what is
-measured: `outputs(models, inputs)`.
+If there are several models, or if the metrics measure something else than `model(inputs)`, the
+program defines it in `outputs(models, inputs)`.
 
 The job's last event has numbers only: a vector becomes `name[0]`, `name[1]`, a dict `name/key`.
 """
@@ -42,7 +42,7 @@ def evaluation_metrics(program: ModuleType, trained: Any, dog: Watchdog) -> dict
     """Return the program's metrics and mean loss over its `evaluation()`; empty if it has none.
 
     `trained`: the model, or the dict of models, with the weights. Values that are not finite are
-    left out: JSON has none, and the loss of a diverged model says no more.
+    left out: JSON has none, and a diverged model has no meaningful loss.
     """
     return _evaluate(program, trained, dog) if has_function(program, "evaluation") else {}
 
@@ -56,7 +56,10 @@ def try_evaluation(program: ModuleType, dog: Watchdog) -> None:
 
 
 def _evaluate(program: ModuleType, trained: Any, dog: Watchdog, most: int = -1) -> dict[str, float]:
-    """`trained` absent: fresh weights. `most`: number of examples; -1: all."""
+    """Return the results of an evaluation. `trained` None: use fresh weights.
+
+    `most`: maximum number of examples; -1: all.
+    """
     with dog.limit("model()"):
         model = training_step.make_model(program)
     kind = own_step.training_kind(program, model)
@@ -84,7 +87,7 @@ def _evaluate(program: ModuleType, trained: Any, dog: Watchdog, most: int = -1) 
 
 
 def _evaluates_itself(model: Any) -> bool:
-    """Return whether a compiled model says what its loss in an evaluation is."""
+    """Return whether a compiled model defines its loss in an evaluation."""
     own = ("test_step", "compute_loss")
     return model._compile_loss is not None or any(step_loss.is_overridden(model, m) for m in own)
 
@@ -108,7 +111,7 @@ def _outputs(program: ModuleType, model: Any, inputs: Any) -> Any:
 
 
 def _evaluation_batches(program: ModuleType, dog: Watchdog, most: int) -> Iterator[Any]:
-    """Yield batches of `evaluation()`; each, with its use, has the limit's time."""
+    """Yield batches of `evaluation()`. The limit counts anew for each batch and its use."""
     with dog.limit("evaluation(), or a batch of it,") as inside:
         dataset = check_elements(program, program.evaluation(), "evaluation()", program.evaluation)
         with locate_errors(dataset, program.evaluation):

@@ -41,15 +41,15 @@ from shared.messages import Shuffle
 from shared.text import format_count, format_some_names
 
 READ_COUNTS, CLEARLY_LONGER, LONG_S = (32, 512, 8192), 4, 0.5
-"""Numbers of examples that are read to find out how long each takes. A number is large enough if
-reading it takes CLEARLY_LONGER times as long as reading one, or LONG_S. Otherwise the time of the
-call itself, and other processes, hide the time of the examples.
+"""Numbers of examples that are read to measure the time for one example. A number is large enough
+if reading it takes CLEARLY_LONGER times as long as reading one, or LONG_S. With fewer, the time of
+the call itself, and other processes, hide the time of the examples.
 """
 RANGE_BYTES, TENSOR_BYTES = 8 << 20, 256
-"""Memory for the examples of one range while it is read, and for a tensor besides its values."""
+"""Bytes for the examples of one range while it is read, and for a tensor besides its values."""
 TRIED = 3
 CHECKED = 32
-"""Examples that are read at a time to find the one with an error."""
+"""Number of examples that are read at a time to find the one with an error."""
 Order = ExampleOrder | FileOrder
 
 
@@ -57,7 +57,7 @@ class ExampleSource(Protocol):
     """One form of data. Positions are those of the ledger."""
 
     def order(self, shuffle: Shuffle | None) -> Order:
-        """Return the order of a job's examples. `shuffle` absent: that of their numbers or files."""
+        """Return the order of a job's examples. `shuffle` None: that of numbers or files."""
 
     def new_ledger(self, epochs: int) -> Ledger:
         """Return the ledger of a job in which nothing is applied yet."""
@@ -233,9 +233,11 @@ class RangeSource(_NumberedSource):
 
 
 class RangeCosts(NamedTuple):
-    """Facts about a program that reads ranges. `gap`: examples that are read in the time of another
-    call of `dataset(start, stop)`; `longest`: examples that fit in memory at a time; `spec`: the
-    structure of an example.
+    """The costs of a program that reads ranges.
+
+    `gap`: number of examples that can be read in the time of another call of `dataset(start,
+    stop)`; `longest`: number of examples that fit in memory at a time; `spec`: the structure of an
+    example.
 
     Only the way of reading depends on them, never the examples or their order.
     """
@@ -255,8 +257,9 @@ def measure_costs(program: ModuleType, examples: int) -> RangeCosts:
 
 
 def _examples_for_a_call(program: ModuleType, most: int) -> int:
-    """Return how many more examples a call reads in the time of another call. `most`: examples that
-    may be read to find out.
+    """Return the number of additional examples that a call can read in the time of another call.
+
+    `most`: maximum number of examples that are read to measure this.
     """
     for count in [count for count in READ_COUNTS if count < most] + [most]:
         one_s, all_s = _seconds_to_read(program, (1, count))
@@ -267,8 +270,9 @@ def _examples_for_a_call(program: ModuleType, most: int) -> int:
 
 
 def _seconds_to_read(program: ModuleType, counts: tuple[int, ...]) -> list[float]:
-    """Return the shortest time to read so many examples, for each count. By turns, because others
-    may use the cores.
+    """Return the shortest time in s to read each of these numbers of examples.
+
+    They are measured in turn, because other processes may use the cores.
     """
     shortest_s = [math.inf] * len(counts)
     for _ in range(TRIED):
@@ -280,7 +284,7 @@ def _seconds_to_read(program: ModuleType, counts: tuple[int, ...]) -> list[float
 
 
 def _with_length(dataset: Any, length: int) -> Any:
-    """Return the dataset with an error if it has more or fewer elements."""
+    """Return the dataset; reading it fails if it does not have `length` elements."""
     return dataset.apply(tf.data.experimental.assert_cardinality(length))
 
 
@@ -299,8 +303,9 @@ def covering_ranges(ordered: Any, gap: int, longest: int) -> list[tuple[int, int
 
 
 def _read_chosen(program: ModuleType, numbers: Any, ranges: list[tuple[int, int]]) -> Any:
-    """Return the examples with these numbers, stacked, from ranges that contain them. What a range
-    has besides is dropped before the next one is read.
+    """Return the examples with these numbers, stacked, from ranges that contain them.
+
+    The other examples of a range are dropped before the next range is read.
     """
     ordered, parts = np.sort(numbers), []
     for start, stop in ranges:
@@ -323,7 +328,7 @@ def _take_rows(parts: Sequence[Any], rows: Any) -> Any:
 
 
 def _take_sparse_rows(whole: Any, rows: Any) -> Any:
-    """TensorFlow gathers rows of ragged tensors, but not of sparse ones."""
+    """Return rows of a sparse tensor, by way of ragged ones: `tf.gather` takes no sparse one."""
 
     def ragged(values: Any) -> Any:
         return tf.RaggedTensor.from_value_rowids(values, whole.indices[:, 0], whole.dense_shape[0])

@@ -1,4 +1,4 @@
-"""Causes of failures in words that their reader understands: the program's, and the storage's.
+"""Describe the causes of failures, of the program and of the storage, in terms the reader knows.
 
 The first line can be read alone: the program's file and line, and the exception. After it comes the
 traceback, without the frames of Weir and TensorFlow if the program has frames of its own.
@@ -96,7 +96,7 @@ STORAGE_FAILURES: tuple[tuple[str, str, str], ...] = (
 
 
 class ProgramError(NamedTuple):
-    """One exception: the program's frames on its way, and its message with its type."""
+    """One exception: its frames from the program's first one on, and its message with its type."""
 
     frames: list[FrameSummary]
     says: str
@@ -330,7 +330,7 @@ class StorageFailure(NamedTuple):
 
 
 def explain_storage_error(kind: str, text: str) -> StorageFailure:
-    """Return cause and remedy. `kind`: the error's class; `text`: its message."""
+    """Return the cause and the remedy. `kind`: the error's class; `text`: its message."""
     told = storage_message(text)
     for pattern, cause, remedy in STORAGE_FAILURES:
         if re.search(pattern, f"{kind} {told}", re.IGNORECASE):

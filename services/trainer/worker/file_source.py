@@ -12,11 +12,11 @@ The order of an epoch is a pure function of the seed, the epoch and the list of 
 
     groups               in a keyed permutation (`example_order.py`)
     files of a group     in a keyed permutation
-    examples of a group  through a window of so many examples, from which the next one is drawn by a
-                         generator with a key (`tf.data.Dataset.shuffle`)
+    examples of a group  through the job's shuffle window, from which a generator with a key draws
+                         the next example (`tf.data.Dataset.shuffle`)
 
 So the examples of a group that are applied are a prefix of its order. A worker that continues a
-group reads and drops as many examples as are applied.
+group reads the examples that are applied already, and drops them.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ from shared.messages import Shuffle
 from shared.text import format_count
 
 MOST_GROUPS, FILES_OF_GROUP = 256, 16
-"""Groups of an epoch, unless a group then has more than `FILES_OF_GROUP` files."""
+"""Maximum number of groups of an epoch, unless a group would have more than `FILES_OF_GROUP` files.
+"""
 DIGEST_BYTES = 7
 SEEDS = 1 << 62
 
 
 class FileOrder(NamedTuple):
-    """The order of the examples of files. `seed`: None for that of the list. `digest`: of the list
-    of files.
+    """The order of the examples of files. `seed` None: the order of the list.
+
+    `digest`: of the list of files.
     """
 
     groups: int
@@ -54,7 +56,7 @@ class FileOrder(NamedTuple):
 
     @property
     def examples(self) -> int:
-        """Positions of an epoch."""
+        """The number of positions of an epoch."""
         return self.groups * GROUP_POSITIONS
 
     def group(self, position: int) -> int:
@@ -80,7 +82,7 @@ def _permutation(count: int, key: int) -> list[int]:
 
 
 class FileList:
-    """The files of a program, as it lists them in this process."""
+    """The files of a program, as `files()` returns them in this process."""
 
     def __init__(self, program: ModuleType) -> None:
         self._program = program
@@ -116,7 +118,7 @@ class FileList:
         return [chosen[number] for number in _permutation(len(chosen), key)]
 
     def read(self, file: str) -> Any:
-        """Return the dataset of a file. Raise `BadProgram` if it is none, or has no end."""
+        """Return the dataset of a file. Raise `BadProgram` for anything else or an endless one."""
         made = self._program.read(file)
         if not isinstance(made, tf.data.Dataset):
             raise BadProgram(
@@ -139,8 +141,9 @@ class FileList:
         return dataset.take(count)
 
     def group_dataset(self, order: FileOrder, start: int, stop: int) -> Any:
-        """Return the dataset of the examples at these positions, which lie in one group. A stop at
-        the end of the group means all examples that there are.
+        """Return the dataset of the examples at these positions, which lie in one group.
+
+        A stop at the end of the group means all examples to the end of its files.
         """
         files = self.group_files(order, start)
         dataset = self.read(files[0])
@@ -165,12 +168,12 @@ def _in_order(dataset: Any) -> Any:
 
 
 def group_count(files: int) -> int:
-    """Return in how many groups so many files are read."""
+    """Return the number of groups into which this number of files is divided."""
     return max(min(files, MOST_GROUPS), -(-files // FILES_OF_GROUP))
 
 
 def expected_examples(program: ModuleType) -> int:
-    """Return the number of examples of an epoch, as the program says; 0 if it does not."""
+    """Return the examples of an epoch according to the program's `examples()`; 0 without it."""
     if not has_function(program, "examples"):
         return 0
     count = program.examples()
@@ -205,7 +208,7 @@ def _path_text(path: Any, program: ModuleType) -> str:
 
 
 def _first_repeated_name(names: Sequence[str]) -> str:
-    """Return a name that is there more than once; empty if there is none."""
+    """Return the first name that occurs more than once; empty if there is none."""
     seen: set[str] = set()
     for name in names:
         if name in seen:

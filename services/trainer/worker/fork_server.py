@@ -31,7 +31,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     channel = socket.socket(fileno=int(sys.argv[1]))
     _import_for(sys.argv[2])
-    gc.freeze()  # no child collects what all of them share
+    gc.freeze()  # children's garbage collection leaves the shared objects alone
     channel.sendall(b"r")
     while True:
         handles = _next_request(channel)

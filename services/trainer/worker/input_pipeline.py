@@ -7,16 +7,16 @@
                              | passes, then a mark of the portion's end
                              | prefetch
                              v
-    chief      --fetch-->  queue of staged passes     fetch tells the chief their positions
+    chief      --fetch-->  queue of staged passes     fetch returns their positions to the chief
     chief      --step-->   an update takes the next staged passes, and leaves its mean loss in a queue
     chief      --take_losses-->   several at a time, because each result costs the chief a call
 
-A portion is a range of positions (`shard_ledger.py`) that one worker trains: some batches of numbered
-examples, or the rest of a group of files. The program's functions run in the Python process of the
-worker, once for each portion. The dataset that they return is handed to TensorFlow's server in the
-same process as a graph (`DatasetFromGraph`), so it is read by TensorFlow's own threads. What is
-Python in it (`from_generator`, `py_function`) is called for each element as in any dataset: the
-table of such functions belongs to the process.
+A portion is a range of positions (`shard_ledger.py`) that one worker trains: some batches of
+numbered examples, or the rest of a group of files. The program's functions run in the Python
+process of the worker, once for each portion. The dataset that they return is handed to TensorFlow's
+server in the same process as a graph (`DatasetFromGraph`), so it is read by TensorFlow's own
+threads. What is Python in it (`from_generator`, `py_function`) is called for each element as in any
+dataset: the table of such functions belongs to the process.
 
 A dataset that has no graph (it uses a lookup table that can change, for example) is read by a call
 of Python for each batch.
@@ -51,22 +51,25 @@ TOKEN, EXPLAIN_TOKEN = "weir_portion", "weir_explain"
 PORTIONS, STAGED, BATCHES = "weir_portions", "weir_staged", "weir_batches"
 LOSSES = "weir_losses"
 LOSS_FIELDS = [tf.float64, tf.float64]
-"""Those of `UpdateLoss`: a number of examples is exact as a float64."""
+"""The types of an `UpdateLoss`: a number of examples is exact as a float64."""
 PREFETCHED = 2
-"""Passes that are read before the chief asks for them."""
+"""Number of passes that are read before the chief asks for them."""
 KEPT = 4
-"""Datasets that Python keeps, because a graph names functions of Python that they hold."""
+"""Number of datasets that Python keeps, because a graph refers to Python functions in them."""
 DETERMINISTIC = "deterministic"
 
 
 PORTION_EXAMPLES, FEWEST_BATCHES = 131_072, 4
-"""A portion of numbered examples has at most so many, but may always have so many batches."""
+"""Maximum number of examples of a portion of numbered examples, and the number of batches that it
+may have even if these have more examples.
+"""
 ORDER_FIELDS = max(len(ExampleOrder._fields), len(FileOrder._fields))
 
 
 class Portion(NamedTuple):
-    """Positions start .. stop - 1 in an order, in batches. `batch`: examples of a batch. `turn`:
-    rises when a worker has to begin anew. `order`: the fields of the order.
+    """Positions start .. stop - 1 in an order, in batches. `batch`: examples of a batch.
+
+    `turn`: rises when a worker has to begin anew. `order`: the fields of the order.
     """
 
     start: int
@@ -93,8 +96,10 @@ def portion_of(row: Any) -> Portion:
 
 
 class DataPlan(NamedTuple):
-    """The division of positions into batches. `batch`: examples of one; `most`: examples of a pass, None: no
-    limit; `accumulated`: batches of an update; `example_bytes`: size of one example.
+    """The division of positions into batches and passes.
+
+    `batch`: examples of a batch; `most`: maximum examples of a pass, None: no limit; `accumulated`:
+    batches of an update; `example_bytes`: size of an example.
     """
 
     order: Order
@@ -108,12 +113,14 @@ class DataPlan(NamedTuple):
         return isinstance(self.order, FileOrder)
 
     def passes(self, examples: int) -> int:
-        """Return in how many passes a batch of so many examples is computed."""
+        """Return the number of passes in which a batch of `examples` examples is computed."""
         return -(-examples // (self.most or examples))
 
     def portion_size(self, ledger: Ledger, workers: int, most_batches: int) -> int:
-        """Return the number of positions of the next portion: the rest of a group of files, or whole
-        updates of at most so many batches. The last portions are small, so that all workers end at
+        """Return the number of positions of the next portion.
+
+        A portion is the rest of a group of files, or some whole updates: at most `most_batches`
+        batches, but at least one update. The last portions are small, so that all workers end at
         the same time.
         """
         if isinstance(self.order, FileOrder):
@@ -131,8 +138,10 @@ class DataPlan(NamedTuple):
         return update * max(updates, 1)
 
     def _window_rest(self, order: ExampleOrder, ledger: Ledger, update: int) -> int:
-        """Return how many positions are left in the window of the order: a portion that reaches into
-        another one has to read more blocks. Without an update in it, the next window counts, too.
+        """Return the number of positions that are left in the window of the order.
+
+        A portion that reaches into another window has to read more blocks. If less than an update
+        is left, the next window is added.
         """
         start = ledger.todo[0].start if ledger.todo else 0
         rest = order.window - start % order.examples % order.window
@@ -142,13 +151,14 @@ class DataPlan(NamedTuple):
         return Portion(shard.start, shard.stop, self.batch, turn, order_fields(self.order))
 
     def batches(self, shard: Shard) -> int:
-        """Return the number of batches of positions that all have an example."""
+        """Return the number of batches of a shard, if each of its positions has an example."""
         return -(-shard.size // self.batch)
 
 
 class StagedPass(NamedTuple):
-    """A pass that waits on a worker: its first position, the number of its examples, and of those
-    of its batch. The mark of a portion's end has no examples.
+    """A staged pass: its first position, its number of examples, and that of its batch.
+
+    The mark of a portion's end has no examples.
     """
 
     position: int
@@ -156,7 +166,8 @@ class StagedPass(NamedTuple):
     batch_size: int
     read_ms: int = 0
     turn: int = 0
-    """`read_ms`: the time that Python took for the dataset of its portion; `turn`: that portion's."""
+    """`read_ms`: the time that Python took for the dataset of its portion; `turn`: that portion's.
+    """
 
 
 class UpdateLoss(NamedTuple):
@@ -203,7 +214,7 @@ class _PortionReader:
         return self._source
 
     def portion_graph(self, row: Any) -> tuple[bytes, Any]:
-        """Return the batches of a portion as a serialized graph, and how long that took (ms)."""
+        """Return the batches of a portion as a serialized graph, and the time for it in ms."""
         began = time.monotonic()
         portion = portion_of(row)
         try:
@@ -224,7 +235,7 @@ class _PortionReader:
         return _adapt_graph(graph), took_ms
 
     def explain(self, row: Any) -> bool:
-        """Read a portion in Python and raise the error of the program with its line; return if there
+        """Read a portion in Python. Raise the error of the program with its line; return if there
         is none.
         """
         portion = portion_of(row)
@@ -237,7 +248,7 @@ class _PortionReader:
         return True
 
     def _check_batches(self, order: Order, portion: Portion) -> None:
-        """Read the batches of a portion: its examples may not fit together."""
+        """Read the batches of a portion. That fails if its examples do not fit together."""
         made = self.source.dataset(order, portion.start, portion.stop)
         maker = program_data.data_function(self._program)
         with self._dog.limit("a batch of it") as inside, program_data.locate_errors(made, maker):
@@ -246,9 +257,10 @@ class _PortionReader:
 
 
 def _serialized_graph(dataset: Any) -> tuple[bytes, Any]:
-    """Return a dataset as a graph, and what has to be kept while it is read. A dataset without a
-    graph becomes one that calls Python for each element: for example, if it uses a lookup table
-    that can change.
+    """Return a dataset as a graph, and the objects to keep while it is read.
+
+    If a dataset has no graph, the graph calls Python for each element. A dataset has none if it
+    uses a lookup table that can change, for example.
     """
     try:
         return bytes(dataset._as_serialized_graph().numpy()), dataset
@@ -260,8 +272,9 @@ def _serialized_graph(dataset: Any) -> tuple[bytes, Any]:
 
 
 def _adapt_graph(graph: bytes) -> bytes:
-    """Return a graph whose operations may run in the server of this process, and whose parallel
-    parts keep the order of their elements, whatever the program asks for: the worker that continues
+    """Return a graph that may run in this process' server and keeps the order of its elements.
+
+    Its parallel parts keep the order whatever options the program sets: the worker that continues
     after a hand-over relies on it.
     """
     parsed = graph_pb2.GraphDef.FromString(graph)
@@ -307,12 +320,13 @@ def _empty_batch(spec: Any) -> Any:
 
 
 _numbers = itertools.count()
-"""Of the pipelines that this process has traced: their types may differ."""
+"""The numbers of the pipelines that this process has traced: their types may differ."""
 
 
 def _trace(function: Callable[..., Any], *arguments: tf.TensorSpec) -> Any:
-    """Return a function as a graph. Autograph takes most of the time of a trace, and there is nothing
-    to convert here.
+    """Return a function as a graph, traced without Autograph.
+
+    Autograph would take most of the time of a trace, and there is nothing to convert here.
     """
     plain = tf.autograph.experimental.do_not_convert(function)
     traced = tf.function(plain, input_signature=list(arguments), autograph=False)
@@ -346,8 +360,9 @@ class Pipeline:
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def take(self, turn: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
-        """Return the next staged batch of this turn, its number of examples, and that of the batch
-        that it is a pass of. For a traced step. Marks of an end, and what was staged in earlier
+        """Return the next staged pass of this turn, its number of examples, and that of its batch.
+
+        Call it in a traced step. Marks of a portion's end, and passes that were staged in earlier
         turns, are dropped.
         """
         queue = self._staged_queue()
@@ -365,8 +380,9 @@ class Pipeline:
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def add_loss(self, queue: tf.Tensor, loss: tf.Tensor, examples: tf.Tensor) -> None:
-        """Leave the mean loss of an update of so many examples for the chief. For a traced step.
-        `queue`: `loss_queue`.
+        """Put the mean loss of an update of `examples` examples into the queue for the chief.
+
+        Call it in a traced step. `queue`: from `loss_queue`.
         """
         values = [
             tf.cast(each, kind) for each, kind in zip((loss, examples), LOSS_FIELDS, strict=True)
@@ -397,7 +413,7 @@ class Pipeline:
         return tf.constant(True)
 
     def _next_portion(self, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the next portion, its batches as a graph, and how long that took."""
+        """Return the next portion, its batches as a graph, and the time for the graph in ms."""
         (row,) = tf.raw_ops.QueueDequeueV2(
             handle=self._portion_queue(), component_types=[ROW.dtype]
         )
@@ -408,10 +424,11 @@ class Pipeline:
         return row, graph, took_ms
 
     def _portion_passes(self, row: tf.Tensor, graph: tf.Tensor, took_ms: tf.Tensor) -> Any:
-        """Return the dataset of a portion's passes, and the mark of its end: the position and the
-        examples of the batch, the time and the turn of the portion, and the examples of the pass.
+        """Return the dataset of a portion's passes and of the mark of its end.
 
-        No function is called for an element of an uncut batch: that would cost more than reading it.
+        An element has the position of the pass and the size of its batch (0: it is not cut), the
+        time and the turn of the portion, and the examples of the pass. Without cutting, no function
+        is called for a batch: that would cost more than reading it.
         """
         variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
         batches = dataset_ops._VariantDataset(variant, self.spec)
@@ -446,8 +463,9 @@ class Pipeline:
         return tf.constant(True)
 
     def _fetch(self, count: tf.Tensor) -> tf.Tensor:
-        """Stage so many passes, or those to the end of the portion. Return the fields of a
-        `StagedPass` for each, and for the mark of the end.
+        """Stage `count` passes, fewer if the portion ends before.
+
+        Return the fields of a `StagedPass` for each, and for the mark of the end.
         """
 
         def goes_on(at: tf.Tensor, ended: tf.Tensor, _: Any) -> tf.Tensor:
@@ -493,9 +511,10 @@ class Pipeline:
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def loss_queue(self) -> tf.Tensor:
-        """Return the handle of the queue of losses. For a traced step: in its beginning, because
-        TensorFlow keeps the order of operations like this one and of those on a ps that have an
-        effect, and an order between two tasks costs a message.
+        """Return the handle of the queue of losses. Call it at the beginning of a traced step.
+
+        TensorFlow keeps the order of operations that have an effect, such as this one and those on
+        a ps, and an order between two tasks costs a message.
         """
         return tf.raw_ops.FIFOQueueV2(
             component_types=LOSS_FIELDS,

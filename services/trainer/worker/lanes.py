@@ -1,9 +1,9 @@
 """Lanes: threads of the chief that keep every worker busy.
 
-Each worker has two. The feeder gives it portions of the positions in the ledger, and has the batches
-staged there before they are needed (`input_pipeline.py`). The stepper lets the worker make one
-update after the other of the batches that are staged, and records each as applied when the worker
-has returned. So a hand-over loses nothing.
+Each worker has two. The feeder gives it portions of the positions in the ledger, and has the
+batches staged there before they are needed (`input_pipeline.py`). The stepper lets the worker make
+one update after the other of the batches that are staged, and records each as applied when the
+worker has returned. So a hand-over loses nothing.
 
     todo  --portion-->  pending  --fetch-->  ready  --update-->  applied
       ^                  |                   |         |
@@ -11,14 +11,14 @@ has returned. So a hand-over loses nothing.
 
 All but `todo` and applied are `given` in the ledger. A checkpoint counts them as to do.
 
-Numbered examples are given out some batches at a time, and early, so that a worker never waits. Files
-are given out late: a worker gets the next group of files when it has read the one before to its end.
-Only then is known how many examples it has.
+Numbered examples are given out some batches at a time, and early, so that a worker never waits.
+Files are given out late: a worker gets the next group of files when it has read the one before to
+its end. The number of examples of a group is known only at its end.
 
-`StallDetector`: while batches are out, updates must be applied. A step that hangs inside TensorFlow
-shows no Python stack, but no update is applied any more, neither while training nor while draining.
-While the chief saves, evaluates or waits after a drain, no update is due, so that time does not
-count.
+`StallDetector`: while workers have batches, updates must be applied. A step that hangs inside
+TensorFlow shows no Python stack, but no update is applied any more, neither while training nor
+while draining. While the chief saves, evaluates or waits after a drain, no update is due, so that
+time does not count.
 """
 
 from __future__ import annotations
@@ -54,24 +54,31 @@ from shared.text import format_count, format_names
 
 REACH_S = 1.0
 FEWEST_STAGED, MOST_STAGED, STAGED_BYTES = 2, 8, 64 * 2**20
-"""Batches that are kept staged on a worker: so many of at most so many bytes, within these bounds."""
+"""Number of batches to keep staged on a worker: those that fit into STAGED_BYTES, within
+FEWEST_STAGED and MOST_STAGED, and at least those of two updates.
+"""
 LOSSES_S = 0.2
-"""The losses of a worker's updates are fetched at most so often, because a fetch costs the chief as
-much as an update.
+"""Seconds between two fetches of the losses of a worker's updates: a fetch costs the chief as much
+as an update.
 """
 SPANS_NAMED = 4
 QUICK_MS, SLOW_MS = 100, 5_000
-"""Bounds of the time in which the examples of a portion are to be read."""
+"""Bounds in ms of the time in which the examples of a portion are to be read."""
 CALL_SHARE = 0.1
-"""The share of a portion's time that its call may take, besides its examples."""
+"""The time that a portion's call of Python may take, as a share of the time to read its examples.
+"""
 FASTEST_GROWTH, WORST_MS = 16, 20_000
 """A portion has at most FASTEST_GROWTH times as many batches as the one before. It has fewer if
 reading it might take longer than WORST_MS. It may always have twice as many.
 """
 PORTIONS_AHEAD = 2
-"""A worker of numbered examples has so many portions: while it reads one, the next waits there."""
+"""Number of portions of a worker of numbered examples: while it reads one, the next one waits
+there.
+"""
 TRANSIENT_FAILURES = 3
-"""So often in a row a worker may fail without being lost."""
+"""Number of failures in a row that a worker may have without being lost; one more ends the
+generation.
+"""
 
 
 class Worker(Protocol):
@@ -85,28 +92,27 @@ class Worker(Protocol):
         """Let the worker read this portion after the ones before."""
 
     def fetch(self, passes: int) -> list[StagedPass]:
-        """Stage so many passes, in the order of the portions, but none behind the end of a portion. Its
-        mark is the last one then.
+        """Stage this many passes, in the order of the portions, up to the end of a portion.
+
+        If a portion ends before, the mark of its end is the last element.
         """
 
     def update(self, passes: int, batches: int, turn: int = 0) -> None:
-        """Make an update of the passes of this turn that were staged first."""
+        """Make an update of the first staged passes of this turn."""
 
     def take_losses(self) -> list[UpdateLoss]:
         """Return the losses of the updates since the last call."""
 
     def explain(self, portion: Portion) -> None:
-        """Raise the error that reading this portion makes, with its line; return if it makes
-        none.
-        """
+        """Read this portion in Python. Raise its error, with the line; return if there is none."""
 
 
 class PortionSize:
     """The number of batches that a worker reads at a time.
 
-    Each portion costs a call of Python besides its examples: read_ms = call_ms + batch_ms x batches.
-    Both are estimated from the last two sizes. The first portion is one batch, so that training
-    begins soon.
+    Each portion costs a call of Python besides its examples: read_ms = call_ms + batch_ms x
+    batches. Both are estimated from the last two sizes. The first portion is one batch, so that
+    training begins soon.
     """
 
     def __init__(self) -> None:
@@ -114,8 +120,10 @@ class PortionSize:
         self._read_ms: dict[int, int] = {}  # of the last two sizes
 
     def record_read(self, asked: int, size: int, read_ms: int) -> None:
-        """Choose the size of the next portions after one of `size` batches, which may be another
-        number than was asked for. What was asked for before the last change does not count.
+        """Choose the size of the next portions after a portion of `size` batches took `read_ms`.
+
+        `asked`: the size that was asked for, which may differ. A portion that was asked for before
+        the last change of size does not count.
         """
         if asked != self.batches:
             return
@@ -129,7 +137,11 @@ class PortionSize:
             self.batches = wanted
 
     def _wanted_batches(self, size: int, read_ms: int) -> float:
-        """Return the size with which the call takes its share of the time, after this portion."""
+        """Return the size at which the call of Python takes its share of the time.
+
+        The time for the examples stays within `QUICK_MS` and `SLOW_MS`. Return twice the size if
+        the time of a batch cannot be estimated yet.
+        """
         if len(self._read_ms) == 1:
             return 2.0 * size
         other_size, other_ms = next(iter(self._read_ms.items()))
@@ -144,10 +156,12 @@ class PortionSize:
 
 
 class _Lane:
-    """The batches of one worker. `pending`: the parts of its portions that are not staged; `passes`:
-    the staged passes of a batch that is not complete; `ready`: the staged batches. `updating`: an
-    update is in progress, or its loss is being fetched. `sizes`: the batches that were asked for,
-    and those that were given, of each portion of `pending`.
+    """The batches of one worker.
+
+    `pending`: the parts of its portions that are not staged; `passes`: the staged passes of a batch
+    that is not complete; `ready`: the staged batches. `updating`: an update is in progress, or its
+    loss is being fetched. `sizes`: the batches that were asked for, and those that were given, of
+    each portion of `pending`.
     """
 
     def __init__(self, worker: Worker) -> None:
@@ -162,10 +176,12 @@ class _Lane:
         self.lost = False
         self.failures = 0
         self.turn = 0
-        """Rises when all that is unused is dropped. What was given out before is read and staged, but void."""
+        """Rises when all unused batches are dropped. What the worker was given before is read and
+        staged, but ignored.
+        """
 
     def drop_unused(self) -> list[Shard]:
-        """Forget what no update has begun with, and return it."""
+        """Drop the batches of which no update has begun, and return them."""
         dropped = [*self.ready, *[shard for shard in self.pending if shard.size]]
         self.ready, self.pending, self.passes = deque(), deque(), []
         self.sizes.clear()
@@ -296,7 +312,7 @@ class Lanes:
             raise
 
     def _finish_updates(self, lane: _Lane) -> None:
-        """Wait until what was read before an error is applied, unless training stops."""
+        """Wait until the batches read before an error are applied, unless training stops."""
         with self._changed:
             self._changed.wait_for(
                 lambda: (
@@ -320,8 +336,10 @@ class Lanes:
         return max(min(fits, MOST_STAGED), FEWEST_STAGED, 2 * self._plan.accumulated)
 
     def _missing_passes(self, lane: _Lane) -> int:
-        """Return how many passes to stage in one call: whole batches, as many as are ready, so that
-        the worker has work until the call returns. Half of those that may be staged are left.
+        """Return the number of passes to stage in one call.
+
+        They complete as many batches as are ready, so that the worker has work until the call
+        returns; at least one batch, and at most half of those that may be staged.
         """
         batches = min(max(len(lane.ready), 1), self._staged_batches // 2)
         return batches * self._plan.passes(self._plan.batch) - len(lane.passes)
@@ -338,9 +356,7 @@ class Lanes:
         return self._plan.portion(shard, lane.turn)
 
     def _stage(self, lane: _Lane, passes: int, turn: int) -> None:
-        """Stage so many passes, fewer if a portion ends before. What earlier turns have left is
-        skipped.
-        """
+        """Stage this many passes, fewer if a portion ends before. Skip passes of earlier turns."""
         staged: list[StagedPass] = []
         while not staged:
             staged = [each for each in lane.worker.fetch(passes) if each.turn == turn]
@@ -360,8 +376,10 @@ class Lanes:
             self._post_once("finished", "finished")
 
     def _end_portion(self, lane: _Lane) -> None:
-        """Forget a portion that was read to its end. Raise `BadProgram` if it lacks examples, unless
-        it is of files whose length was not known.
+        """Drop a portion that was read to its end.
+
+        Raise `BadProgram` if examples are missing, unless it is of files whose length was not
+        known.
         """
         rest = lane.pending.popleft()
         if not rest.size:
@@ -403,7 +421,7 @@ class Lanes:
         self._end_update(lane)
 
     def _has_update(self, lane: _Lane) -> bool:
-        """Return whether the batches of an update are ready: all, or the last ones."""
+        """Return whether an update's batches are ready: as many as it needs, or the last ones."""
         if not self._running or not lane.ready:
             return False
         enough = len(lane.ready) >= self._plan.accumulated
@@ -419,7 +437,7 @@ class Lanes:
         self._post_once("first", "first")
 
     def _losses_are_due(self, lane: _Lane) -> bool:
-        """Return whether to fetch the losses of a lane: after some time, and after its last update."""
+        """Return whether to fetch a lane's losses: every `LOSSES_S`, and after its last update."""
         with self._changed:
             is_last = self._is_exhausted(lane) or not self._running
         return is_last or time.monotonic() >= lane.losses_taken_s + LOSSES_S
@@ -442,8 +460,9 @@ class Lanes:
         return not (lane.ready or self.ledger.todo or any(shard.size for shard in lane.pending))
 
     def _fetch_last_losses(self, lane: _Lane, turn: int) -> None:
-        """Fetch the losses of a lane if no update follows, which it may learn only from the end of
-        its data.
+        """Fetch the losses of a lane if no update follows.
+
+        It may learn only from the end of its data that no update follows.
         """
         with self._changed:
             if not self._is_exhausted(lane):
@@ -461,8 +480,9 @@ class Lanes:
             self._post_once("finished", "finished")
 
     def _handle_failure(self, lane: _Lane, failure: WorkerFailure, turn: int) -> None:
-        """Give back what the worker had, but for the batches of an update in progress. Raise the cause
-        if it fails again and again.
+        """Put the worker's unused batches back to do, but not those of an update in progress.
+
+        Raise the cause if the worker has failed too often in a row without being lost.
         """
         with self._changed:
             if lane.turn != turn:
@@ -488,8 +508,9 @@ class Lanes:
 
 
 def update_once(worker: Worker, plan: DataPlan) -> float | None:
-    """Let a worker make an update of the first batch; return its loss, None if the first file has
-    no example. Raise the error of the program or of the worker.
+    """Let a worker make an update of the first batch; return its loss.
+
+    Return None if the first file has no example. Raise the error of the program or of the worker.
     """
     portion = plan.portion(Shard(0, min(plan.batch, plan.order.examples)))
     staged: list[StagedPass] = []
@@ -510,7 +531,7 @@ def update_once(worker: Worker, plan: DataPlan) -> float | None:
 
 
 def rehearse_updates(workers: Sequence[Worker], plan: DataPlan) -> None:
-    """Let every worker make two updates of the first batch, all workers at a time."""
+    """Let every worker make two updates of the first batch, in parallel with the other workers."""
     for _ in range(2):
         with ThreadPoolExecutor(len(workers)) as threads:
             list(threads.map(lambda worker: update_once(worker, plan), workers))
@@ -530,9 +551,7 @@ class LaneProgress(Protocol):
 
 
 class StallDetector:
-    """A check of the watchdog: fails if no update was applied for too long while batches are
-    out.
-    """
+    """A check of the watchdog: fails if workers have batches and apply none for too long."""
 
     def __init__(self, lanes: LaneProgress, dog: Watchdog, patience: float) -> None:
         self._lanes = lanes

@@ -15,8 +15,9 @@ Two workers at once would lose one of two updates, and the model would travel th
 ps adds (1 - momentum) x (variable - average) to the average where both are: the same number, by an
 atomic addition.
 
-Messages: Keras reads the number of updates to the worker and writes it back, so that of two workers
-at once one is not counted. Here the ps adds one. Small gradients for one ps are sent together.
+Messages: Keras reads the number of updates to the worker and writes it back, so that one of two
+simultaneous updates is not counted. Here the ps adds one. Small gradients for one ps are sent
+together.
 
 Schedules: `ScaledSchedule` scales the result of a schedule, since no variable holds the rate.
 """
@@ -35,8 +36,8 @@ import tensorflow as tf
 from services.trainer.program import NO_OVERWRITE, BadProgram
 
 PACKED_BYTES = 64 * 2**10
-"""Gradients of at most so many bytes are sent together: copying larger ones costs more than a
-message.
+"""Maximum bytes of a gradient that is sent together with others: copying a larger one costs more
+than a message.
 """
 
 
@@ -101,7 +102,7 @@ def build_optimizer(
 
 
 def _count_on_ps(counter: Any) -> None:
-    """Let `assign_add` of a Keras variable be that of its ps."""
+    """Make `assign_add` of a Keras variable add on its ps."""
     counter.assign_add = lambda value: counter.value.assign_add(tf.cast(value, counter.dtype))
 
 
@@ -243,8 +244,9 @@ def _update_with_packed_gradients(
 
 
 def pack_gradients(gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Any]:
-    """Return these gradients; small ones of variables on the same ps are sent there as one tensor
-    and divided there.
+    """Return these gradients; small ones of variables on the same ps are sent there as one tensor.
+
+    The tensor is split on the ps.
     """
     together = defaultdict[tuple[str, tf.DType], list[int]](list)
     for place, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
@@ -268,7 +270,10 @@ def _is_small(gradient: tf.Tensor) -> bool:
 
 
 def _apply_mean(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Apply the mean gradient of k passes, as Keras does in the k-th; `apply` counts that one."""
+    """Apply the mean gradient of k passes, as Keras does in pass k.
+
+    This counts the k - 1 passes before it; `apply` counts the last one.
+    """
     passes = optimizer.gradient_accumulation_steps
     updates = tf.identity(optimizer.iterations)  # read before others count theirs
     optimizer._iterations.assign_add(passes - 1)
@@ -283,7 +288,7 @@ def _apply_mean(optimizer: Any, gradients: Sequence[Any], variables: Sequence[An
 
 
 def _summed_rows(gradient: Any) -> Any:
-    """Return a table's gradient with every row once, as after Keras has accumulated it."""
+    """Return a table's gradient with the values of equal rows added up, as Keras accumulates it."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     rows, places = tf.unique(gradient.indices)
@@ -313,8 +318,10 @@ def _update_averages(
 
 
 def _move_towards(variable: tf.Variable) -> Callable[[tf.Variable, tf.Tensor], Any]:
-    """Return a function that moves an average towards this variable. A whole way is an assignment:
-    two workers may make the first update at the same time, and both go the whole way.
+    """Return a function that moves an average towards this variable.
+
+    With a weight of 1 it assigns the variable: two workers may make the first update at the same
+    time.
     """
 
     def move(average: tf.Variable, weight: tf.Tensor) -> tf.Tensor:

@@ -1,11 +1,12 @@
-"""The ways in which a program trains: by `loss()`, by its compiled model, or by a training step of its own.
+"""The ways in which a program trains: by `loss()`, by its compiled model, or by a training step of
+its own.
 
     "loss"      optimizer() and loss(labels, outputs)
     "compiled"  model() calls compile(); its loss and its compute_loss are used
     "model"     the same, but its class has a train_step of its own
     "program"   train_step(models, optimizers, batch)
 
-The first that fits counts, from below; a program with `loss()` and a compiled model trains by
+If several fit, the lowest line counts, but a program with `loss()` and a compiled model trains by
 `loss()`. A step of its own runs in the traced step, once for an update, and applies gradients
 itself. Keras creates the slots of an optimizer at its first use, when the variables have to be in
 place already. So the step is traced once before, only to learn which variables each optimizer gets.

@@ -3,8 +3,8 @@
 The program's own Python runs in the worker's process, from whatever source it reads, so it may use
 NumPy, files or a generator. No example passes through the chief (`input_pipeline.py`).
 
-Weir makes batches with `Dataset.batch`, or with the program's own `batched(dataset, size)`: it pads,
-or makes ragged or sparse batches.
+Weir makes batches with `Dataset.batch`, or with the program's own `batched(dataset, size)`: it
+pads, or makes ragged or sparse batches.
 
 Functions given to `map` or `filter` are traced and run without Python, so their errors have an
 operation's name and no line. The graph of the function knows the line of each operation, and
@@ -58,7 +58,7 @@ def example_bytes(spec: Any) -> int:
 
 
 def takes_numbers(program: ModuleType) -> bool:
-    """Return whether the program has `dataset(numbers)`; otherwise it has `dataset(start, stop)`."""
+    """Return whether the program has `dataset(numbers)` in place of `dataset(start, stop)`."""
     signature = signature_of(program.dataset)
     return argument_count("dataset", signature) == 1
 
@@ -77,8 +77,10 @@ def _rows(part: Any) -> Any:
 
 
 def program_batch(program: ModuleType, start: int, stop: int) -> Any:
-    """Return these examples, stacked, in the program's own structure; of files, these places in the
-    first ones. Raise `BadProgram` if any is missing.
+    """Return these examples, stacked, in the program's own structure.
+
+    If the program reads files, they are counted from the beginning of the first file. Raise
+    `BadProgram` if any is missing.
     """
     if reads_files(program):
         dataset, name = first_examples(program, stop).skip(start), first_call(program)
@@ -98,8 +100,9 @@ def program_batch(program: ModuleType, start: int, stop: int) -> Any:
 
 
 def _stack_examples(program: ModuleType, dataset: Any, count: int) -> Any:
-    """Return a dataset of so many examples as one element. Examples that `batched` pads may differ
-    in shape, so they are stacked as ragged tensors.
+    """Return a dataset whose elements are `count` examples each, stacked.
+
+    Examples that `batched` pads may differ in shape, so they are stacked as ragged tensors.
     """
     if has_function(program, "batched") and any(
         map(_varies, tf.nest.flatten(dataset.element_spec))
@@ -121,7 +124,7 @@ def row_count(batch: Any) -> int:
 
 
 def _batched_hint(dataset: Any, found: int, count: int) -> str:
-    """Return the remedy if so few elements can only be batches."""
+    """Return the remedy if the elements of a dataset are probably batches; else empty."""
     shapes = [leaf.shape for leaf in tf.nest.flatten(dataset.element_spec)]
     likely = found < count and all(shape.rank and shape[0] in (None, count) for shape in shapes)
     return f", of the shapes {_join_shapes(shapes)}: {SINGLE.format(RANGE)}" if likely else ""
@@ -131,8 +134,10 @@ def _batched_hint(dataset: Any, found: int, count: int) -> str:
 
 
 def batches(program: ModuleType, dataset: Any, size: int) -> Any:
-    """Return a dataset of batches of so many examples, made by the program's `batched` if it has
-    that. The last batch may be smaller. Raise `BadProgram` if `batched` drops it.
+    """Return a dataset of batches of `size` examples.
+
+    The program's `batched` makes them, if it has that. The last batch may be smaller. Raise
+    `BadProgram` if `batched` drops it.
     """
     if not has_function(program, "batched"):
         return dataset.batch(size)
@@ -165,7 +170,10 @@ def first_batch(program: ModuleType, count: int) -> Any:
 
 
 def first_examples(program: ModuleType, count: int) -> Any:
-    """Return the dataset of the first examples; of files, as many as the first ones have."""
+    """Return the dataset of the first `count` examples.
+
+    If the program reads files, they are those of the first files, which may be fewer.
+    """
     if not reads_files(program):
         return range_dataset(program, 0, count)
     files = FileList(program)
@@ -175,7 +183,7 @@ def first_examples(program: ModuleType, count: int) -> Any:
 
 
 def first_call(program: ModuleType) -> str:
-    """Return the call that shows what the examples are, as text."""
+    """Return the call that reads the first examples, as text."""
     return "read() of the first file" if reads_files(program) else "dataset(0, 1)"
 
 

@@ -31,7 +31,7 @@ TASK_NAME = "/job:"
 
 
 class WorkerFailure(Exception):
-    """A worker did not do a call, for no fault of the program. `lost`: it never will again."""
+    """A call of a worker failed, not because of the program. `lost`: later calls fail, too."""
 
     def __init__(self, cause: Exception, lost: bool) -> None:
         super().__init__(str(cause))
@@ -47,8 +47,9 @@ def trace_workers(
     spec: Any,
     count: int,
 ) -> list[RemoteWorker]:
-    """Trace the functions that workers run, and return so many workers. `spec`: the structure of a
-    batch.
+    """Trace the functions that workers run, and return `count` workers.
+
+    `spec`: the structure of a batch.
     """
     is_cut = plan.most is not None and plan.most < plan.batch
     training_step.check_passes(program, built, is_cut)
@@ -91,7 +92,7 @@ class RemoteWorker:
         return [UpdateLoss(loss, int(examples)) for loss, examples in rows.tolist()]
 
     def explain(self, portion: Portion) -> None:
-        """Let the worker read a portion in Python. Raise the error of the program, with its line."""
+        """Let the worker read a portion in Python. Raise the program's error with its line."""
         self._call(self._reading, self._pipeline.explain, tf.constant(portion.row(), tf.int64))
 
     def _call(self, stream: Any, function: Any, *arguments: tf.Tensor) -> Any:

@@ -1,5 +1,5 @@
-"""Saving, as a chief does it: a cut while training stands, written while it continues if memory
-allows.
+"""The saves of a chief: it makes a cut while training stands still, and writes it while training
+continues, if memory allows.
 
 One write at a time. A fault of the files costs a checkpoint and no training: it is reported with
 its cause and remedy, incomplete files are removed, and the next save is tried. Only a missing ps
@@ -102,9 +102,7 @@ class CheckpointSaver:
 
     @property
     def due_s(self) -> float:
-        """Return when the next save is due (monotonic clock); infinite while one is being
-        written.
-        """
+        """Return the time of the next save (monotonic clock); infinite during a write."""
         return math.inf if self.is_writing else self._last_s + self._wait_s
 
     @property
@@ -112,7 +110,7 @@ class CheckpointSaver:
         return self._writes is not None and self._writes.is_alive()
 
     def wait_for_write(self) -> None:
-        """Return when no write is in progress."""
+        """Wait until no write is in progress."""
         if self._writes is not None:
             self._writes.join()
 
@@ -247,7 +245,7 @@ def copy_obstacle(held: int, headroom: MemoryHeadroom | None) -> str:
 
 
 def keep_committed(assignment: Assignment, named: CommittedCheckpoints, total_samples: int) -> None:
-    """Mark the checkpoints that the ledger names, and remove those that it names no more."""
+    """Mark the checkpoints that the ledger names, and remove those that it no longer names."""
     mark_named(assignment, named, total_samples)
     checkpoint.prune_checkpoints(assignment.checkpoint_dir, named.paths)
 
@@ -275,7 +273,7 @@ def mark_named(assignment: Assignment, named: CommittedCheckpoints, total_sample
 def keep_committed_in_background(
     assignment: Assignment, named: CommittedCheckpoints, total_samples: int
 ) -> None:
-    """Do as `keep_committed` while training continues."""
+    """Run `keep_committed` in a thread while training continues."""
     threading.Thread(
         target=keep_committed, args=(assignment, named, total_samples), name="keeping", daemon=True
     ).start()
@@ -284,7 +282,7 @@ def keep_committed_in_background(
 def mark_named_in_background(
     assignment: Assignment, named: CommittedCheckpoints, total_samples: int
 ) -> None:
-    """Do as `mark_named` while training continues."""
+    """Run `mark_named` in a thread while training continues."""
     threading.Thread(
         target=mark_named, args=(assignment, named, total_samples), name="marking", daemon=True
     ).start()

@@ -32,13 +32,15 @@ class Shard(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 GROUP_POSITIONS = 1 << 40
 UNKNOWN = -1
-"""The number of examples of a group that was not read to its end yet."""
+"""Stands for the number of examples of a group that was not read to its end yet."""
 
 
 class FileCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about the examples of files. `digest`: of the list of files; `expected`:
-    examples of an epoch, as the program says, 0: it does not; `applied`: examples applied since the
-    job began; `lengths`: number of examples of each group, or `UNKNOWN`.
+    """Facts about the examples of files.
+
+    `digest`: of the list of files; `expected`: examples of an epoch according to the program, 0:
+    unknown; `applied`: examples applied since the job began; `lengths`: number of examples of each
+    group, or `UNKNOWN`.
     """
 
     digest: int
@@ -48,8 +50,9 @@ class FileCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`todo` is sorted and disjoint; `given` are the shards out with workers. `examples`: positions
-    of an epoch. `files`: None if examples have numbers.
+    """`todo` is sorted and disjoint; `given` are the shards that workers have.
+
+    `examples`: positions of an epoch. `files`: None if examples have numbers.
     """
 
     examples: int
@@ -60,16 +63,21 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def total(self) -> int:
-        """Examples of all epochs; of files an estimate until the first epoch is over, and 0 as long
-        as nothing is known.
+        """The number of examples of all epochs.
+
+        For files it is an estimate until the first epoch is over, and 0 as long as nothing is
+        known.
         """
         if self.files is None:
             return self.examples * self.epochs
         return self.files.applied if self.finished else self._expected_total(self.files)
 
     def _expected_total(self, files: FileCounts) -> int:
-        """Groups that are not known have the mean length of the known ones. If none is known, all
-        have as many as were given out of one.
+        """Return the estimate of `total`, at least the examples applied.
+
+        While a group is unknown, the program's own number counts. If it gives none, unknown groups
+        have the mean length of the known ones. If none is known, all have as many examples as are
+        applied of the group that is furthest.
         """
         known = [length for length in files.lengths if length != UNKNOWN]
         if len(known) < len(files.lengths) and files.expected:
@@ -83,14 +91,14 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def applied(self) -> int:
-        """Examples applied since the job began."""
+        """The number of examples applied since the job began."""
         if self.files is not None:
             return self.files.applied
         return self.total - sum(shard.size for shard in (*self.todo, *self.given))
 
     @property
     def unit(self) -> int:
-        """The positions that a shard never leaves: those of an epoch, or of a group of files."""
+        """The number of positions that a shard never leaves: an epoch, or a group of files."""
         return self.examples if self.files is None else GROUP_POSITIONS
 
     @property
@@ -105,12 +113,15 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def new_ledger(examples: int, epochs: int) -> Ledger:
-    """Nothing applied yet."""
+    """Return the ledger of a job in which nothing is applied yet."""
     return Ledger(examples=examples, epochs=epochs, todo=(Shard(0, examples * epochs),))
 
 
 def new_file_ledger(groups: int, epochs: int, digest: int, expected: int = 0) -> Ledger:
-    """Nothing applied yet. `digest`, `expected`: as in `FileCounts`."""
+    """Return the ledger of a job with files in which nothing is applied yet.
+
+    `digest`, `expected`: as in `FileCounts`.
+    """
     counts = FileCounts(digest=digest, expected=expected, lengths=(UNKNOWN,) * groups)
     ledger = new_ledger(groups * GROUP_POSITIONS, epochs)
     return msgspec.structs.replace(ledger, files=counts)
@@ -131,7 +142,7 @@ def take_shard(ledger: Ledger, size: int) -> tuple[Ledger, Shard | None]:
 
 
 def mark_applied(ledger: Ledger, part: Shard) -> Ledger:
-    """Return the ledger after an update with these positions, a part of one shard that is out.
+    """Return the ledger after an update with these positions, a part of one given shard.
 
     Raise ValueError for positions that were not given out.
     """
@@ -145,7 +156,7 @@ def mark_applied(ledger: Ledger, part: Shard) -> Ledger:
 
 
 def return_shard(ledger: Ledger, part: Shard) -> Ledger:
-    """Return the ledger with positions that were out and not applied to do again."""
+    """Return the ledger with positions back in `todo` that were given out and not applied."""
     returned = _without_given(ledger, part)
     return msgspec.structs.replace(returned, todo=_merge_shards(sorted((*returned.todo, part))))
 
@@ -163,7 +174,7 @@ def end_group(ledger: Ledger, rest: Shard, group: int) -> Ledger:
 
 
 def is_open(ledger: Ledger, shard: Shard) -> bool:
-    """Return whether a shard reaches to the end of its group of files, wherever that is."""
+    """Return whether a shard reaches to the end of its group, whose length may be unknown."""
     return ledger.files is not None and shard.stop % GROUP_POSITIONS == 0
 
 
@@ -182,7 +193,7 @@ def _remove_part(shards: tuple[Shard, ...], part: Shard) -> tuple[Shard, ...]:
 
 
 def _merge_shards(shards: list[Shard]) -> tuple[Shard, ...]:
-    """Return sorted shards with those that touch each other as one."""
+    """Return sorted shards, with adjacent ones merged."""
     joined: list[Shard] = []
     for shard in shards:
         if joined and joined[-1].stop == shard.start:
@@ -193,7 +204,7 @@ def _merge_shards(shards: list[Shard]) -> tuple[Shard, ...]:
 
 
 def settle_ledger(ledger: Ledger) -> Ledger:
-    """Return the ledger as a checkpoint stores it: shards that are out count as to do."""
+    """Return the ledger as a checkpoint stores it: shards that workers have are back in `todo`."""
     for shard in ledger.given:
         ledger = return_shard(ledger, shard)
     return ledger

@@ -50,7 +50,7 @@ _in_step: ContextVar[bool] = ContextVar("in_step", default=False)
 
 
 class WorkerTable(lookup_ops.StaticHashTable):  # type: ignore[misc]
-    """A static table that a traced step has with it."""
+    """A static lookup table whose rows are part of a traced step."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -64,7 +64,7 @@ class WorkerTable(lookup_ops.StaticHashTable):  # type: ignore[misc]
         return self._handle_on_worker()
 
     def _handle_on_worker(self) -> tf.Tensor:
-        """Return the handle of the table of the process that runs the graph, which fills it."""
+        """Return the handle of the table in the process that runs the graph; first use fills it."""
         keys, values = self._read_entries()
         handle = gen_lookup_ops.hash_table_v2(
             shared_name=self._name_on_worker,
@@ -99,7 +99,7 @@ class WorkerTable(lookup_ops.StaticHashTable):  # type: ignore[misc]
 
 
 def worker_tables() -> AbstractContextManager[Any]:
-    """Let static tables that are made in here be tables that a traced step has with it."""
+    """Make every static table that is created in this context a `WorkerTable`."""
     scope: AbstractContextManager[Any] = ops.resource_creator_scope(
         "StaticHashTable", lambda next_creator, *args, **kwargs: WorkerTable(*args, **kwargs)
     )
@@ -108,7 +108,7 @@ def worker_tables() -> AbstractContextManager[Any]:
 
 @contextmanager
 def tables_in_step() -> Iterator[None]:
-    """Let the graph that is traced in here have its tables with it."""
+    """Make the graph that is traced in this context contain the rows of its tables."""
     token = _in_step.set(True)
     try:
         yield
@@ -166,7 +166,7 @@ class Example(NamedTuple):
 
 
 class BatchLoss(NamedTuple):
-    """`loss`: for the reports. `total`: its gradients are applied; it includes what the model adds."""
+    """`loss`: for the reports. `total`: to be minimised; it includes what the model adds."""
 
     loss: tf.Tensor
     total: tf.Tensor
@@ -209,7 +209,7 @@ def mean_loss(program: ModuleType, labels: Any, outputs: Any, weights: Any = Non
 
 
 def _fitting_mask(outputs: Any, losses: tf.Tensor) -> Any:
-    """Return the outputs' mask, if the losses have a number for each of its places."""
+    """Return the outputs' mask, if the losses have as many axes."""
     mask = getattr(outputs, "_keras_mask", None)
     return mask if mask is not None and mask.shape.rank == losses.shape.rank else None
 
@@ -237,7 +237,7 @@ def _check_weights(program: ModuleType, losses: tf.Tensor, weights: Any) -> None
 
 
 def _differ_by_one(one: Any, other: Any) -> bool:
-    """Return whether the longer of two shapes has a last axis of one more."""
+    """Return whether the longer of two shapes has exactly one more axis, a last one of size 1."""
     short, long = sorted((one, other), key=lambda shape: shape.rank or 0)
     return bool(long.rank == short.rank + 1 and long[-1] == 1)
 
@@ -311,9 +311,7 @@ def metric_variables(model: Any) -> list[Any]:
 
 @contextmanager
 def traced_batch(variables: Iterable[Any]) -> Iterator[None]:
-    """Trace what is done with a batch in here: these variables of metrics are part of the graph,
-    and so are lookup tables.
-    """
+    """Make these variables of metrics, and lookup tables, part of the graph traced inside."""
     kept = [(variable, variable._value) for variable in variables]
     for variable, value in kept:
         variable._value = tf.constant(initial_value(value))

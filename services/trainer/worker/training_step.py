@@ -50,7 +50,7 @@ class TrainingCounters(tf.Module):  # type: ignore[misc]
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def count_update(self, record: tf.Tensor) -> None:
-        """Count one update with this `update_record`. Call it inside the step, after the gradient."""
+        """Count one update with this `update_record`. Call it in the step, after the gradient."""
         with tf.device(self.applied.device):
             self.applied.assign_add(tf.cast(record[0], tf.int64))
             self.step.assign_add(1)
@@ -286,9 +286,7 @@ def trace_step(
 
 
 def step_arguments(passes: int, batches: int, turn: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the traced step's arguments for an update of so many passes over so many batches of a
-    turn.
-    """
+    """Return the traced step's arguments for an update of this many passes and batches."""
     return (
         tf.constant(passes, tf.int32),
         tf.constant(batches, tf.int32),

@@ -35,7 +35,7 @@ OnFailure = Callable[[Failed], None]
 
 
 class ProgramCall:
-    """A call into the program's code; its start by the watchdog's clock."""
+    """A call into the program's code, and its start by the watchdog's clock."""
 
     def __init__(self, what: str, clock: Callable[[], float]) -> None:
         self.what = what
@@ -44,16 +44,16 @@ class ProgramCall:
         self.renew()
 
     def renew(self) -> None:
-        """Count from now: the call has returned and is made again."""
+        """Restart the time of this call: it has returned and is made again."""
         self.since_s = self._clock()
 
 
 class Watchdog:
-    """`limit` is for every call into the program; `checks` run each time, too.
+    """Limits the calls into the program, which run inside `limit`; runs `checks` each time, too.
 
     `program`: its file. `early_s`: the limit until `use_later_limit`, `later_s` from then on.
-    `missing_tasks` returns tasks that this one has met and cannot reach any more: they are to blame
-    for a late call, not the program.
+    `missing_tasks` returns tasks that this one has met and cannot reach any more: they are the
+    cause of a late call then, not the program.
     """
 
     def __init__(self, program: str, early_s: float, later_s: float) -> None:
@@ -72,7 +72,7 @@ class Watchdog:
         ).start()
 
     def use_later_limit(self) -> None:
-        """Training has begun; no launcher waits for it any more."""
+        """Use the later limit: training has begun, and no time limit of the launcher applies."""
         self.limit_s = self._later_s
 
     @contextmanager

@@ -1,9 +1,9 @@
-"""The decision for a caller from outside: a picture of the world as a document in, the whole
-wanted state out.
+"""The decision for external callers: a document that describes the cluster in, the whole desired
+state out.
 
-Law: `decide.decide` decides, unchanged, over the same state that the service folds. Here documents
-only become that state, and its answer a document. State is kept from one document to the next as in
-the live service: decisions, observations, wishes.
+Law: `decide.decide` decides, unchanged, over the same state that the service folds. This package
+only converts documents to that state, and the decisions to a document. As in the live service, the
+state is kept from one document to the next: decisions, observations, pending changes.
 
-Read first: `document.py` (the input), `job_state.py` (a job of it as state), `answer.py`.
+Read first: `document.py` (the input), `job_state.py` (the state of one job in it), `answer.py`.
 """

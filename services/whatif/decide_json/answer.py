@@ -1,9 +1,9 @@
-"""One document in, one out: the desired state of every job, and the reason.
+"""The answer to one document: the desired state of every job, and the reason.
 
-`DocumentState` keeps the allocator's state from one document to the next. A job or node that stayed
-the same stays the very same object. A job that is said no more is over, and succeeded as far as
-anybody knows. A node's `free` is as said, or else as our running tasks leave it; their pods are
-listed, as the monitor does it, so they are not counted twice.
+`DocumentState` keeps the allocator's state from one document to the next. A job or node that has
+not changed stays the same object. A job that is missing from a document has ended, and is assumed
+to have succeeded. The free part of a node is `free` of the document, or what our running tasks
+leave. As in the facts of the monitor, each node lists our pods, so they are not counted twice.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ STREAM = "documents"
 
 
 class JobDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The tasks that a job should have. Without ps and workers it waits, or stops.
+    """The tasks that a job should have. A job without ps and workers waits, or stops.
 
-    `gain` is the time that a change saves, `cost_s` the time that it takes, both in seconds.
+    `gain` is the time that the change saves, `cost_s` the time that it takes, both in seconds.
     """
 
     job: str
@@ -65,8 +65,8 @@ class JobDecision(msgspec.Struct, frozen=True, kw_only=True):
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The decisions for one document.
 
-    `decision_ms` is the time from the document, read, to the decisions. Reading and writing of JSON
-    are not counted.
+    `decision_ms` is the time from the decoded document to the decisions. Reading and writing of
+    JSON are not counted.
     """
 
     decisions: tuple[JobDecision, ...]
@@ -74,17 +74,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """The reasons against a line. Nothing of it was taken."""
+    """The errors in a line. The whole line was ignored."""
 
     line: int
     errors: tuple[str, ...]
 
 
 class DocumentSession:
-    """Answers line after line.
+    """Answers one line after the other.
 
-    The picture of a line is complete and settled, so no wish has to stand the test of time.
-    `clock` (seconds) only measures.
+    Each document describes the whole cluster, so changes are decided without a waiting time.
+    `clock` (seconds) is used for measurements only.
     """
 
     def __init__(self, rules: Rules, clock: Callable[[], float]) -> None:
@@ -132,9 +132,9 @@ class DocumentSession:
             raise InvalidDocument(reasons)
 
     def _decide(self, said: Document) -> None:
-        """Take the document for the state of the world, and fold the decisions about it."""
+        """Apply the document to the state, then decide and fold the decisions."""
         last = self.decisions
-        # Where the clock goes back, wishes of a later time are void.
+        # If the clock goes back, discard the pending changes: they are of a later time.
         wishes: dict[str, PendingChange] = {}
         if said.now >= self.now:
             wishes = last.pending_changes
@@ -189,16 +189,16 @@ def _nodes_of(wanted: AllocationDecided, role: Role) -> tuple[str, ...]:
     return tuple(task.node for task in wanted.tasks if task.role == role)
 
 
-PLENTY = 4096.0  # cores or GiB of a node that does not say
-MOST = 1e6  # cores, GiB or devices of any node
+PLENTY = 4096.0  # cores or GiB of a node for which the document has no number
+MOST = 1e6  # the largest number of cores, GiB or devices of a node
 Request = tuple[JobDocument, JobRequested]
-"""One job of a document, and its request as it was read."""
+"""One job of a document, and its decoded request."""
 
 
 class DocumentState:
-    """The allocator's state, as the service's would be, after document upon document.
+    """The allocator's state after a series of documents, as the service would have it.
 
-    `said` and `nodes` are the newest words about each job and each node.
+    `said` and `nodes` have the newest description of each job and each node.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -208,12 +208,12 @@ class DocumentState:
         self.nodes: dict[str, NodeDocument] = {}
         self.running: dict[str, AllocationDecided | None] = {}
         self.pods: dict[str, dict[str, list[OwnPod]]] = {}
-        """By node, then by job."""
+        """Pods by node, then by job."""
         self.uids = 0
         self.looks = 0
 
     def take_document(self, document: Document) -> None:
-        """Take a document for the newest picture of the world."""
+        """Update the state from the newest document."""
         self.looks += 1
         now = document.now
         newest = self._requests_by_key(document)
@@ -231,16 +231,16 @@ class DocumentState:
     # ------------------------------------------------------------ jobs
 
     def _close_missing(self, newest: Mapping[str, Request], now: float) -> None:
-        """Close the jobs that are said no more.
+        """Close the jobs that are missing from the document.
 
-        The speeds that they have shown stay known of their programs, as in the live service.
+        As in the live service, the speeds observed for their programs stay known.
         """
         for key, job in self.state.jobs.items():
             if key not in newest:
                 self.state = close_job(self.state, _successful_end(job, now))
 
     def has_request(self, said: JobDocument) -> bool:
-        """Tell if the last document had the same request of the job."""
+        """Return True if the last document had the same request of the job."""
         before = self.said.get(_job_key(said))
         return before is not None and before.request == said.request
 
@@ -275,7 +275,7 @@ class DocumentState:
         self.state = replace(self.state, jobs=jobs)
 
     def _jobs_now(self, newest: Mapping[str, Request], now: float) -> dict[str, Job]:
-        """Return every job after the newest word about it."""
+        """Return every job, updated from the newest document."""
         jobs = {}
         for key, (said, asked) in newest.items():
             before = self.state.jobs[key]
@@ -283,7 +283,7 @@ class DocumentState:
         return jobs
 
     def _job(self, before: Job, asked: JobRequested, said: JobDocument, now: float) -> Job:
-        """Return the job after the newest word; the very same one, if there is nothing new."""
+        """Return the job, updated from its document; the same object if nothing changed."""
         if before.pending_generation is None and self.said.get(before.key) == said:
             return before
         job = before
@@ -294,7 +294,7 @@ class DocumentState:
         return with_observations(job, said, now)
 
     def _has_progressed(self, key: str, said: JobDocument) -> bool:
-        """Tell if the job has more samples than in the last document."""
+        """Return True if the job has more samples than in the last document."""
         if said.progress is None:
             return False
         before = self.said.get(key)
@@ -303,7 +303,9 @@ class DocumentState:
     # ------------------------------------------------------------ nodes
 
     def _move_pods(self, jobs: Mapping[str, Job]) -> set[str]:
-        """Replace the pods of decisions that changed; return the nodes of both."""
+        """Replace the pods of jobs whose running decision changed; return the nodes of both
+        decisions.
+        """
         touched: set[str] = set()
         for key in self.running.keys() | jobs.keys():
             job = jobs.get(key)
@@ -316,14 +318,14 @@ class DocumentState:
         return touched
 
     def _remove_pods(self, key: str, runs: AllocationDecided | None) -> set[str]:
-        """Take the pods of a decision away; return their nodes."""
+        """Remove the pods of a decision; return their nodes."""
         nodes = _node_names(runs)
         for node in nodes:
             self.pods[node].pop(key, None)
         return nodes
 
     def _add_pods(self, key: str, runs: AllocationDecided | None) -> set[str]:
-        """Put the pods of a decision in place; return their nodes."""
+        """Add the pods of a decision; return their nodes."""
         if runs is None:
             return set()
         pods_by_node = own_pods(runs.namespace, runs.job, runs.tasks)
@@ -334,7 +336,9 @@ class DocumentState:
     def _nodes_now(
         self, document: Document, touched: Collection[str]
     ) -> dict[str, CapacityChanged]:
-        """Return every node as the monitor would see it. `touched`: those on which pods changed."""
+        """Return every node as the monitor would publish it. `touched`: those on which pods
+        changed.
+        """
         nodes = {}
         for said in document.nodes:
             is_touched = said.name in touched
@@ -342,7 +346,7 @@ class DocumentState:
         return nodes
 
     def _node(self, said: NodeDocument, touched: bool) -> CapacityChanged:
-        """Return the node as the monitor would see it; the very same, if nothing changed."""
+        """Return the node as the monitor would publish it; the same object if nothing changed."""
         if not touched and self.nodes.get(said.name) == said:
             return self.state.nodes[said.name]
 
@@ -375,7 +379,7 @@ def _successful_end(job: Job, now: float) -> JobFinished:
 
 
 def _samples_done(said: JobDocument | None) -> float:
-    """Return the samples that a job is said to have; 0 if they are unknown."""
+    """Return the samples of a job in its document; 0 if they are unknown."""
     if said is None or said.progress is None:
         return 0
     return said.progress.samples or 0
@@ -395,7 +399,7 @@ def _node_names(runs: AllocationDecided | None) -> set[str]:
 
 
 def _node_resources(said: NodeDocument) -> Resources:
-    """Return the resources of a node as said, or else plenty of them, but no device."""
+    """Return the resources of a node; unknown cpu and memory are `PLENTY`, unknown devices 0."""
     return Resources(
         cpu=_clamped_or_default(said.cpu, PLENTY),
         memory_gib=_clamped_or_default(said.memory_gib, PLENTY),
@@ -404,7 +408,7 @@ def _node_resources(said: NodeDocument) -> Resources:
 
 
 def _free_resources(said: Free, has: Resources, own: Sequence[OwnPod]) -> Resources:
-    """Return the free resources as said, or else those that our pods leave."""
+    """Return the free resources in the document; those that our pods leave if it has none."""
     ours = [pod.resources for pod in own]
     cpu = has.cpu - sum(amount.cpu for amount in ours)
     memory_gib = has.memory_gib - sum(amount.memory_gib for amount in ours)
@@ -417,7 +421,9 @@ def _free_resources(said: Free, has: Resources, own: Sequence[OwnPod]) -> Resour
 
 
 def _clamped_or_default(value: float | None, default: float) -> float:
-    """Return the value if it is possible, within bounds, so that sums of it stay numbers."""
+    """Return the value, at most `MOST`, so that sums stay finite; the default if it is unknown or
+    not a number of at least 0.
+    """
     if value is None or not value >= 0:
         return default
     return min(value, MOST)

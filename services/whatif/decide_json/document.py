@@ -7,9 +7,9 @@ A value that may be unknown may be absent or null. NaN and Infinity, which JSON 
 read as Python writes them, and count as unknown. Every error in a document is listed.
 
 The request of a job has the fields of `JobRequested`, with these additions: a plain number stands
-for a span with one size; `program`, `epochs`, `batch`, `ps` and `workers` may be absent (unknown, 1,
-1, 0 and 1); integral floats are integers. `ps` may be 0, for all-reduce jobs, whose batch is the
-global one. A job without a chief in its resources has one without requests.
+for a span with one size; `program`, `epochs`, `batch`, `ps` and `workers` may be absent (unknown,
+1, 1, 0 and 1); integral floats are integers. `ps` may be 0 for all-reduce jobs, whose batch is the
+global one. If the resources of a job name no chief, its chief requests nothing.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Free(Said, frozen=True, kw_only=True):
 class NodeDocument(Said, frozen=True, kw_only=True):
     """One node: its resources, and the free part of them (absent: the part that our tasks leave).
 
-    An absent resource is more than enough cpu or memory, and no device. `labels` and `taints` are
-    as in Kubernetes.
+    Absent cpu or memory means more than enough of it; absent `gpu` means no device. `labels` and
+    `taints` are as in Kubernetes.
     """
 
     name: str
@@ -58,7 +58,7 @@ class NodeDocument(Said, frozen=True, kw_only=True):
 
 
 class Current(Said, frozen=True, kw_only=True):
-    """The nodes of a job's tasks, one for each. Without ps and workers nothing of it runs."""
+    """The nodes of a job's running tasks, one for each. Without ps and workers no task runs."""
 
     generation: int | None = None
     chief: str | None = None
@@ -100,7 +100,9 @@ class Progress(Said, frozen=True, kw_only=True):
 
 
 class JobDocument(Said, frozen=True, kw_only=True):
-    """One job. `current` null: nothing of it runs; absent: no news of it."""
+    """One job. `current` null: no task of it runs; absent: the document has no information about
+    it.
+    """
 
     job: str
     request: dict[str, Any]
@@ -116,11 +118,11 @@ class Document(Said, frozen=True, kw_only=True):
     nodes: tuple[NodeDocument, ...] = ()
     jobs: tuple[JobDocument, ...] = ()
     quotas: Quotas = {}
-    """A namespace without one, and a resource that its quota does not name, has no limit."""
+    """A namespace without a quota has no limit, nor has a resource that its quota does not name."""
 
 
 class InvalidDocument(ValueError):
-    """Every reason against a document that cannot be used."""
+    """A document that cannot be used; `reasons` has every error in it."""
 
     def __init__(self, reasons: list[str]) -> None:
         super().__init__("; ".join(reasons))
@@ -133,8 +135,8 @@ _decoder = msgspec.json.Decoder(Document)
 
 
 def read_document(line: bytes) -> Document:
-    """Return the document of a line, or raise `InvalidDocument`. `read_request` reads the requests
-    in it.
+    """Return the document of a line, or raise `InvalidDocument`. Its requests are read later, by
+    `read_request`.
     """
     try:
         return _decoder.decode(line)
@@ -143,9 +145,9 @@ def read_document(line: bytes) -> Document:
 
 
 def _document_of_python(line: bytes) -> Document:
-    """Read a line the slow way: with Python's numbers, without unknown fields.
+    """Read a line with Python's JSON decoder: it accepts NaN, and unknown fields are ignored.
 
-    Raise `InvalidDocument` with every reason if that fails, too.
+    Raise `InvalidDocument` with every error if that fails, too.
     """
     raw = _json_object(line)
     reasons = []
@@ -180,7 +182,7 @@ def _json_object(line: bytes) -> dict[str, Any]:
 
 
 def _requests_against(jobs: Any) -> Iterator[str]:
-    """Yield the reasons against the requests of a document that has the wrong form elsewhere."""
+    """Yield the errors in the requests of a document that has errors elsewhere."""
     if not isinstance(jobs, list):
         return
     for number, job in enumerate(jobs):
@@ -193,13 +195,13 @@ def _requests_against(jobs: Any) -> Iterator[str]:
 
 
 def request_against(number: int, job: str, fields: dict[str, Any]) -> Iterator[str]:
-    """Yield the reasons against the request of one job, the `number`th of its document."""
+    """Yield the errors in the request of one job; `number` is its index in the document."""
     for why in reasons_against(job, fields):
         yield f"jobs[{number}].request.{why}"
 
 
 def _drop_field(raw: Any, path: str) -> None:
-    """Take a field out. Its path is as in a reason, e.g. `jobs[2].progress.speed`."""
+    """Remove a field. Its path is as in an error, for example `jobs[2].progress.speed`."""
     steps = path.replace("[", ".").replace("]", "").split(".")
     field = steps.pop()
     for step in steps:
@@ -208,7 +210,7 @@ def _drop_field(raw: Any, path: str) -> None:
 
 
 def names_against(said: Document) -> Iterator[str]:
-    """Yield a reason for each name that two nodes or two jobs have."""
+    """Yield an error for each name that occurs twice among the nodes or among the jobs."""
     node_names = [node.name for node in said.nodes]
     job_names = [job.job for job in said.jobs]
     yield from _repeated_names("nodes", node_names)
@@ -216,7 +218,7 @@ def names_against(said: Document) -> Iterator[str]:
 
 
 def _repeated_names(field: str, names: Iterable[str]) -> Iterator[str]:
-    """Yield a reason for each name that occurs more than once in a list of the document."""
+    """Yield an error for each name that occurs more than once in a list of the document."""
     for name, number in Counter(names).items():
         if number > 1:
             yield f"{field}: {name!r} occurs {number} times"
@@ -224,12 +226,12 @@ def _repeated_names(field: str, names: Iterable[str]) -> Iterator[str]:
 
 Fields = Mapping[str, Any]
 SPANS = {"batch": 1, "ps": 0, "workers": 1}
-"""The default of each."""
+"""The default of each span."""
 NO_CHIEF = {"cpu": 0.0, "memory_gib": 0.0, "gpu": 0}
 
 
 def read_request(job: str, fields: Fields) -> JobRequested:
-    """Return the request, of fields against which there are no reasons."""
+    """Return the request. Its fields must have no errors (`reasons_against`)."""
     said = _with_defaults(job, fields)
     ps = Span(**said["ps"])
     asked = msgspec.convert(_valid_placeholder(said), JobRequested)
@@ -237,7 +239,7 @@ def read_request(job: str, fields: Fields) -> JobRequested:
 
 
 def reasons_against(job: str, fields: Fields) -> Iterator[str]:
-    """Yield every reason against a request."""
+    """Yield every error in a request."""
     said = _with_defaults(job, fields)
     yield from field_reasons(JobRequested, _valid_placeholder(said), "")
     for name in SPANS:
@@ -249,14 +251,14 @@ def reasons_against(job: str, fields: Fields) -> Iterator[str]:
 
 
 def _against_span(name: str, span: Any) -> Iterator[str]:
-    """Yield the reason against a span, if there is one."""
+    """Yield the error in a span, if there is one."""
     least = 0 if name == "ps" else 1
     try:
         start = msgspec.convert(span["start"], int)
         low = msgspec.convert(span["min"], int)
         high = msgspec.convert(span["max"], int)
     except (KeyError, TypeError, msgspec.ValidationError):
-        # `field_reasons` has the reason against another span.
+        # `field_reasons` reports this error for `batch` and `workers`.
         if name == "ps":
             yield "ps: needs start, min and max, whole numbers of at least 0"
         return
@@ -297,15 +299,15 @@ def _span_of(value: Any) -> Any:
 
 
 def _valid_placeholder(said: Fields) -> dict[str, Any]:
-    """Return the fields with a usual name and one ps.
+    """Return the fields with the job name `any` and one ps, to check all other fields.
 
-    The live service would refuse other names, and 0 ps; a simulator may have them.
+    The live service refuses some names, and 0 ps; a simulator may use them.
     """
     return {**said, "job": "any", "ps": {"start": 1, "min": 1, "max": 1}}
 
 
 def _whole_number(value: Any) -> Any:
-    """Return the value with 128 in place of `128.0`, however deep."""
+    """Return the value with 128 in place of `128.0`, also inside objects and lists."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, dict):

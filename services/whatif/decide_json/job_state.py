@@ -2,12 +2,12 @@
 
     tasks in the document                   result
     those of the decision in flight         that decision runs
-    those of the decision before            it still runs; later decisions are void: decide again
+    those of the running decision           it still runs; the decision in flight is discarded
     other tasks                             an external change: a new generation
     none                                    the job waits
     not mentioned                           the decision in flight runs once the job has progressed
 
-Each result is made by the allocator's own fold, from the messages that the launcher and the trainers
+Each result comes from the allocator's own fold, of the messages that the launcher and the trainers
 would have published.
 
 `with_observations` adds speed, loss and progress as reports would. Impossible values (a speed that
@@ -45,28 +45,28 @@ from shared.messages import (
 )
 
 TaskCounts = Counter[tuple[Role, str]]
-"""Tasks of each role on each node."""
+"""The number of tasks of each role on each node."""
 
 
 def with_current_tasks(
     job: Job, said: Current | UnsetType | None, progressed: bool, now: float, rules: Rules
 ) -> Job:
-    """Return the job as it stands by the newest word (see the table above)."""
+    """Return the job with the tasks of the newest document (see the table above)."""
     pending = job.pending_decision
 
-    # No news about the tasks.
+    # The document does not mention the tasks.
     if isinstance(said, UnsetType):
         if pending and progressed:
             return with_resumed_generation(job, pending.generation, now)
         return job
 
-    # Nothing runs.
+    # No task runs.
     if said is None or not (said.ps or said.workers):
         if job.decided:
             return _with_one_decision(job, None)
         return job
 
-    # The tasks of a known decision, or else tasks that somebody else changed.
+    # The tasks are those of a known decision, or somebody else changed them.
     if pending and _has_same_tasks(pending, said):
         since_s = pending.decided_s if said.since_s is None else said.since_s
         return with_resumed_generation(job, pending.generation, since_s)
@@ -78,7 +78,7 @@ def with_current_tasks(
 
 
 def _changed_by_others(job: Job, said: Current, now: float, rules: Rules) -> Job:
-    """Return the job as if the tasks that run had been decided, and had taken over."""
+    """Return the job as if the running tasks had been decided and had taken over."""
     found = _decision_as_it_runs(job, said, rules)
     since_s = now if said.since_s is None else said.since_s
     changed = JOB_FOLDS[AllocationDecided](job, found, now)
@@ -86,7 +86,7 @@ def _changed_by_others(job: Job, said: Current, now: float, rules: Rules) -> Job
 
 
 def _with_one_decision(job: Job, running: int | None) -> Job:
-    """Return the job with no decision but the running one (None: with none)."""
+    """Return the job with its running decision only (None: without any decision)."""
     decided = {}
     if running is not None and running in job.decided:
         decided[running] = job.decided[running]
@@ -94,7 +94,7 @@ def _with_one_decision(job: Job, running: int | None) -> Job:
 
 
 def _has_same_tasks(decided: AllocationDecided, said: Current) -> bool:
-    """Tell if both have as many tasks of each role on each node, and the same batch."""
+    """Return True if both have as many tasks of each role on each node, and the same batch."""
     batch = _known_batch(said)
     if batch is not None and batch != decided.batch:
         return False
@@ -102,7 +102,7 @@ def _has_same_tasks(decided: AllocationDecided, said: Current) -> bool:
 
 
 def _tasks_decided(decided: AllocationDecided) -> TaskCounts:
-    """Return the number of tasks, without the chief."""
+    """Return the number of tasks by role and node, without the chief."""
     counts: TaskCounts = Counter()
     for task in decided.tasks:
         if task.role != "chief":
@@ -111,7 +111,7 @@ def _tasks_decided(decided: AllocationDecided) -> TaskCounts:
 
 
 def _tasks_said(said: Current) -> TaskCounts:
-    """Return the number of tasks, without the chief."""
+    """Return the number of tasks by role and node, without the chief."""
     counts: TaskCounts = Counter()
     for node in said.ps:
         counts["ps", node] += 1
@@ -121,7 +121,7 @@ def _tasks_said(said: Current) -> TaskCounts:
 
 
 def _known_batch(said: Current) -> int | None:
-    """Return the batch, or None if it is unknown, or cannot be one."""
+    """Return the batch; None if it is unknown, not finite or below 1."""
     if said.batch is None or not isfinite(said.batch) or said.batch < 1:
         return None
     return round(said.batch)
@@ -131,7 +131,7 @@ def _known_batch(said: Current) -> int | None:
 
 
 def _decision_as_it_runs(job: Job, said: Current, rules: Rules) -> AllocationDecided:
-    """Return a decision that is as the running tasks. Tasks that were there keep their serial."""
+    """Return a decision with the running tasks. Tasks that are already known keep their serials."""
     known = _known_tasks(job)
     chief = said.chief or _chief_node(said, known)
     sizes = task_sizes(job, rules)
@@ -158,7 +158,7 @@ def _known_tasks(job: Job) -> list[TaskPlan]:
 
 
 def _running_batch(job: Job, said: Current) -> int:
-    """Return the batch as said; unknown, it is that of the newest decision or of the request."""
+    """Return the batch in the document; else that of the newest decision, or of the request."""
     batch = _known_batch(said)
     if batch:
         return batch
@@ -168,7 +168,7 @@ def _running_batch(job: Job, said: Current) -> int:
 
 
 def _chief_node(said: Current, known: Iterable[TaskPlan]) -> str:
-    """Return the node of the known chief; without one, that of the first worker or ps."""
+    """Return the node of the known chief; else that of the first worker, or of the first ps."""
     for task in known:
         if task.role == "chief":
             return task.node
@@ -184,7 +184,7 @@ def _tasks_of_role(
 ) -> list[TaskPlan]:
     """Return the tasks of one role, one for each of the nodes.
 
-    A task takes the serial of a known task of the role on its node, each of them once; else the
+    A task takes the serial of a known task of the role on its node, each serial once; otherwise the
     next of `serials`.
     """
     left = [task for task in known if task.role == role]
@@ -215,7 +215,7 @@ def _serial_on(node: str, tasks: Iterable[TaskPlan]) -> int | None:
 
 
 Size = tuple[int, int, int, int | None]
-"""ps, workers, batch, and the number of nodes where devices stand side by side."""
+"""ps, workers, batch, and the number of nodes of an all-reduce job."""
 
 
 def with_observations(job: Job, said: JobDocument, now: float) -> Job:
@@ -231,7 +231,7 @@ def with_observations(job: Job, said: JobDocument, now: float) -> Job:
 
 
 def _is_number(value: float | None) -> bool:
-    """Tell if a value is known, finite and not negative."""
+    """Return True if a value is known, finite and not negative."""
     return value is not None and isfinite(value) and value >= 0
 
 
@@ -239,7 +239,7 @@ def _is_number(value: float | None) -> bool:
 
 
 def _all_observed(job: Job, said: tuple[Speed, ...]) -> tuple[Observed, ...]:
-    """Return the observed speeds of all sizes; a new speed of a size replaces its old one."""
+    """Return the observed speeds of all sizes; a new speed of a size replaces the old one."""
     speeds_by_size = _speeds_by_size(job, said)
     observed = []
     for known in job.observed:
@@ -283,7 +283,7 @@ def _speeds_by_size(job: Job, said: tuple[Speed, ...]) -> dict[Size, list[float]
 
 
 def _samples_per_second(said: Speed, batch: float) -> float | None:
-    """Return the speed as said, or else that of its steps; None if it is unknown."""
+    """Return the speed in the document, or that of its step time; None if both are unknown."""
     if said.samples_per_second is not None:
         return said.samples_per_second
     if said.step_s and said.step_s > 0:
@@ -292,8 +292,8 @@ def _samples_per_second(said: Speed, batch: float) -> float | None:
 
 
 def _rounded_size(said: Speed, batch: float) -> Size:
-    """Return ps, workers, batch and nodes as whole numbers, by which speeds of one size are found.
-    The number of nodes is None if it is not known or makes no difference.
+    """Return ps, workers, batch and nodes as whole numbers, so that speeds of one size have one
+    key. The number of nodes is None if it is unknown or makes no difference.
     """
     ps = round(said.ps)
     workers = round(said.workers)
@@ -301,7 +301,7 @@ def _rounded_size(said: Speed, batch: float) -> Size:
 
 
 def _node_count(said: Speed) -> int | None:
-    """Return the number of nodes. It counts only where devices stand side by side."""
+    """Return the number of nodes. It counts only for all-reduce jobs, without ps."""
     nodes = said.nodes
     if nodes is None or said.ps >= 1:
         return None
@@ -332,7 +332,7 @@ def _with_progress(job: Job, said: Progress, now: float) -> Job:
 
 
 def _says_same(last: ProgressReported, report: ProgressReported) -> bool:
-    """Tell if a report has nothing new, so that it is no further reading."""
+    """Return True if a report has nothing new, so that it is not a further reading."""
     return last.samples == report.samples and last.generation == report.generation
 
 
@@ -375,9 +375,7 @@ def _observed_speed(job: Job, runs: AllocationDecided) -> float:
 
 
 def _progress_reading(runs: AllocationDecided, report: ProgressReported, now: float) -> Reading:
-    """Return a report with the size that runs. CPU and memory of the tasks are not known from
-    outside.
-    """
+    """Return a report with the running size. A document has no usage of CPU and memory."""
     return Reading(
         at_s=now,
         samples=report.samples,
@@ -421,7 +419,8 @@ def _loss_points(said: Progress) -> list[LossPoint]:
 def _model_profile(said: Profile | None) -> ModelProfile | None:
     """Return the model's profile, or None if the number of parameters is unknown.
 
-    An unknown parameter has 4 bytes. The number of variables is at most that of parameters.
+    If the size is unknown, a parameter has 4 bytes. If the number of variables is unknown, it is
+    the number of parameters.
     """
     if said is None or not _is_number(said.parameters):
         return None

@@ -1,8 +1,8 @@
-"""The reason for a job's size, and the ways to a larger one: by the shipping decision, on copies.
+"""The reason for a job's size, and the changes that would give it a larger one.
 
-Law: every explanation comes from the shipping decision. The obstacle is the reason that `decide`
-gives at the moment; a remedy is a change that makes `decide` give the job more, on a copy with only
-that fact changed.
+Law: every explanation comes from the shipping decision, on copies of a state. The obstacle is the
+reason that `decide` gives at the moment. A remedy is a change with which `decide` gives the job
+more, on a copy in which only that fact is changed.
 
 Read first: `explanation.py` (the answer), then `explain.py` (how it is found).
 """

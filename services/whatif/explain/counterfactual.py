@@ -6,12 +6,12 @@ other changes need one.
 `find_outcome` returns the future of a state if nothing else happens: it decides, assumes that the
 decision is carried out, and decides again.
 
-    with_generations_landed   each generation in flight has taken over, and the nodes list just the
-                              pods that are wanted
-    without_recent_pauses     the last pause and the last abandoned generation of every job lie a
-                              day back
+    with_generations_landed   each generation in flight takes over, and the nodes list only the
+                              wanted pods
+    without_recent_pauses     the last pause of every job was a day ago, and no generation of it
+                              was abandoned
     find_outcome              both, after each decision, with timers of 0, until the job is given
-                              more or nothing moves
+                              more or the decision changes nothing
 
 So a counterfactual does not wait: timers and pauses are left out.
 """
@@ -49,45 +49,45 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="what"):
 
 
 class Waits(Change, frozen=True, kw_only=True, tag="waits"):
-    """Nothing but a certain time (seconds since 1970).
+    """Nothing happens until a certain time (seconds since 1970).
 
-    The allocator looks when its timers say so. A policy's own times have no timer: there a report,
-    or any other fact, has to make it look. If one comes earlier, the policy may have changed its
-    mind meanwhile.
+    The allocator decides again when its timers end. A policy's own times have no timer: at such a
+    time the allocator decides only if a report or another fact arrives. If a fact arrives earlier,
+    the policy may want something else by then.
     """
 
     until_s: float
 
 
 class Settles(Change, frozen=True, kw_only=True, tag="settles"):
-    """The wishes for all these jobs (as `group.name`) have been decided, and have come true."""
+    """The wanted changes of all these jobs (`<namespace>.<job>`) were decided and carried out."""
 
     jobs: tuple[str, ...]
 
 
 class Trains(Change, frozen=True, kw_only=True, tag="trains"):
-    """A generation in flight has taken over."""
+    """A generation in flight takes over."""
 
     job: str
     generation: int
 
 
 class Reports(Change, frozen=True, kw_only=True, tag="reports"):
-    """The job has reported its speed at its size. `samples_per_second` is the speed assumed."""
+    """The job reports its speed at its size. `samples_per_second` is the assumed speed."""
 
     generation: int
     samples_per_second: float
 
 
 class Frees(Change, frozen=True, kw_only=True, tag="frees"):
-    """So much more is free on a node: pods that are not ours have left it."""
+    """More is free on a node (`more`): pods of others have left it."""
 
     node: str
     more: Resources
 
 
 class Adds(Change, frozen=True, kw_only=True, tag="adds"):
-    """There are more nodes, empty ones.
+    """There are more nodes, without pods.
 
     `like` is a node of the same shape; empty if no node has that shape.
     """
@@ -104,13 +104,13 @@ class Opens(Change, frozen=True, kw_only=True, tag="opens"):
 
 
 class Raises(Change, frozen=True, kw_only=True, tag="raises"):
-    """The job was asked for with this priority."""
+    """The request has this priority."""
 
     priority: int
 
 
 class Widens(Change, frozen=True, kw_only=True, tag="widens"):
-    """The job was asked for with these bounds."""
+    """The request has these bounds."""
 
     ps: Span
     workers: Span
@@ -126,9 +126,9 @@ AnyChange = Waits | Settles | Trains | Reports | Frees | Adds | Opens | Raises |
 
 
 def apply_changes(state: State, key: str, changes: Iterable[AnyChange]) -> State:
-    """Return the state after the changes that somebody has to make.
+    """Return the state after the changes that need a person.
 
-    A change that comes by itself does nothing here.
+    A change that happens without a person is ignored.
     """
     for change in changes:
         apply_change = APPLY_CHANGE[type(change)]
@@ -204,8 +204,8 @@ def _widen_bounds(state: State, key: str, change: Widens) -> State:
 
 
 def _with_node(state: State, node: CapacityChanged) -> State:
-    """Return the state with this node added or replaced. The tables are dropped, because they are
-    derived from the nodes as they were.
+    """Return the state with this node added or replaced. Tables that were derived from the previous
+    nodes are dropped.
     """
     nodes = state.nodes | {node.node: node}
     return replace(without_tables(state), nodes=nodes)
@@ -225,18 +225,17 @@ APPLY_CHANGE: dict[type[Change], Callable[[State, str, Any], State]] = {
 """The function that makes each kind of change."""
 
 ROUNDS = 4
-"""Decisions one after the other: one gives room, the next takes it."""
+"""The most decisions in a row: one frees capacity, the next uses it."""
 DAY_S = 86_400.0
 DIGITS = 6
-"""Decimal digits of cores and GiB that sums of fractions are good for."""
+"""Decimal digits of cores and GiB that are exact in sums of fractions."""
 Amount = tuple[int, float, int]
-"""Devices, cores, tasks; of two amounts the larger one is more."""
+"""Devices, cores, tasks. Amounts are compared in this order."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The first decision that gives the job more (None: none does), and the world after it.
-
-    `why` is the reason of each job then, and `state` the state then.
+    """The first decision that gives the job more (None: there is none), with the state (`state`)
+    and the reason of each job (`why`) after the last decision.
     """
 
     given: AllocationDecided | None
@@ -245,7 +244,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def amount_of_tasks(tasks: Iterable[TaskPlan]) -> Amount:
-    """Return the devices, the cores and the number of tasks."""
+    """Return the devices, the cores and the number of the tasks."""
     whole = tuple(tasks)
     gpu = sum(task.resources.gpu for task in whole)
     cpu = sum(task.resources.cpu for task in whole)
@@ -260,7 +259,7 @@ def held_tasks(job: Job) -> tuple[TaskPlan, ...]:
 
 
 def larger_decision(found: Decisions, job: Job) -> AllocationDecided | None:
-    """Return the decision about this job, if there is one and it gives more than the job holds."""
+    """Return the decision that gives this job more than it holds; None if there is none."""
     for action in found.actions:
         if not isinstance(action, AllocationDecided) or action.key() != job.key:
             continue
@@ -272,9 +271,9 @@ def larger_decision(found: Decisions, job: Job) -> AllocationDecided | None:
 def find_outcome(
     state: State, key: str, now: float, rules: Rules, to_the_end: bool = False
 ) -> Outcome:
-    """Decide round after round until the job is given more, or nothing moves.
+    """Decide up to `ROUNDS` times, until the job is given more or a decision changes nothing.
 
-    `to_the_end`: go on when the job was given more, to see the effects on the others.
+    `to_the_end`: go on after the job was given more, to see the effects on the others.
     """
     job = state.jobs[key]
     rules = without_timers(rules)
@@ -295,7 +294,7 @@ def find_outcome(
 
 
 def landed_state(state: State, now: float) -> State:
-    """Return the state once everything in flight has landed and no job has to rest."""
+    """Return the state after all generations in flight took over, without recent pauses."""
     return without_recent_pauses(with_generations_landed(state, now), now)
 
 
@@ -314,7 +313,7 @@ def without_timers(rules: Rules) -> Rules:
 def fold_actions(
     state: State, actions: Iterable[AllocationDecided | JobFinished], now: float
 ) -> State:
-    """Fold the actions of a decision."""
+    """Fold the actions of a decision into the state."""
     for action in actions:
         sequence = state.sequences.get(ORDERS, 0) + 1
         state = apply(state, action, ORDERS, sequence, now)
@@ -322,7 +321,7 @@ def fold_actions(
 
 
 def without_recent_pauses(state: State, now: float) -> State:
-    """Set back the last pause of every job by a day, and forget its abandoned generations."""
+    """Set the last pause of every job to a day ago, and forget its abandoned generations."""
     since_s = now - DAY_S
     jobs = {}
     for key, job in state.jobs.items():
@@ -332,13 +331,13 @@ def without_recent_pauses(state: State, now: float) -> State:
     return replace(without_tables(state), jobs=jobs)
 
 
-# ---------------------------------------------------------------- decisions come true
+# ---------------------------------------------------------------- decisions are carried out
 
 
 def with_generations_landed(state: State, now: float, keys: Collection[str] | None = None) -> State:
     """Let the generations in flight of these jobs (None: of all) take over.
 
-    The nodes list just the pods that are wanted there.
+    After it, the nodes list only the wanted pods.
     """
     jobs = dict(state.jobs)
     for key, job in state.jobs.items():
@@ -352,7 +351,7 @@ def with_generations_landed(state: State, now: float, keys: Collection[str] | No
 
 
 def _nodes_with_wanted_pods(state: State) -> dict[str, CapacityChanged]:
-    """Return the nodes, each with just the pods that are wanted there."""
+    """Return the nodes, each with only the wanted pods."""
     pods = _wanted_pods(state.jobs.values())
     nodes = {}
     for name, node in state.nodes.items():
@@ -361,7 +360,7 @@ def _nodes_with_wanted_pods(state: State) -> dict[str, CapacityChanged]:
 
 
 def _wanted_pods(jobs: Iterable[Job]) -> dict[str, list[OwnPod]]:
-    """Return the pods that are wanted on each node."""
+    """Return the wanted pods of each node."""
     wanted: dict[str, list[OwnPod]] = {}
     for job in jobs:
         request = job.request
@@ -372,7 +371,7 @@ def _wanted_pods(jobs: Iterable[Job]) -> dict[str, list[OwnPod]]:
 
 
 def _node_with_pods(node: CapacityChanged, own: Iterable[OwnPod]) -> CapacityChanged:
-    """Return the node with these pods of ours, and with the room that they leave free."""
+    """Return the node with these pods of ours, and with the capacity that they leave free."""
     pods = tuple(own)
     if pods == node.own:
         return node
@@ -387,7 +386,7 @@ def total_of_pods(pods: Iterable[OwnPod]) -> Resources:
 
 
 def without_float_errors(amount: Resources) -> Resources:
-    """Return the amount without the errors of sums of decimal fractions."""
+    """Return the amount without the rounding errors of sums of decimal fractions."""
     cpu = round(amount.cpu, DIGITS)
     memory_gib = round(amount.memory_gib, DIGITS)
     return replace(amount, cpu=cpu, memory_gib=memory_gib)

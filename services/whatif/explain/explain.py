@@ -1,11 +1,11 @@
-"""An explanation of a job's size at a moment, and of the ways to a larger one.
+"""An explanation of a job's size at a moment, and of the changes that would give it a larger one.
 
 1  its tasks, and the decision in flight                     from the state
 2  the last decision, and the event that led to it           from the log
-3  the obstacle to more                                      `decide` on that state
-4  the remedies: time and facts that come by themselves,     `waiting.py`
-   else changes that a person could make;                    `remedies.py`
-   and the speed that more tasks would have                  `explanation.py`
+3  the obstacle to a larger size                             `decide` on that state
+4  the remedies: time and facts that need no person,         `waiting.py`
+   otherwise changes by a person;                            `remedies.py`
+   and the speed of a larger size                            `explanation.py`
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LEFT_OUT = "the obstacles to a larger size are left out"
 
 
 def explain_job(moment: Moment, key: str, rules: Rules) -> Explanation | None:
-    """Explain the job `<namespace>.<job>`. Return None if there is none at the moment."""
+    """Explain the job `<namespace>.<job>`. Return None if there is no such job at the moment."""
     job = moment.state.jobs.get(key)
     if job is not None:
         return _of_open(moment, job, rules)
@@ -69,8 +69,8 @@ def _of_closed(moment: Moment, closed: ClosedJob, rules: Rules) -> Explanation:
 
 
 def _of_open(moment: Moment, job: Job, rules: Rules) -> Explanation:
-    """Explain a job that has not ended, with the speed that more tasks would have. The obstacle to
-    more is left out if a policy is unknown here, because then the decision cannot be repeated.
+    """Explain a job that has not ended, with the speed of a larger size. The obstacle is left out
+    if a policy is unknown here, because then the decision cannot be repeated.
     """
     state = moment.state
     found = _without_obstacle(moment, job, rules)
@@ -82,7 +82,7 @@ def _of_open(moment: Moment, job: Job, rules: Rules) -> Explanation:
 
 
 def _with_obstacle(found: Explanation, moment: Moment, job: Job, rules: Rules) -> Explanation:
-    """Return the explanation with the obstacle to more, and with the means against it."""
+    """Return the explanation with the obstacle to a larger size, and the means against it."""
     decisions = decide(moment.state, moment.at_s, rules, moment.wishes)
     why = decisions.why.get(job.key, "")
     if _is_finished(decisions, job.key):
@@ -99,7 +99,7 @@ def _with_obstacle(found: Explanation, moment: Moment, job: Job, rules: Rules) -
 
 
 def _find_means(moment: Moment, key: str, rules: Rules) -> tuple[tuple[Means, ...], str]:
-    """Return the means that help, or none and the reason why nothing does."""
+    """Return the means that help; if there are none, the reason why nothing helps."""
     now = moment.at_s
     soon = by_waiting(moment.state, key, now, rules, moment.wishes)
     if soon is not None:
@@ -125,7 +125,7 @@ def _with_changes_before(
 
 
 def _is_finished(found: Decisions, key: str) -> bool:
-    """Tell if the job is finished by these decisions."""
+    """Return True if these decisions finish the job."""
     finished = [action.key() for action in found.actions if isinstance(action, JobFinished)]
     return key in finished
 
@@ -174,7 +174,8 @@ def _decision_record(
 ) -> DecisionRecord | None:
     """Return the decision behind a job's tasks.
 
-    Where the log's beginning is gone, the state alone knows it, and the event is unknown.
+    If the beginning of the log is gone, the decision may be known from the state only; then its
+    event is unknown.
     """
     if last is None:
         return None

@@ -29,7 +29,9 @@ from shared.messages import AllocationDecided, Alternative, JobRequested, TaskPl
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """The tasks that a decision gives a job: how many in all, and the roles on each node."""
+    """The tasks that a decision gives a job: their numbers and resources, and the roles on each
+    node.
+    """
 
     generation: int
     ps: int
@@ -42,9 +44,9 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision that made it so, as it was told.
+    """The decision that gave the job its tasks, as it was published.
 
-    `cause` is the id of the event that led to it, and `event` is that event, if it is known.
+    `cause` is the id of the event that led to it; `event` is that event, None if it is unknown.
     """
 
     decided_s: float
@@ -61,7 +63,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Means(msgspec.Struct, frozen=True, kw_only=True):
     """Changes that together make the allocator give the job more.
 
-    `gives` are the tasks that it would have; `others` are the jobs that would have less.
+    `gives` has the tasks that the job would have; `others` are the jobs that would have fewer.
     """
 
     changes: tuple[AnyChange, ...]
@@ -72,11 +74,11 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
 class Prospect(msgspec.Struct, frozen=True, kw_only=True):
     """Speeds of a job, in examples a second, as the policy `weir` compares them.
 
-    `samples_per_second` is measured at the job's size (a mean of its reports, the newest most).
-    `larger_samples_per_second` is that of the fastest of the next larger sizes, by the fitted
-    model. `expected` is the model's at the job's size; it takes the place of a measured one where
-    the job has not reported at its size (`measured` is false). `beyond`: the larger size is above
-    the bounds of the request.
+    `samples_per_second` is measured at the job's size (a mean of its reports, the newest counts
+    most); if the job has not reported at its size, it is `expected`, and `measured` is False.
+    `expected` is the fitted model's speed at the job's size. `larger_samples_per_second` is the
+    model's speed at the fastest of the next larger sizes (`ps`, `workers`). `beyond`: that size is
+    above the bounds of the request.
     """
 
     samples_per_second: float
@@ -93,12 +95,13 @@ class Prospect(msgspec.Struct, frozen=True, kw_only=True):
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The explanation of one job at one moment.
 
-    `bounds` are those of the request. `runs` trains, since `since_s`; `comes` is decided beyond
-    that, in flight. `reported_s` is the time of the last report.
+    `bounds` are those of the request. `runs` has the tasks that train, since `since_s`; `comes` has
+    those of the decision in flight. `reported_s` is the time of the last report.
 
-    `why` is the allocator's word of that moment, and `until_s` the time to which it waits, if it is
-    only time. `means` are alternatives, each by itself enough; without any `nothing` says why.
-    `unasked`: why the policies could not be asked; then none of these four is known.
+    `why` is the allocator's reason at that moment. `until_s` is the end of the timer for which the
+    job waits, if there is one. `means` are alternatives, of which each one is enough; if there are
+    none, `nothing` is the reason. `unasked` is the reason why the decision could not be repeated;
+    then these four are unknown.
     """
 
     job: str
@@ -127,7 +130,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tasks_held(decision: AllocationDecided) -> Holding:
-    """Return the holding of a job under a decision."""
+    """Return the tasks that a decision gives a job."""
     size = size_of(decision)
     amounts = [task.resources for task in decision.tasks]
     cpu = sum(amount.cpu for amount in amounts)
@@ -157,11 +160,11 @@ def _role_and_index(task: TaskPlan) -> tuple[int, int]:
 
 
 FASTER = 0.05
-"""The least share that counts as a gain: a fitted speed is not known better than that."""
+"""The least share by which a larger size has to be faster. Fitted speeds are not more exact."""
 
 
 def speed_prospect(state: State, key: str, rules: Rules) -> Prospect | None:
-    """Return the speeds of a job at its size and at a larger one; None if no speed was seen."""
+    """Return the speeds of a job at its size and at a larger one; None if no speed was observed."""
     job = state.jobs[key]
     wanted = job.newest_decision
     sizes_seen = _sizes_seen(job)
@@ -226,14 +229,16 @@ def _speed_at(fitted: Fit, size: Size, decided: AllocationDecided) -> float:
 
 
 def _fastest_larger_size(fitted: Fit, size: Size, decided: AllocationDecided) -> Size:
-    """Return the next larger size with the highest fitted speed, at the batch of the decision."""
+    """Return the fastest of the next larger sizes by the fitted speeds, at the batch of the
+    decision.
+    """
     return max(_larger_sizes(size), key=lambda larger: _speed_at(fitted, larger, decided))
 
 
 def _larger_sizes(size: Size) -> list[Size]:
     """Return the next larger sizes. A job without ps stays without.
 
-    They are: a worker more, a ps more, both; twice as many workers, and twice of everything.
+    They are: one more worker; one more ps; both; twice as many workers; twice as many of both.
     """
     ps, workers = size.ps, size.workers
     ps_more = ps + min(1, ps)

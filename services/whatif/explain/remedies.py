@@ -1,9 +1,9 @@
-"""Remedies: changes by a person that give the job more. Capacity, priority, or other bounds.
+"""Remedies: changes by a person that give the job more: capacity, priority, or other bounds.
 
-For each kind of change the search finds the smallest one that helps. Every change is tried by the
+For each kind of change the search finds the smallest one that helps. Every change is tried with the
 decision itself, on a state in which all hand-overs are complete and no timer runs
-(`waiting.settled_states`). So capacity that other jobs would take first does not count. If no single
-change helps, other bounds are combined with one of the others.
+(`waiting.settled_states`). So capacity that other jobs would take first does not count. If no
+single change helps, other bounds are combined with one of the others.
 
 The missing capacity is on an existing node, or on additional nodes. Cores, GiB and devices are
 reduced one after the other, as long as the decision still gives the job more. So less of one of
@@ -49,14 +49,16 @@ from shared.bounds import within_bounds
 from shared.messages import CapacityChanged, Resources, RoleResources, Span
 
 STEPS_MOST = 64
-"""Bounds and priorities are moved by so much at most."""
+"""The largest change of bounds and priorities that is tried. Priorities go higher if another job's
+is higher.
+"""
 OPENED_MOST = 8
-"""The number of closed nodes that are tried."""
+"""The largest number of closed nodes that are tried."""
 Bounds = Callable[[Job, int], Widens]
 
 
 class Trial:
-    """One job in one state, and the decisions about it when something is different."""
+    """One job in one state, and the decisions about it after further changes."""
 
     def __init__(
         self,
@@ -78,8 +80,8 @@ class Trial:
         return self.state.jobs[self.key]
 
     def outcome(self, *changes: AnyChange, to_the_end: bool = False) -> Outcome:
-        """Decide with these changes, beside the given ones, until the job gets more. `to_the_end`:
-        go on then, to see the effects on other jobs.
+        """Decide with these changes, in addition to the given ones, until the job gets more.
+        `to_the_end`: go on after that, to see the effects on other jobs.
         """
         state = apply_changes(self.state, self.key, changes)
         return find_outcome(state, self.key, self.now, self.rules, to_the_end)
@@ -92,7 +94,7 @@ class Trial:
         return self.outcome(change).given is not None
 
     def means(self, *changes: AnyChange) -> Means | None:
-        """Return the changes as means, or None if they do not help."""
+        """Return the changes as means; None if they do not help."""
         found = self.outcome(*changes).given
         if found is None:
             return None
@@ -100,7 +102,7 @@ class Trial:
 
 
 def find_remedies(state: State, key: str, now: float, rules: Rules) -> tuple[Means, ...]:
-    """Return the means that help alone; if there is none, other bounds with one other change."""
+    """Return the single changes that help; if none does, other bounds with one other change."""
     bench = Trial(state, key, now, rules)
     found = list(_means_beside_bounds(bench))
     bounds = _wider_bounds(bench)
@@ -115,8 +117,7 @@ def find_remedies(state: State, key: str, now: float, rules: Rules) -> tuple[Mea
 def find_obstacle(state: State, key: str, now: float, rules: Rules) -> str:
     """Return the reason why the job gets no more.
 
-    It is followed by the reason that would be left with all the room and bounds that it could want,
-    if that is another one.
+    The reason that remains with enough room and wider bounds follows, if it is another one.
     """
     bench = Trial(state, key, now, rules)
     wide = _more_of_both(bench.job, STEPS_MOST)
@@ -160,7 +161,9 @@ def _bounds_with_another(bench: Trial) -> Means | None:
 
 
 def _opened_node(bench: Trial) -> Opens | None:
-    """Return the node with most free cores of those that take no tasks, if one is enough."""
+    """Return the closed node with the most free cores with which the job gets more; None if there
+    is none.
+    """
     for node in _closed_nodes(bench)[:OPENED_MOST]:
         change = Opens(node=node.node)
         if bench.helps(change):
@@ -169,9 +172,7 @@ def _opened_node(bench: Trial) -> Opens | None:
 
 
 def _closed_nodes(bench: JobTrial) -> list[CapacityChanged]:
-    """Return the nodes that take no tasks but could take the job's, those with most free cores
-    first.
-    """
+    """Return the closed nodes that could take the job's tasks, the most free cores first."""
     takes = usable_nodes(bench)
     takes |= ReachableNodes(bench.state, bench.rules).unreachable_nodes(bench.job)
     closed = [node for node in bench.state.nodes.values() if node.node not in takes]
@@ -183,7 +184,7 @@ def _closed_nodes(bench: JobTrial) -> list[CapacityChanged]:
 
 
 def _priority_change(bench: Trial) -> Means | None:
-    """Return the lowest priority that helps, and the jobs that would have less by it."""
+    """Return the lowest priority that helps, and the jobs that would have less because of it."""
     change = _least_priority(bench)
     if change is None:
         return None
@@ -207,7 +208,7 @@ def _least_priority(bench: Trial) -> Raises | None:
 
 
 def _shrunk_jobs(bench: Trial, change: AnyChange) -> tuple[Effect, ...]:
-    """Return the other jobs that have less in the end than without the change."""
+    """Return the other jobs that would have less with the change than without it, in the end."""
     without = bench.outcome(to_the_end=True)
     beside = bench.outcome(change, to_the_end=True)
 
@@ -235,9 +236,9 @@ def _wanted_size(job: Job) -> Size | None:
 
 
 def _wider_bounds(bench: Trial) -> Means | None:
-    """Return the first kind of other bounds that helps, by its smallest step.
+    """Return the first kind of other bounds that helps, with the smallest step that helps.
 
-    A job that waits could also start smaller.
+    For a waiting job, these are smaller minima.
     """
     kinds: tuple[Bounds, ...] = (_more_workers, _more_ps, _more_of_both)
     if bench.job.newest_decision is None:
@@ -250,7 +251,7 @@ def _wider_bounds(bench: Trial) -> Means | None:
 
 
 def _least_step(bench: Trial, bounds: Bounds) -> Means | None:
-    """Return the smallest step of the bounds that helps."""
+    """Return the smallest step of the bounds that helps; None if no step helps."""
     step = smallest_enough(
         STEPS_MOST, lambda step: step > 0 and bench.helps(bounds(bench.job, step))
     )
@@ -306,12 +307,12 @@ STEP = 0.01
 NODES_LOOKED_AT = 4
 SHAPES_LOOKED_AT = 4
 NODES_MOST = 64
-"""The most further nodes that are tried."""
+"""The most additional nodes that are tried."""
 Room = Callable[[Resources], AnyChange]
 
 
 class JobTrial(Protocol):
-    """One job in one state, and a test if a change helps it."""
+    """One job in one state, and a test whether a change helps it."""
 
     state: State
     rules: Rules
@@ -322,10 +323,8 @@ class JobTrial(Protocol):
 
 
 def least_freed_room(bench: JobTrial) -> Frees | None:
-    """Return the least capacity on one node that helps, out of the part that pods of others have
-    there now.
-
-    Return None if not even all of it is enough.
+    """Return the least additional capacity on one node that helps. It is a part of what pods of
+    others hold there now. Return None if all of it is not enough.
     """
     found = []
     for node in _candidate_nodes(bench):
@@ -338,7 +337,9 @@ def least_freed_room(bench: JobTrial) -> Frees | None:
 
 
 def fewest_added_nodes(bench: JobTrial) -> Adds | None:
-    """Return the fewest further nodes of a shape that exists; without any, one of a new shape."""
+    """Return the smallest number of additional nodes of an existing shape that helps; if there is
+    none, one node of a new shape.
+    """
     found = []
     for like in _node_shapes(bench):
         change = _node_count(bench, like)
@@ -382,9 +383,9 @@ def _cores_in_all(change: Adds) -> tuple[float, int, str]:
 
 
 def _candidate_nodes(bench: JobTrial) -> list[CapacityChanged]:
-    """Return the nodes with pods of others, those with most free first.
+    """Return the nodes with pods of others, the most free cores first.
 
-    Of nodes that are alike there is one.
+    Of nodes that are alike, only one is returned.
     """
     takes = usable_nodes(bench)
     alike: dict[tuple[Resources, Resources, bool], CapacityChanged] = {}
@@ -412,8 +413,8 @@ def _most_free_first(node: CapacityChanged) -> tuple[float, float, str]:
 
 
 def _node_shapes(bench: JobTrial) -> list[CapacityChanged]:
-    """Return a node of each shape, the first by name, of the nodes that the job may use; of very
-    many shapes the largest.
+    """Return one node of each shape, the first by name, of the nodes that the job may use. If there
+    are many shapes, only the largest are returned.
     """
     outside = ReachableNodes(bench.state, bench.rules).unreachable_nodes(bench.job)
     alike: dict[Resources, CapacityChanged] = {}
@@ -426,7 +427,7 @@ def _node_shapes(bench: JobTrial) -> list[CapacityChanged]:
 
 
 def _node_count(bench: JobTrial, like: CapacityChanged) -> Adds | None:
-    """Return the fewest further nodes of this shape that help."""
+    """Return the smallest number of additional nodes of this shape that helps."""
 
     def more(nodes: int) -> Adds:
         return Adds(nodes=nodes, shape=like.allocatable, like=like.node)
@@ -436,7 +437,7 @@ def _node_count(bench: JobTrial, like: CapacityChanged) -> Adds | None:
 
 
 def largest_request(job: Job) -> Resources:
-    """Return the resources of the whole job at its largest, at most those that a node may have."""
+    """Return the resources of the whole job at its largest size, within the bounds of one node."""
     request = job.request
     sizes = request.resources or RoleResources()
     every_ps = multiply(sizes.ps, request.ps.max)
@@ -445,7 +446,7 @@ def largest_request(job: Job) -> Resources:
 
 
 def _tightest_room(bench: JobTrial, enough: Resources, change: Room) -> Resources:
-    """Return the least room that is still enough: of cores, then of GiB, then of devices."""
+    """Return the smallest room that is still enough: the least cores, then GiB, then devices."""
     enough = _least_of(bench, enough, "cpu", STEP, change)
     enough = _least_of(bench, enough, "memory_gib", STEP, change)
     return _least_of(bench, enough, "gpu", 1, change)
@@ -454,7 +455,7 @@ def _tightest_room(bench: JobTrial, enough: Resources, change: Room) -> Resource
 def _least_of(
     bench: JobTrial, enough: Resources, name: str, step: float, change: Room
 ) -> Resources:
-    """Return the room with the least of one resource, to a step, that is still enough."""
+    """Return the room with the least amount of one resource, in steps, that is still enough."""
     has = getattr(enough, name)
     steps = math.ceil(round(has / step, DIGITS))
 

@@ -1,12 +1,12 @@
-"""The time and the event that give the job more without any action.
+"""The time or the event that gives the job more without any action by a person.
 
     1  time alone: stabilisation, cooldown, the policy's own delays
-    2  the generation in flight: the job's own, then everybody's
-    3  a report of the speed that it has now, alone or after 2
-    4  all that is wanted of all jobs now, one after the other: others give way first
+    2  the generation in flight takes over: the job's own, then those of all jobs
+    3  a report of the present speed, alone or after 2
+    4  the wanted changes of all jobs, one decision after the other: others shrink first
 
-The first of these that makes the decision give it more is the answer, with the time that it takes
-from then on.
+The answer is the first of these after which the decision gives the job more, with the further time
+that this takes.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from shared.messages import AllocationDecided, ProgressReported
 WAKES = 32
 """The most times that the clock is set forward to the allocator's next wake time."""
 LONGEST_S = 1800
-"""A policy's own times are searched up to here. Later a job that never reports may be changed again
-all the same.
+"""A policy's own times are searched for this time. Later, a policy may change even a job that never
+reports.
 """
 PLENTY = 10**9
-"""The number of examples of a job that has never said it."""
+"""The number of examples to apply for a job that has never reported it."""
 
 Rung = tuple[tuple[AnyChange, ...], State]
 
@@ -54,7 +54,7 @@ Rung = tuple[tuple[AnyChange, ...], State]
 def by_waiting(
     state: State, key: str, now: float, rules: Rules, wishes: Mapping[str, PendingChange]
 ) -> Means | None:
-    """Return the first step of the ladder above by which the job gets more, and its time."""
+    """Return the first of the steps above with which the job gets more, and its time."""
     for changes, there in _waiting_steps(state, key, now, rules):
         found = _in_time(there, key, now, rules, wishes)
         if found is None:
@@ -67,9 +67,9 @@ def by_waiting(
 
 
 def _by_settling(state: State, key: str, now: float, rules: Rules) -> Means | None:
-    """Return step 4 of the ladder above: everybody's wishes come true, round after round.
+    """Return step 4 of the list above: the wanted changes of all jobs are carried out.
 
-    A report of the job comes first, if the job gets no more without it.
+    A report of the job comes first if the job gets no more without it.
     """
     there = with_generations_landed(state, now)
     report = _missing_report(there, key, rules)
@@ -90,7 +90,7 @@ def _by_settling(state: State, key: str, now: float, rules: Rules) -> Means | No
 
 
 def _others_decided(key: str, before: State, after: State) -> tuple[str, ...]:
-    """Return the other jobs with a decision meanwhile."""
+    """Return the other jobs about which something was decided in between."""
     others = []
     for name, job in after.jobs.items():
         if name == key:
@@ -101,10 +101,10 @@ def _others_decided(key: str, before: State, after: State) -> tuple[str, ...]:
 
 
 def settled_states(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
-    """Yield the states in which all of this has happened, to try other changes in.
+    """Yield the states after all of this has happened, in which remedies are tried.
 
-    The changes that the job needs for it come first. A job that has never said anything may not
-    need to.
+    Each state comes with the job's own changes that lead to it. For a job that has never reported,
+    the state without its report is yielded as well.
     """
     job = state.jobs[key]
     there = landed_state(state, now)
@@ -120,7 +120,7 @@ def settled_states(state: State, key: str, now: float, rules: Rules) -> Iterator
 
 
 def _waiting_steps(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
-    """Yield the steps 1 to 3 of the ladder above: the changes, and the state after them."""
+    """Yield the steps 1 to 3 of the list above: the changes, and the state after them."""
     rungs = _steps_without_report(state, key, now)
     yield from rungs
     for changes, there in rungs:
@@ -130,7 +130,7 @@ def _waiting_steps(state: State, key: str, now: float, rules: Rules) -> Iterator
 
 
 def _steps_without_report(state: State, key: str, now: float) -> list[Rung]:
-    """Return the steps 1 and 2: nothing, the job's own generation in flight, everybody's."""
+    """Return steps 1 and 2: no change, the job's own generation in flight, those of all jobs."""
     own = _own_pending_generation(state, key)
     everybody: list[Trains] = []
     for each in state.jobs:
@@ -146,7 +146,7 @@ def _steps_without_report(state: State, key: str, now: float) -> list[Rung]:
 
 
 def _own_pending_generation(state: State, key: str) -> tuple[Trains, ...]:
-    """Return the generation in flight of a job, if there is one."""
+    """Return the generation in flight of a job; empty if there is none."""
     coming = state.jobs[key].pending_generation
     if coming is None:
         return ()
@@ -156,10 +156,10 @@ def _own_pending_generation(state: State, key: str) -> tuple[Trains, ...]:
 def _in_time(
     state: State, key: str, now: float, rules: Rules, wishes: Mapping[str, PendingChange]
 ) -> tuple[float, AllocationDecided] | None:
-    """Return the time when the job gets more if nothing else happens, and the decision.
+    """Return the time at which the job gets more if nothing else happens, and the decision.
 
-    The allocator looks by its timers; else once the policy itself, whose own times have none, wants
-    more.
+    First try the times at which the allocator decides because of its timers. If none helps, also
+    try the time at which the policy itself wants more.
     """
     found = _first_larger_decision(state, key, now, rules, wishes)
     if found is not None:
@@ -178,9 +178,9 @@ def _first_larger_decision(
     wishes: Mapping[str, PendingChange],
     look_s: float = 0.0,
 ) -> tuple[float, AllocationDecided] | None:
-    """Decide as the allocator wakes, and at `look_s`, until the job is given more.
+    """Decide at each wake time, and at `look_s`, until the job is given more.
 
-    The others keep the decisions that they are given meanwhile; but these do not come true.
+    Decisions about other jobs are folded meanwhile, but their generations do not take over.
     """
     job = state.jobs[key]
     for _ in range(WAKES):
@@ -202,15 +202,15 @@ def _first_larger_decision(
 
 
 def _next_look_s(wake_s: float | None, look_s: float, now: float) -> float | None:
-    """Return the earlier of the two times, of those that are still to come."""
+    """Return the earlier of the two times; times in the past do not count."""
     times = [at_s for at_s in (wake_s, look_s) if at_s is not None and at_s > now]
     return min(times, default=None)
 
 
 def _wants_more_at_s(state: State, key: str, now: float, rules: Rules) -> float | None:
-    """Return the time, to the second, when a decision without timers gives the job more.
+    """Return the time, to the second, at which a decision without timers gives the job more.
 
-    It need not be given that then: the timers of the allocator count, too.
+    The allocator's timers may delay the real decision.
     """
     job = state.jobs[key]
     at_once = without_timers(rules)
@@ -223,11 +223,11 @@ def _wants_more_at_s(state: State, key: str, now: float, rules: Rules) -> float 
     return None if seconds is None else now + seconds
 
 
-# ---------------------------------------------------------------- a report that has not come
+# ---------------------------------------------------------------- a report that is missing
 
 
 def _missing_report(state: State, key: str, rules: Rules) -> Reports | None:
-    """Return the report that the job would make; None if its speed is known, or nothing runs."""
+    """Return the report that the job would make; None if its speed is known, or nothing trains."""
     job = state.jobs.get(key)
     if job is None or job.active_decision is None or job.pending_generation is not None:
         return None
@@ -238,7 +238,7 @@ def _missing_report(state: State, key: str, rules: Rules) -> Reports | None:
 
 
 def _is_known(job: Job, runs: AllocationDecided) -> bool:
-    """Tell if the job has reported its speed at its size."""
+    """Return True if the job has reported its speed at its size."""
     if job.progress is None or job.progress.generation != job.running:
         return False
     size = size_of(runs)
@@ -247,7 +247,7 @@ def _is_known(job: Job, runs: AllocationDecided) -> bool:
 
 
 def with_report(state: State, key: str, now: float, *reports: Reports) -> State:
-    """Fold such reports. Each says the progress of the job's last real one."""
+    """Fold these reports. Each one has the progress of the job's last real report."""
     for report in reports:
         job = state.jobs[key]
         fact = _progress_report(job, report)

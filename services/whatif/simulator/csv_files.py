@@ -1,13 +1,12 @@
-"""The CSV files that anybody can hand in: speeds, loss curves, jobs. Every reason against a file is
-told at once.
+"""The CSV files of a simulation: speeds, loss curves, jobs. All errors are reported at once.
 
 surfaces   model, ps, workers, global_batch, samples_per_second;
            or `gpus` in place of ps and workers (ps = 0)
 loss       model, samples, loss
 jobs       see `JOBS`; empty or absent optional cells take the defaults named in `_work`
 
-`read_table` is built on the standard `csv` module. Readers of typed CSV (pandas, csv-schema tools)
-stop at the first fault or give no column, so the checks of cells are here.
+`read_table` uses the standard `csv` module. Readers of typed CSV (pandas, csv-schema tools) stop at
+the first error or do not name the column, so the cells are checked here.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from services.whatif.simulator.scenario import (
 from shared.documents import FileError, InvalidFile
 from shared.messages import DNS_LABEL, Span
 
-SIMILAR_NAME = 0.7  # of an unknown column's name to a known one: a slip of the finger
+SIMILAR_NAME = 0.7  # an unknown column at least so similar to a known one is a misspelling
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -41,7 +40,7 @@ class Column(msgspec.Struct, frozen=True):
 
     name: str
     read: Callable[[str], Any]
-    """Reads a cell; raises `ValueError`."""
+    """Parses a cell; raises `ValueError`."""
     optional: bool = False
     default: Any = None
     """The value of an empty cell."""
@@ -55,7 +54,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """The rows that could be read, and the reasons against the others."""
+    """The rows that could be read, and the errors in the others."""
 
     rows: list[Row]
     reasons: list[FileError]
@@ -63,13 +62,13 @@ class Table(msgspec.Struct, frozen=True):
     """The number of each column, counted from one."""
 
     def against(self, row: Row, column: str, why: str) -> FileError:
-        """Return a reason against a cell of a row that could be read."""
+        """Return an error for a cell of a row that could be read."""
         number = self.at.get(column)
         return _error_at(row.line, number, column, why)
 
 
 def _error_at(line: int, number: int | None, column: str, why: str) -> FileError:
-    """Return a reason against a cell; its column has a number if it is there."""
+    """Return an error for a cell, with the column's number if the column exists."""
     if number:
         return FileError(line, f", column {number} ({column}): {why}")
     return FileError(line, f", column {column}: {why}")
@@ -78,7 +77,7 @@ def _error_at(line: int, number: int | None, column: str, why: str) -> FileError
 def read_table(text: str, columns: Sequence[Column]) -> Table:
     """Read a table. Lines without content are skipped.
 
-    Columns that nobody knows are left alone, unless they look misspelt.
+    Unknown columns are ignored, unless their names look misspelt.
     """
     lines = csv.reader(io.StringIO(text.removeprefix("\ufeff")))
     header = next(filter(_has_content, lines), None)
@@ -102,12 +101,12 @@ def read_table(text: str, columns: Sequence[Column]) -> Table:
 
 
 def _has_content(line: Sequence[str]) -> bool:
-    """Return true if any cell of a line is not blank."""
+    """Return True if any cell of a line is not blank."""
     return "".join(line).strip() != ""
 
 
 def _no_header(columns: Sequence[Column]) -> FileError:
-    """Return the reason against a file without a line."""
+    """Return the error for a file without a header."""
     wanted = ", ".join(column.name for column in columns if not column.optional)
     return FileError(1, f": the file is empty; its first line names the columns {wanted}")
 
@@ -115,7 +114,7 @@ def _no_header(columns: Sequence[Column]) -> FileError:
 def _against_header(
     names: Sequence[str], columns: Sequence[Column], line: int
 ) -> Iterator[FileError]:
-    """Yield the columns that are lacking, that are there twice, and that look misspelt."""
+    """Yield an error for each column that is missing, that occurs twice, or that looks misspelt."""
     known = [column.name for column in columns]
     absent = [name for name in known if name not in names]
     for column in columns:
@@ -132,7 +131,7 @@ def _against_header(
 
 
 def _meant_column(name: str, absent: Sequence[str]) -> str:
-    """Return the absent column that an unknown one is a misspelling of; empty if there is none."""
+    """Return the missing column that a misspelt name means; empty if there is none."""
     close = difflib.get_close_matches(name, absent, n=1, cutoff=SIMILAR_NAME)
     if not close:
         return ""
@@ -140,14 +139,14 @@ def _meant_column(name: str, absent: Sequence[str]) -> str:
 
 
 def _add_row(read: Table, line: int, cells: Sequence[str], columns: Sequence[Column]) -> None:
-    """Add one more row, or the reasons against it."""
+    """Add the row of a line, or the errors in it."""
     row = Row(line, {})
     reasons = []
     most = max(read.at.values())
     if len(cells) > most:
         reasons.append(FileError(line, f": has {len(cells)} cells under {most} columns"))
 
-    # Read all cells, so that every reason is told at once.
+    # Read all cells, so that all errors are reported at once.
     for column in columns:
         number = read.at.get(column.name, 0)
         try:
@@ -161,9 +160,9 @@ def _add_row(read: Table, line: int, cells: Sequence[str], columns: Sequence[Col
 
 
 def _cell_value(column: Column, cells: Sequence[str], number: int) -> Any:
-    """Return the value of a cell, or the default of an empty or absent one.
+    """Return the value of a cell; the default for an empty or absent one.
 
-    `number`: that of the column, counted from one; 0: it is absent.
+    `number`: the column's number, counted from one; 0: the file does not have the column.
     """
     text = ""
     if 0 < number <= len(cells):
@@ -176,7 +175,7 @@ def _cell_value(column: Column, cells: Sequence[str], number: int) -> Any:
 
 
 def number_cell(least: float, above: bool = False) -> Callable[[str], float]:
-    """Return a reader of finite numbers that are at least (or above) `least`."""
+    """Return a parser of finite numbers of at least `least`, or above it."""
 
     def read(text: str) -> float:
         value = _read_float(text)
@@ -189,7 +188,7 @@ def number_cell(least: float, above: bool = False) -> Callable[[str], float]:
 
 
 def whole_number_cell(least: int) -> Callable[[str], int]:
-    """Return a reader of whole numbers that are at least `least`."""
+    """Return a parser of whole numbers of at least `least`."""
 
     def read(text: str) -> int:
         value = number_cell(least)(text)
@@ -201,20 +200,20 @@ def whole_number_cell(least: int) -> Callable[[str], int]:
 
 
 def label_cell(text: str) -> str:
-    """Read a name as Kubernetes has it."""
+    """Parse a name that is valid in Kubernetes."""
     if not re.fullmatch(DNS_LABEL, text):
         raise ValueError(f"{text!r} is not a name of lower-case letters, digits and -")
     return text
 
 
 def amount_cell(text: str) -> int:
-    """Read an amount of work, rounded up to whole samples."""
+    """Parse an amount of work; it is rounded up to whole samples."""
     value = number_cell(0.0, above=True)(text)
     return ceil(value)
 
 
 def _read_float(text: str) -> float:
-    """Read a finite number."""
+    """Parse a finite number."""
     try:
         value = float(text)
     except ValueError:
@@ -286,7 +285,7 @@ def _speed_columns(text: str) -> tuple[Column, ...]:
 
 
 def _measured_row(cells: Cells) -> Measured:
-    """Return the measured speed of a row."""
+    """Return the measured speed in a row."""
     batch = cells["global_batch"]
     speed = cells["samples_per_second"]
     if "gpus" in cells:
@@ -295,7 +294,7 @@ def _measured_row(cells: Cells) -> Measured:
 
 
 def _mixed_mode_errors(read: Table) -> Iterator[FileError]:
-    """Yield a reason for each row with a model that has another mode in an earlier row."""
+    """Yield an error for each row whose model has another mode in an earlier row."""
     modes: dict[str, str | None] = {}
     for row in read.rows:
         model = row.cells["model"]
@@ -321,7 +320,7 @@ def read_losses(text: str) -> dict[str, Curve]:
 def read_jobs(text: str, measured: Speeds | None) -> tuple[Work, ...]:
     """Return the jobs in the order of their submission; raise `InvalidFile`.
 
-    `measured` is None if the speeds could not be read: then the models go unchecked.
+    `measured` is None if the speeds could not be read: then the models are not checked.
     """
     read = read_table(text, JOBS)
     surface_of = measured or {}
@@ -339,11 +338,12 @@ def read_jobs(text: str, measured: Speeds | None) -> tuple[Work, ...]:
 
 
 def _work(cells: Cells, surface: Surface | None) -> Work:
-    """Return the job of a row.
+    """Return the job in a row.
 
-    Defaults: 1 ps if the model was measured with ps, 1 worker; from 1 up to the largest number
-    measured, if that is not less than the start; a fixed batch; a core a task, or without ps a
-    device a worker.
+    Defaults: 1 ps if the model was measured with ps, and 1 worker. The minimum is 1 (0 ps for a job
+    without ps); the maximum is the largest measured number, or the start if that is larger. The
+    batch is fixed. Each ps and each worker gets one core; without ps, each worker gets one device
+    and no core.
     """
     given = {name: value for name, value in cells.items() if value is not None}
     batch = cells["global_batch"]
@@ -376,7 +376,7 @@ def _work(cells: Cells, surface: Surface | None) -> Work:
 
 
 def _default_ps(surface: Surface | None) -> int:
-    """Return 1; 0 if the model was measured without ps only."""
+    """Return 1; 0 if the model was only measured without ps."""
     if surface is None or surface.served is not None:
         return 1
     return 0
@@ -385,12 +385,12 @@ def _default_ps(surface: Surface | None) -> int:
 def _span(
     given: Mapping[str, int], start: int, least: tuple[str, int], most: tuple[str, int]
 ) -> Span:
-    """Return a span. `least` and `most` are each the name of a column, and its default."""
+    """Return a span. `least` and `most` are each the name of a column and its default."""
     return Span(start=start, min=given.get(*least), max=given.get(*most))
 
 
 def _row_errors(read: Table, row: Row, work: Work, measured: Speeds | None) -> Iterator[FileError]:
-    """Yield the reasons against one job."""
+    """Yield the errors in one job."""
     yield from _span_errors(read, row, "global_batch", work.batch)
     yield from _span_errors(read, row, "ps", work.ps)
     yield from _span_errors(read, row, "workers", work.workers)
@@ -402,14 +402,14 @@ def _row_errors(read: Table, row: Row, work: Work, measured: Speeds | None) -> I
 
 
 def _span_errors(read: Table, row: Row, column: str, span: Span) -> Iterator[FileError]:
-    """Yield a reason if a start is not between the least and the most."""
+    """Yield an error if a start is not between the minimum and the maximum."""
     if not span.min <= span.start <= span.max:
         why = f"min {span.min} <= {span.start} <= max {span.max} does not hold"
         yield read.against(row, column, why)
 
 
 def _model_errors(read: Table, row: Row, work: Work, measured: Speeds) -> Iterator[FileError]:
-    """Yield a reason if the model was not measured, or not in this form."""
+    """Yield an error if the model was not measured, or not in this form (with ps, or without)."""
     surface = measured.get(work.model)
     if surface is None:
         yield read.against(row, "model", f"the speeds of {work.model!r} were not measured")
@@ -421,7 +421,7 @@ def _model_errors(read: Table, row: Row, work: Work, measured: Speeds) -> Iterat
 
 
 def _duplicate_name_errors(read: Table) -> Iterator[FileError]:
-    """Yield a reason for each row with a job name that occurs in another row."""
+    """Yield an error for each row with a job name that occurs in another row."""
     rows_of = Counter(row.cells["job"] for row in read.rows)
     for row in read.rows:
         job = row.cells["job"]
@@ -431,7 +431,7 @@ def _duplicate_name_errors(read: Table) -> Iterator[FileError]:
 
 
 def _raise_errors(read: Table, more: Iterable[FileError]) -> None:
-    """Raise `InvalidFile` if there is any reason against the file."""
+    """Raise `InvalidFile` if there is any error in the file."""
     reasons = [*read.reasons, *more]
     if reasons:
         raise InvalidFile(reasons)

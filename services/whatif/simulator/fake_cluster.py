@@ -1,22 +1,22 @@
 """Clusters without Kubernetes: the monitor's and the trainers' facts, for the what-if code.
 
-Simulator, explain and decide_json share `own_pods` (a node's list of our pods) and
-`with_resumed_generation` (a decision comes true). Their clusters differ in the given part: the
-simulator knows the true tenants over time, explain the free room of one recorded state, and
-decide_json has both the nodes and their free room from its documents.
+The simulator, explain and decide_json share `own_pods` (a node's list of our pods) and
+`with_resumed_generation` (a decision is carried out). They know different parts of their clusters:
+the simulator knows the true tenants over time, explain the free room of one recorded state, and
+decide_json gets both the nodes and their free room from its documents.
 
 `SimulatedCluster` holds tenants, our pods, and the free room of each node.
 
 Law: no node ever holds more than it has; otherwise a decision was wrong, and `capacity_facts`
-raises `Overcommitted`. A tenant comes first: our newest pods on its node are evicted.
+raises `Overcommitted`. Tenants have precedence: our newest pods on their node are evicted.
 
-`RecordedCluster` derives the machines from a log, and the part of them that others took:
+`RecordedCluster` derives from a log the machines, and the part of them that others held:
 
     others' cpu  =  allocatable - free - our own pods    [cores]
 
-While a node takes no tasks, others have all of it but our pods. Before a node is there, and after,
-others have all of it. The memory and devices of a node are the most that were ever free for us:
-tenants take only cores.
+While a node takes no tasks, others hold all of it except our pods. Before a node exists, and after
+it is gone, others hold all of it. A node has the most memory and devices that were ever free for
+us, because tenants take only cores.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SLACK = 1e-6
 
 
 class Overcommitted(AssertionError):
-    """More was put on a node than it has."""
+    """A node holds more than it has."""
 
 
 class Amount(msgspec.Struct, frozen=True):
@@ -49,13 +49,15 @@ class Amount(msgspec.Struct, frozen=True):
 
 
 Pods = dict[tuple[str, str], OwnPod]
-"""By namespace and name."""
+"""Pods by namespace and name."""
 Held = tuple[float, Amount, Amount]
 """A time; from then on, the amount of our pods, and the amount that tenants leave to us."""
 
 
 def own_pods(namespace: str, job: str, tasks: Iterable[TaskPlan]) -> dict[str, list[OwnPod]]:
-    """Return the pods of a job's tasks by node, as the monitor lists them, in the tasks' order."""
+    """Return the pods of a job's tasks by node, as the monitor lists them, in the order of the
+    tasks.
+    """
     pods_by_node: dict[str, list[OwnPod]] = {}
     for task in tasks:
         pod = OwnPod(
@@ -88,23 +90,23 @@ class SimulatedCluster:
     def __init__(
         self, nodes: Mapping[str, Resources], machines: Mapping[str, Machine] | None = None
     ) -> None:
-        """`machines`: those with the labels and taints of the nodes."""
+        """`machines`: the machines that give the nodes their labels and taints."""
         self.nodes = dict(nodes)
         self.machines = dict(machines or {})
         self.tenants = dict.fromkeys(nodes, 0.0)
-        """The cores of each node that tenants want."""
+        """The cores of each node that its tenants want."""
         self.pods: dict[str, Pods] = {name: {} for name in nodes}
         """The pods of each node, in the order of arrival."""
         self.touched = set(nodes)
-        """The nodes that the monitor has to tell of."""
+        """The nodes that changed since the last capacity facts."""
         self.looks = 0
         self._held = dict.fromkeys(nodes, Resources())
-        """The sum of the pods of each node."""
+        """The sum of the resources of each node's pods."""
 
     # ------------------------------------------------------------ events
 
     def put_pod(self, node: str, pod: OwnPod) -> None:
-        """Put a pod on a node; one that stands there may have other resources now."""
+        """Put a pod on a node, or change the resources of a pod that is there."""
         pods = self.pods[node]
         name = (pod.namespace, pod.pod)
         if pods.get(name) != pod:
@@ -112,12 +114,12 @@ class SimulatedCluster:
             self._note_change(node)
 
     def remove_pod(self, node: str, namespace: str, pod: str) -> None:
-        """Take a pod off a node, if it is there."""
+        """Remove a pod from a node, if it is there."""
         if self.pods[node].pop((namespace, pod), None) is not None:
             self._note_change(node)
 
     def change_tenant(self, node: str, cpu: float) -> list[OwnPod]:
-        """Give so much more cpu (less, if negative) to tenants; return the pods that must go."""
+        """Give tenants more cores (fewer if `cpu` is negative); return the evicted pods."""
         self.tenants[node] += cpu
         gone = []
         self._note_change(node)
@@ -150,12 +152,12 @@ class SimulatedCluster:
         )
 
     def _tenant_cores(self, node: str) -> float:
-        """Return the cores of tenants. They share the node if they want more than there is."""
+        """Return the cores that tenants hold: what they want, at most all of the node."""
         wanted = max(0.0, self.tenants[node])
         return min(self.nodes[node].cpu, wanted)
 
     def capacity_facts(self, now: float) -> Iterator[CapacityChanged]:
-        """Yield each node that was touched since the last look; raise `Overcommitted`."""
+        """Yield each node that changed since the last call; raise `Overcommitted`."""
         touched = sorted(self.touched)
         self.touched = set()
         for name in touched:
@@ -208,9 +210,9 @@ def _without_float_errors(name: str, free: Resources) -> Resources:
     )
 
 
-LEAST = 1e-6  # cores; less is a rounding error
+LEAST = 1e-6  # cores; a smaller amount is a rounding error
 Level = tuple[float, float]
-"""A time, and the cores that others have of a node from then on."""
+"""A time; from then on, the cores of a node that others hold."""
 
 
 class RecordedCluster:
@@ -218,25 +220,25 @@ class RecordedCluster:
 
     def __init__(self) -> None:
         self.has: dict[str, Resources] = {}
-        """All of each node."""
+        """The resources of each node."""
         self.best: dict[str, Resources] = {}
         """The most memory and devices of each node that were ever left to us."""
         self.levels: dict[str, list[Level]] = {}
-        """The cores of others on each node, over time."""
+        """The cores of each node that others hold, over time."""
         self.ours: dict[str, Resources] = {}
         """The amounts that our pods hold on each node now."""
         self.labels: dict[str, dict[str, str]] = {}
-        """The last labels of each node."""
+        """The newest labels of each node."""
         self.taints: dict[str, tuple[Taint, ...]] = {}
-        """The taints that each node always had."""
+        """The taints that each node has always had."""
         self.held: list[Held] = []
         """An entry for each change, as in a run."""
 
     def observe(self, seen: CapacityChanged, now: float) -> None:
-        """Take a node as the monitor saw it."""
+        """Record a capacity fact of the monitor."""
         node = seen.node
         if node not in self.has and now > 0:
-            # Before a node was there, others had all of it.
+            # Before a node existed, others held all of it.
             self.levels[node] = [(0.0, seen.allocatable.cpu)]
 
         ours = _sum(own.resources for own in seen.own)
@@ -255,12 +257,12 @@ class RecordedCluster:
         self.held.append((now, self._held_amount(), self._offered_amount()))
 
     def _note_level(self, seen: CapacityChanged, now: float) -> None:
-        """Note the cores of a node that others have from now on."""
+        """Record the cores of a node that others hold from now on."""
         levels = self.levels.setdefault(seen.node, [])
         levels.append((now, self._foreign_cores(seen)))
 
     def _note_best(self, seen: CapacityChanged, ours: Resources) -> None:
-        """Keep the most memory and devices of a node that were ever left to us."""
+        """Record the most memory and devices of a node that were ever left to us."""
         best = self.best.get(seen.node, Resources())
         memory_gib = seen.free.memory_gib + ours.memory_gib
         gpu = seen.free.gpu + ours.gpu
@@ -270,7 +272,7 @@ class RecordedCluster:
         )
 
     def _foreign_cores(self, seen: CapacityChanged) -> float:
-        """Return the cores of a node that others have."""
+        """Return the cores of a node that others hold."""
         if seen.gone:
             return self.has[seen.node].cpu
         left = 0.0
@@ -285,7 +287,7 @@ class RecordedCluster:
         return Amount(held.cpu, held.gpu)
 
     def _offered_amount(self) -> Amount:
-        """Return everything but the cores of others."""
+        """Return the amounts that others do not hold."""
         others = sum(levels[-1][1] for levels in self.levels.values())
         everything = _sum(self.has.values())
         return Amount(everything.cpu - others, everything.gpu)
@@ -307,7 +309,7 @@ class RecordedCluster:
         return Cluster(nodes=tuple(nodes), tenants=tuple(self._tenants()))
 
     def _tenants(self) -> Iterator[Tenant]:
-        """Yield a tenant for each period with the same cores of others."""
+        """Yield a tenant for each period in which others hold the same number of cores."""
         for node, levels in self.levels.items():
             changes = [*_level_changes(levels), (inf, 0.0)]
             for (from_s, cpu), (until_s, _) in pairwise(changes):

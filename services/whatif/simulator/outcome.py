@@ -4,11 +4,11 @@ jct          finish - submission, of the jobs that were completed               
 makespan     last finish - first submission                                           [s]
 utilisation  integral of the resources that our pods hold / integral of those that tenants leave
              to us, over the makespan; of devices if any job wants one, else of cores
-resizes      changes of a started job's tasks, nodes or batch, repairs among them
+resizes      changes of a started job's tasks, nodes or batch, including repairs
 wait_max     the longest time that a job had no tasks: before its start, or suspended [s]
-paused       the cost of resizes: time in which started jobs stood still, in all      [s]
+paused       the cost of resizes: the total time in which started jobs did not train  [s]
 
-`JobRecord` is the history of one job, written as it happens.
+`JobRecord` is the history of one job; it is written during the run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shared.messages import AllocationDecided, Outcome
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """The events under one policy."""
+    """The events of one run under one policy."""
 
     policy: str
     records: tuple[JobRecord, ...]
@@ -38,16 +38,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     decision_ms: tuple[float, ...]
     ended_s: float
     failures: tuple[Failure, ...] = ()
-    """The jobs that the policy failed with, each error once (`failures.py`)."""
+    """The jobs for which the policy raised an error, each error once (`failures.py`)."""
 
 
 Figures = dict[str, float | int | None]
 Share = tuple[float, float, float, float]
-"""From one time to another: the amount that our pods hold, and the amount offered to us."""
+"""From one time to another: the amount that our pods hold, and the amount that tenants leave to us.
+"""
 
 
 def run_figures(run: Run) -> Figures:
-    """Return the figures by the names under which they are handed out.
+    """Return the figures by the names under which they are published.
 
     Figures of completed jobs are None if there is none.
     """
@@ -83,7 +84,7 @@ def completion_s(run: Run) -> list[float]:
 
 
 def wait_max_s(run: Run) -> float:
-    """Return the longest wait. Jobs that never started count to the end of the run."""
+    """Return the longest wait in s. A job that never started waits until the end of the run."""
     longest_s = 0.0
     for record in run.records:
         longest_s = max(longest_s, record.longest_wait_s(run.ended_s))
@@ -118,9 +119,8 @@ def utilisation(run: Run) -> float | None:
 
 
 def held_and_offered(run: Run) -> list[Share]:
-    """Return (from, to, held, offered) between changes.
-
-    The unit is devices if any job wants one, else cores.
+    """Return (from, to, held, offered) between changes, in devices if any job wants one, else in
+    cores.
     """
     unit = "cpu"
     if any(record.work.worker_gpu for record in run.records):
@@ -174,12 +174,12 @@ class JobRecord:
     outcome: Outcome | None = None
     resizes: int = 0
     paused_s: float = 0.0
-    """The time for which the job stood still after its first step."""
+    """The time after its first start in which the job did not train."""
     sizes: list[SizeChange] = field(default_factory=list)
     """An entry for each change of the size, and for the end."""
 
     def add_decision(self, decision: AllocationDecided, now: float) -> None:
-        """Note the size of a decision, if it is another one."""
+        """Record the size of a decision, if it differs from the last one."""
         ps = role_count(decision, "ps")
         workers = role_count(decision, "worker")
         size = (ps, workers, decision.batch)
@@ -188,7 +188,7 @@ class JobRecord:
         self.sizes.append((now, *size))
 
     def add_resumption(self, now: float, stopped_s: float) -> None:
-        """Note that a generation trains: the first starts the job, a later one is a resize."""
+        """Record that a generation trains: the first starts the job, a later one is a resize."""
         if self.started_s is None:
             self.started_s = now
             return
@@ -196,7 +196,7 @@ class JobRecord:
         self.paused_s += max(0.0, now - stopped_s)
 
     def over(self, outcome: Outcome, now: float) -> None:
-        """Note the end of the job."""
+        """Record the end of the job."""
         self.finished_s = now
         self.outcome = outcome
         self.sizes.append((now, 0, 0, 0))
@@ -217,7 +217,7 @@ class JobRecord:
         """Return the longest time without tasks, up to the end of the job, or of the run."""
         end_s = ended_s if self.finished_s is None else self.finished_s
         longest_s = 0.0
-        since_s = self.work.submitted_s  # infinite while it has tasks
+        since_s = self.work.submitted_s  # infinite while the job has tasks
         # The end counts as a change to a size with tasks.
         for at_s, ps, workers, _ in (*self.sizes, (end_s, 0, 1, 0)):
             if ps + workers == 0:

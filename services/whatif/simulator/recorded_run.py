@@ -10,9 +10,9 @@ The log is folded as the allocator folds it. The parts of the scenario:
 
 The speed of a size that never ran is interpolated between those that ran; beyond them it does not
 rise (`scenario.py`). So a policy gains nothing from sizes that were never measured. Jobs that never
-reported their amount of work are left out, and named. The recorded run is shown beside the simulated
-ones. Its pauses are the measured ones; after a lost task, the time until the next generation
-trained.
+reported their amount of work are left out, and named. The recorded run is shown beside the
+simulated ones. Its pauses are the measured ones; after a lost task, the time until the next
+generation trained.
 """
 
 from __future__ import annotations
@@ -57,28 +57,30 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     scenario: Scenario
     run: Run
-    """The run as it was."""
+    """The run as it was recorded."""
     left_out: tuple[str, ...]
-    """The jobs that never reported how much there is to do."""
+    """The jobs that never reported their amount of work."""
 
 
 @dataclass
 class Known:
-    """One job by the log."""
+    """One job in the log."""
 
     accepted: JobAccepted
     record: JobRecord
     readings: list[Reading] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
-    """Seconds that hand-overs took."""
+    """The measured pauses of its hand-overs in seconds."""
     total: int = 0
-    """Samples to do, in all; 0: not reported yet."""
+    """The total number of samples to apply; 0: not reported yet."""
     lost_s: float = inf
-    """The time at which it lost a task that is not replaced yet."""
+    """The time at which it lost a task that is not replaced yet; infinite: there is none."""
 
 
 def read_recorded_run(log: Sequence[LogEntry]) -> RecordedRun:
-    """Return the scenario and the run of a log of at least one message, by time."""
+    """Return the scenario and the run of a log, which is sorted by time and has at least one
+    message.
+    """
     grounds = RecordedCluster()
     whole = []
     left_out = []
@@ -101,7 +103,7 @@ def read_recorded_run(log: Sequence[LogEntry]) -> RecordedRun:
 
 
 def _fold_log(log: Sequence[LogEntry], grounds: RecordedCluster) -> dict[int, Known]:
-    """Return the accepted jobs of a log by their uid; `grounds` sees the nodes."""
+    """Return the accepted jobs of a log by their uid. `grounds` observes the nodes."""
     jobs: dict[int, Known] = {}
     state = State()
     from_s = log[0].at_s
@@ -130,7 +132,7 @@ def _job_of(jobs: Mapping[int, Known], message: JobMessage) -> Known | None:
 
 
 def _begin_job(jobs: dict[int, Known], accepted: JobAccepted, state: State, from_s: float) -> None:
-    """Add an accepted job, if it is the one that the state has."""
+    """Add an accepted job, if the state has the same one."""
     job = state.jobs.get(accepted.key())
     if job is None or job.uid != accepted.uid or accepted.uid in jobs:
         return
@@ -142,7 +144,7 @@ def _begin_job(jobs: dict[int, Known], accepted: JobAccepted, state: State, from
 
 
 def _unused_name(jobs: Mapping[int, Known], accepted: JobAccepted) -> str:
-    """Return the name of a job; if another one has it, with the uid behind it."""
+    """Return the name of a job; with its uid appended if another job has this name."""
     name = accepted.request.job
     for known in jobs.values():
         if known.record.work.job == name:
@@ -172,7 +174,7 @@ def _work_of(asked: JobRequested, name: str, submitted_s: float) -> Work:
 
 
 def _note_entry(known: Known, message: JobMessage, state: State, now: float) -> None:
-    """Note a message about a job that was accepted; `state` has it already."""
+    """Record a message about an accepted job; `state` contains it already."""
     job = state.jobs.get(message.key())
     record = known.record
     if isinstance(message, ProgressReported):
@@ -191,7 +193,7 @@ def _note_entry(known: Known, message: JobMessage, state: State, now: float) -> 
 
 
 def _note_resumed(known: Known, resumed: TrainingResumed, now: float) -> None:
-    """Note that a generation trains, and how long the job stood still before."""
+    """Record that a generation trains, and for how long the job did not train before."""
     if resumed.handover_s is not None:
         known.pauses.append(resumed.handover_s)
     stopped_s = known.lost_s
@@ -202,7 +204,7 @@ def _note_resumed(known: Known, resumed: TrainingResumed, now: float) -> None:
 
 
 def _needs(job: Job, pod: str) -> bool:
-    """Return true if a pod is one of those that the job wants."""
+    """Return True if the newest decision of the job has a task with this pod."""
     if job.newest_decision is None:
         return False
     return any(job.pod(task) == pod for task in job.newest_decision.tasks)
@@ -230,7 +232,7 @@ def _scenario(jobs: Sequence[Known], grounds: RecordedCluster) -> Scenario:
 
 
 def _report_gap_s(jobs: Sequence[Known]) -> float:
-    """Return the usual time between two reports of a job, within `REPORT_S`."""
+    """Return the median time between two reports of a job, within `REPORT_S`."""
     gaps: list[float] = []
     for known in jobs:
         for early, late in pairwise(known.readings):

@@ -1,20 +1,19 @@
-"""The loop: hear the facts, ask the shipping decision, enact it; as the live service, without
-waiting.
+"""The loop: fold the facts, decide, carry out the decisions; as the live service, without waiting.
 
     1  go to the next event, or to the wake time of the last decision
-    2  hear its facts
+    2  fold its facts
     3  answer requests
     4  decide
-    5  hear and enact the decisions, and decide again until nothing more is said
+    5  fold and carry out the decisions, and decide again until nothing more is decided
 
-Decisions are timed with the `clock` that is handed in (seconds); nothing else depends on it.
+Decisions are timed with the given `clock` (seconds); nothing else depends on it.
 
-`World` holds the events of a run, their effects, and the facts of each: the launcher's part. A
-decision's new pods are there at once, beside those that run. Training pauses from the decision on
-for `restart_s`; then the new generation trains, and the pods that it does not use are gone. (So one
-number stands for make-before-break or for a restart.) A decision that overtakes another starts its
-own `restart_s`. A change of nothing but resources is made in place, without a pause. A decision
-without tasks takes the job's pods away at once; what it has trained is saved, and when it starts
+`World` has the events of a run, their effects, and the facts of each: the launcher's part. The new
+pods of a decision exist at once, beside the running ones. Training pauses for `restart_s` from the
+decision on; then the new generation trains, and the pods that it does not use are removed. (So one
+number stands for make-before-break or for a restart.) A decision that replaces a pending one starts
+its own `restart_s`. A change of resources only is made in place, without a pause. A decision
+without tasks removes the job's pods at once; the progress of the job is saved, and when it starts
 again, that is a start and no hand-over.
 """
 
@@ -42,17 +41,17 @@ from shared.messages import AllocationDecided, JobAccepted, JobFinished, Message
 
 STREAM = "simulated"
 PASSES = 16
-"""Decisions at one moment; a policy that still changes its mind is heard again at the next
-event.
+"""The most decisions at one moment. A policy that still changes its decision is called again at the
+next event.
 """
 PATIENCE = 20.0
-"""Multiple of the time that all jobs would need at their least size, one after the other, after
-which a run is given up.
+"""A run is given up after this multiple of the time that all jobs would need at their minimum size,
+one after the other.
 """
 Clock = Callable[[], float]
-"""Returns seconds from any time on."""
+"""Returns seconds since any fixed time."""
 Watch = Callable[[int, float], None]
-"""Called after each event with the number of jobs that are over, and the time."""
+"""Called after each event with the number of jobs that have ended, and the time."""
 
 
 def simulate(
@@ -62,7 +61,7 @@ def simulate(
     clock: Clock,
     watch: Watch | None = None,
 ) -> Run:
-    """Run one policy (that of `rules`, for jobs that name none) on one world."""
+    """Run one policy (that of `rules`, for jobs that name none) in one world."""
     loop = SimulationLoop(scenario, rules, seed, clock)
     world = loop.world
     last_s = patience_s(scenario)
@@ -85,7 +84,7 @@ def simulate(
 def patience_s(scenario: Scenario) -> float:
     """Return the time at which a run is given up.
 
-    A policy that resizes for ever would not end by itself.
+    Otherwise a policy that always resizes would never end.
     """
     alone_s = 0.0
     last_s = 0.0
@@ -99,7 +98,9 @@ def patience_s(scenario: Scenario) -> float:
 
 
 def _longest_training_s(scenario: Scenario, work: Work) -> float:
-    """Return the time that a job trains at its least size; 0 if it cannot train there."""
+    """Return the time in s that a job trains at its minimum size; 0 if it cannot train at that
+    size.
+    """
     surface = scenario.surfaces[work.model]
     slowest = surface.speed(work.ps.min, work.workers.min, work.batch.min)
     if not slowest:
@@ -108,7 +109,7 @@ def _longest_training_s(scenario: Scenario, work: Work) -> float:
 
 
 class SimulationLoop:
-    """The state of one run: the world, and the allocator's knowledge of it."""
+    """The state of one run: the world, and the allocator's state."""
 
     def __init__(self, scenario: Scenario, rules: Rules, seed: int, clock: Clock) -> None:
         self.world = World(scenario, seed)
@@ -125,7 +126,9 @@ class SimulationLoop:
         self.failures: dict[tuple[str, str], Failure] = {}
 
     def next_s(self) -> float:
-        """Return the time of the next event, or of the last decision's wake; infinite: none."""
+        """Return the time of the next event, or of the last decision's wake; infinite if there is
+        none.
+        """
         due_s = inf
         wake_s = self.decisions.wake_s
         if self.world.left and wake_s is not None and wake_s > self.now:
@@ -134,7 +137,7 @@ class SimulationLoop:
         return max(self.now, min(event_s, due_s))
 
     def step(self, now: float) -> None:
-        """Hear the facts of a moment, and decide until nothing more is said."""
+        """Fold the facts of a moment, and decide until nothing more is decided."""
         self.now = now
         self._hear(self.world.run_events(now))
         self._answer()
@@ -143,7 +146,7 @@ class SimulationLoop:
                 break
 
     def _decide(self) -> bool:
-        """Decide once; return true if anything was decided."""
+        """Decide once; return True if anything was decided."""
         self.decisions = self._next_decisions()
         actions = self.decisions.actions
         for action in actions:
@@ -154,7 +157,7 @@ class SimulationLoop:
         return bool(actions)
 
     def _next_decisions(self) -> Decisions:
-        """Ask the allocator; note the time that it takes, and its failures."""
+        """Call the allocator; record the time that it takes, and its failures."""
         last = self.decisions
         before_s = self.clock()
         self.state = prepare_tables(self.state, self.rules)
@@ -169,7 +172,7 @@ class SimulationLoop:
         return decisions
 
     def _enact(self, action: AllocationDecided | JobFinished) -> None:
-        """Let the world follow a decision."""
+        """Carry out a decision in the world."""
         if isinstance(action, JobFinished):
             self.world.close_job(action, self.now)
         else:
@@ -199,15 +202,18 @@ class SimulationLoop:
 
 Facts = list[Message]
 Happens = Callable[[float], Facts]
-"""An event, called with its time; it returns its facts."""
+"""An event: it is called with its time and returns its facts."""
 
 
 Event = tuple[float, bool, int, Happens]
-"""Its time, True if it comes after the others of that time, its ordinal, and its effect."""
+"""Its time; False if it comes before other events of that time; its number; and the event itself.
+"""
 
 
 class World:
-    """The true state of a run. A job's event counts only in the `turn` in which it was planned."""
+    """The true state of a run. An event of a job has no effect if the job's `turn` has changed
+    since.
+    """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
@@ -222,7 +228,7 @@ class World:
         self.next_report_s = 0.0
 
         self.events: list[Event] = []
-        """In the order of their time, tenants that leave before those that come."""
+        """A heap by time; at one time, tenants that leave come before all other events."""
         self.ordinals = count()
 
         for work in scenario.jobs:
@@ -230,14 +236,14 @@ class World:
             self.records[request.key()] = JobRecord(work)
             self._plan_event(work.submitted_s, partial(self._submit_job, work))
         self.left = len(self.records)
-        """Jobs that are not over."""
+        """The number of jobs that have not ended."""
         for tenant in scenario.cluster.tenants:
             self._plan_event(tenant.from_s, partial(self._add_tenant, tenant))
 
     # ------------------------------------------------------------ time
 
     def next_s(self) -> float:
-        """Return the time of the next event; infinite: there is none."""
+        """Return the time of the next event; infinite if there is none."""
         if not self.left:
             return inf
         next_s = self.events[0][0] if self.events else inf
@@ -246,7 +252,7 @@ class World:
         return next_s
 
     def run_events(self, now: float) -> Facts:
-        """Let the events of this moment happen; return their facts."""
+        """Run the events of this moment; return their facts."""
         reporting = now >= self.next_report_s
         self.next_report_s = _multiple_after(now, self.scenario.report_s)
 
@@ -261,7 +267,7 @@ class World:
         return facts
 
     def changed_nodes(self, now: float) -> Facts:
-        """Return the nodes that changed."""
+        """Return the facts of the nodes that changed."""
         machines = self.machines
         facts: Facts = list(machines.capacity_facts(now))
         if facts:
@@ -269,13 +275,13 @@ class World:
         return facts
 
     def _plan_event(self, time_s: float, happens: Happens, first: bool = False) -> None:
-        """Plan an event. `first`: before the others of its time."""
+        """Schedule an event. `first`: before the other events of its time."""
         heappush(self.events, (time_s, not first, next(self.ordinals), happens))
 
     # ------------------------------------------------------------ events from outside
 
     def _submit_job(self, work: Work, now: float) -> Facts:
-        """Let a job be submitted."""
+        """Submit a job."""
         return [work.request()]
 
     def prepare_training(self, message: JobAccepted) -> None:
@@ -285,19 +291,21 @@ class World:
         self.trainings[key] = Training(work, message.uid, self.scenario, self.seed)
 
     def _add_tenant(self, tenant: Tenant, now: float) -> Facts:
-        """Let a tenant come; pods of ours may have to go."""
+        """Add a tenant; this may evict pods of ours."""
         if tenant.to_s is not None:
             self._plan_event(tenant.to_s, partial(self._remove_tenant, tenant), first=True)
         evicted = self.machines.change_tenant(tenant.node, tenant.cpu)
         return [self._evict_task(tenant.node, pod, now) for pod in evicted]
 
     def _remove_tenant(self, tenant: Tenant, now: float) -> Facts:
-        """Let a tenant leave."""
+        """Remove a tenant."""
         self.machines.change_tenant(tenant.node, -tenant.cpu)
         return []
 
     def _evict_task(self, node: str, pod: OwnPod, now: float) -> TaskExited:
-        """Evict a task. A job that needs it stands still until the allocator has replaced it."""
+        """Evict a task. A job that needs the task does not train until the allocator has replaced
+        it.
+        """
         training = self.trainings[f"{pod.namespace}.{pod.job}"]
         task, generation, wanted = training.task_of(pod.pod)
         if wanted:
@@ -319,7 +327,7 @@ class World:
     # ------------------------------------------------------------ decisions
 
     def enact(self, decided: AllocationDecided, now: float) -> None:
-        """Do the launcher's part for a decision."""
+        """Carry out a decision, as the launcher would."""
         key = decided.key()
         training = self.trainings[key]
         self.records[key].add_decision(decided, now)
@@ -332,7 +340,7 @@ class World:
         overtaken = training.comes
         training.expect_tasks(decided, now)
 
-        # Of a decision that was overtaken remain the pods that run, or are wanted now.
+        # Of the replaced decision, keep the pods that run or are wanted now.
         keep = _serials(decided) | _serials(training.runs)
         self._remove_pods(overtaken, keep)
         if not decided.tasks:
@@ -345,7 +353,7 @@ class World:
         self._plan_event(now + self.scenario.restart_s, resumes)
 
     def _resume_job(self, key: str, turn: int, now: float) -> Facts:
-        """Let the decision in flight take over, if it is still the one of that turn."""
+        """Let the decision in flight take over, unless the job's turn has changed since."""
         training = self.trainings.get(key)
         if training is None or training.turn != turn or training.comes is None:
             return []
@@ -358,14 +366,14 @@ class World:
         return [fact]
 
     def _put_pods(self, decided: AllocationDecided) -> None:
-        """Put the pods of a decision on their nodes."""
+        """Create the pods of a decision on their nodes."""
         pods_by_node = own_pods(decided.namespace, decided.job, decided.tasks)
         for node, pods in pods_by_node.items():
             for pod in pods:
                 self.machines.put_pod(node, pod)
 
     def _remove_pods(self, decided: AllocationDecided | None, keep: AbstractSet[int]) -> None:
-        """Remove the pods of a decision, but those whose serials are to be kept."""
+        """Remove the pods of a decision, except those with a serial in `keep`."""
         if decided is None:
             return
         for task in decided.tasks:
@@ -376,7 +384,7 @@ class World:
     # ------------------------------------------------------------ the course of training
 
     def _plan_end(self, key: str) -> None:
-        """Expect the job's end, if it comes before the next report changes its speed."""
+        """Schedule the job's end, if it comes before the next report changes its speed."""
         training = self.trainings[key]
         training.turn += 1
         ends_s = training.ends_s()
@@ -393,7 +401,7 @@ class World:
         return facts
 
     def _finish_job(self, key: str, turn: int, now: float) -> Facts:
-        """Let a job succeed, if this is still its turn."""
+        """Finish a job successfully, unless its turn has changed since."""
         training = self.trainings.get(key)
         if training is None or training.turn != turn:
             return []
@@ -403,7 +411,7 @@ class World:
         return [finished]
 
     def close_job(self, finished: JobFinished, now: float) -> None:
-        """Remove everything of a job that is over."""
+        """Remove everything of a job that has ended."""
         key = finished.key()
         training = self.trainings.pop(key)
         self.records[key].over(finished.outcome, now)
@@ -422,7 +430,7 @@ def _serials(decided: AllocationDecided | None) -> set[int]:
 def _multiple_after(now: float, step_s: float) -> float:
     """Return the next multiple of `step_s`.
 
-    Multiples are rounded, so their quotient may fall short of a whole number.
+    The quotient of a rounded multiple may be slightly below a whole number.
     """
     times = floor(now / step_s) + 1
     if times * step_s <= now:

@@ -65,12 +65,12 @@ Devices = Annotated[int, Meta(ge=0)]
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """One job: its request, and its amount of work. `ps` = 0: devices side by side, without ps."""
+    """One job: its request and its amount of work. `ps` = 0: all-reduce, without ps."""
 
     job: str
     model: str
     samples: int
-    """In all epochs together."""
+    """The number of samples in all epochs together."""
     epochs: int = 1
     submitted_s: float = 0.0
     batch: Span
@@ -86,9 +86,9 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """The real request, if it is known."""
 
     def request(self) -> JobRequested:
-        """Return the request that a person would have sent, without a policy.
+        """Return the request of the job as a user would have sent it, without a policy.
 
-        Jobs of one model run one program: its digest is the model's.
+        Jobs of one model run one program; its digest is derived from the model's name.
         """
         if self.asked:
             return replace(self.asked, job=self.job, policy=None)
@@ -107,7 +107,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def resources(self) -> RoleResources:
-        """Return the resources of a task of each role."""
+        """Return the resources of one task of each role."""
         if self.asked:
             return self.asked.resources or RoleResources()
         return RoleResources(
@@ -118,8 +118,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One node, or `count` alike: `big`, or `small-1`, `small-2`, as in the cluster file of `weir
-    up`.
+    """One node, or `count` equal nodes: `big`, or `small-1`, `small-2`, as in the cluster file of
+    `weir up`.
     """
 
     count: Least1 = 1
@@ -131,15 +131,15 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     taints: tuple[Taint, ...] = ()
 
     def names(self) -> list[str]:
-        """Return the name of each of the nodes."""
+        """Return the names of the nodes."""
         if self.count == 1:
             return [self.name]
         return [f"{self.name}-{number}" for number in range(1, self.count + 1)]
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Somebody else's work on one node, for some time (`to_s` absent: for ever). It has the right
-    of way.
+    """Pods of others on one node for some time (`to_s` absent: for ever). They have precedence over
+    our pods.
     """
 
     node: str
@@ -172,20 +172,20 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """A world to try policies on."""
+    """A world in which policies are compared."""
 
     jobs: tuple[Work, ...]
     cluster: Cluster
     surfaces: Mapping[str, Surface]
-    """True speeds, by model."""
+    """True speeds by model."""
     losses: Mapping[str, Curve] = {}
-    """Loss by samples trained on, by model; a model without one reports no loss."""
+    """Loss by samples applied, by model; a model without a curve reports no loss."""
     restart_s: float = 30.0
-    """The time without training at each change of tasks, and before the first step."""
+    """The time without training at each change of tasks, and before the first step, in s."""
     noise: float = 0.0
     """Standard deviation of the logarithm of a job's speed from one report to the next."""
     report_s: float = 30.0
-    """Every job that trains reports at each multiple of this."""
+    """Every job that trains reports at each multiple of this time (s)."""
 
 
 Row = tuple[tuple[float, ...], float]
@@ -196,20 +196,20 @@ class Measured(msgspec.Struct, frozen=True):
     """One measured speed."""
 
     ps: int
-    """0: devices side by side."""
+    """0: all-reduce over devices, without ps."""
     workers: int
     batch: int
-    """The global one."""
+    """The global batch."""
     samples_per_second: float
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """The measured numbers along one axis."""
+    """The measured numbers on one axis."""
 
     at: tuple[float, ...]
-    """Their logarithms, rising."""
+    """Their logarithms in ascending order."""
     then: tuple[Axis | float, ...]
-    """At each of them log v, or the next axis."""
+    """For each of them log v, or the next axis."""
 
 
 class Surface:
@@ -231,10 +231,10 @@ class Surface:
         self.alone = _make_axis(alone)
 
     def speed(self, ps: int, workers: int, batch: float) -> float:
-        """Return the samples a second.
+        """Return the speed in samples a second.
 
-        The speed is 0 without workers, and where the model was not measured in this form (with ps,
-        or without).
+        The speed is 0 without workers, and if the model was not measured in this form (with ps, or
+        without).
         """
         if workers <= 0 or batch <= 0:
             return 0.0
@@ -261,7 +261,8 @@ def _log_point(point: Measured, *at: int) -> Row:
 
 
 def _make_axis(rows: Sequence[Row]) -> Axis | float | None:
-    """Return the first axis of the points, with the others below; log v, if there is no axis left.
+    """Return the first axis of the points, with the further axes in it; log v if there is no axis
+    left.
 
     Return None without points.
     """
@@ -282,7 +283,7 @@ def _make_axis(rows: Sequence[Row]) -> Axis | float | None:
 
 
 def _grouped_rows(rows: Sequence[Row]) -> dict[float, list[Row]]:
-    """Return the points with each number of the first axis, without that number."""
+    """Return the points by their number on the first axis, without that number."""
     grouped: dict[float, list[Row]] = {}
     for at, value in rows:
         group = grouped.setdefault(at[0], [])
@@ -319,7 +320,7 @@ def _extrapolate(axis: Axis, x: float, rest: tuple[float, ...]) -> float:
 
 
 def _slope_between(axis: Axis, above: int, rest: tuple[float, ...]) -> float:
-    """Return d log v / d x between a measured number of an axis and the one before."""
+    """Return d log v / d x between a measured number of an axis and the one before it."""
     below = above - 1
     to_value = _interpolate(axis.then[above], rest)
     from_value = _interpolate(axis.then[below], rest)
@@ -331,10 +332,10 @@ Point = tuple[float, float]
 
 
 class Curve:
-    """Linear between the points, flat outside them."""
+    """A loss curve: linear between the points, constant outside them."""
 
     def __init__(self, points: Iterable[Point]) -> None:
-        """Raises `ValueError` if there are no points."""
+        """Raise `ValueError` if there are no points."""
         self.points = sorted(points)
         if not self.points:
             raise ValueError("a loss curve needs a point")
@@ -374,7 +375,7 @@ def read_cluster(text: str) -> Cluster:
 
 
 def _read_cluster_file(text: str) -> tuple[dict[str, Any], yaml.Node]:
-    """Return the document, and its tree, which knows the place of each node in the text."""
+    """Return the document, and its node tree, which has the position of each node in the text."""
     try:
         document = documents.load_yaml(text)
         tree = documents.compose_yaml(text)
@@ -391,7 +392,7 @@ def _read_cluster_file(text: str) -> tuple[dict[str, Any], yaml.Node]:
 
 
 def _no_yaml(error: yaml.MarkedYAMLError) -> FileError:
-    """Return the error at its place in the text; at the start, if it has none."""
+    """Return the error with its position in the text; the first line if it has none."""
     line = 1
     column = 1
     mark = error.problem_mark
@@ -402,7 +403,7 @@ def _no_yaml(error: yaml.MarkedYAMLError) -> FileError:
 
 
 def _cluster_of_document(document: dict[str, Any]) -> Cluster:
-    """Return the cluster of a document without faults in its fields."""
+    """Return the cluster of a document that has no errors in its fields."""
     nodes = msgspec.convert(document["nodes"], tuple[Machine, ...])
     tenants = document.get("tenants") or []
     quotas = document.get("quotas") or {}
@@ -414,7 +415,7 @@ def _cluster_of_document(document: dict[str, Any]) -> Cluster:
 
 
 def _with_names(nodes: tuple[Machine, ...]) -> Iterator[Machine]:
-    """Yield the nodes, those without a name with `node`, or `node-a`, `node-b`, and so on."""
+    """Yield the nodes. Those without a name get `node`, or `node-a`, `node-b`, and so on."""
     for number, machine in enumerate(nodes):
         if machine.name:
             yield machine
@@ -427,11 +428,11 @@ def _with_names(nodes: tuple[Machine, ...]) -> Iterator[Machine]:
             yield replace(machine, name=f"node-{letter}")
 
 
-# ---------------------------------------------------------------- reasons: a path, and a fault
+# ---------------------------------------------------------------- errors: a path, and the fault
 
 
 def _against_shape(document: dict[str, Any]) -> Iterator[str]:
-    """Yield the fields that nobody knows, and that there are no nodes."""
+    """Yield an error for each unknown section, and one if there are no nodes."""
     known = (*KINDS, "quotas")
     for key in document:
         if key not in known:
@@ -443,7 +444,7 @@ def _against_shape(document: dict[str, Any]) -> Iterator[str]:
 def _against_entries(
     document: dict[str, Any], field: str, kind: type[msgspec.Struct]
 ) -> Iterator[str]:
-    """Yield the reasons against each entry of a list."""
+    """Yield the errors in each entry of a list."""
     entries = document.get(field) or []
     if not isinstance(entries, list):
         yield f"{field}: is not a list"
@@ -458,7 +459,7 @@ def _against_entries(
 
 
 def _against_names(spec: Cluster) -> Iterator[str]:
-    """Yield the names that more than one node has."""
+    """Yield an error for each name that more than one node has."""
     times: Counter[str] = Counter()
     for machine in spec.nodes:
         times.update(machine.names())
@@ -470,7 +471,9 @@ def _against_names(spec: Cluster) -> Iterator[str]:
 
 
 def _against_tenants(spec: Cluster) -> Iterator[str]:
-    """Yield the tenants that have no node, more than it has, or no time."""
+    """Yield an error for each tenant with an unknown node, too many cores, or an end that is not
+    after its start.
+    """
     has = spec.resources_by_node()
     for number, tenant in enumerate(spec.tenants):
         where = f"tenants[{number}]"
@@ -483,11 +486,12 @@ def _against_tenants(spec: Cluster) -> Iterator[str]:
             yield f"{where}.to_s: must be later than from_s"
 
 
-# ---------------------------------------------------------------- the place of a path in the text
+# ---------------------------------------------------------------- the position of a path in the
+# text
 
 
 def _invalid_file(tree: yaml.Node, reasons: Iterable[str]) -> InvalidFile:
-    """Return the error with all reasons, each at its place in the text."""
+    """Return the exception with all errors, each with its position in the text."""
     placed = []
     for why in reasons:
         where, _, _ = why.partition(":")
@@ -498,7 +502,7 @@ def _invalid_file(tree: yaml.Node, reasons: Iterable[str]) -> InvalidFile:
 
 
 def _mark(tree: yaml.Node, path: Iterable[str]) -> tuple[int, int]:
-    """Return line and column, from one, of as much of the path as there is."""
+    """Return line and column, from one, of the longest part of the path that exists."""
     for step in path:
         below = _below(tree, step)
         if below is None:
@@ -509,7 +513,7 @@ def _mark(tree: yaml.Node, path: Iterable[str]) -> tuple[int, int]:
 
 
 def _below(tree: yaml.Node, step: str) -> yaml.Node | None:
-    """Return the node of a list by its number, or of a mapping by its name."""
+    """Return the element of a list by its index, or the value of a mapping by its key."""
     if isinstance(tree, yaml.SequenceNode) and step.isdigit():
         number = int(step)
         if number < len(tree.value):

@@ -1,13 +1,14 @@
-"""One job as it really trains: between two events it goes on at one speed.
+"""The true training of one job: between two events it runs at one speed.
 
     speed  = v(ps, workers, b) * min(1, least share of its cpu that a task has) * e    [samples/s]
     b      = min(batch, device_batch_max * workers)                                    [samples]
     ln e   ~ N(-noise^2 / 2, noise^2), drawn anew at each report, so that the mean of e is 1
 
-v is the surface's. A batch that does not fit into the devices at once is done in turns, so a larger
-one gains nothing. A task with less cpu than was asked for it slows the whole job (training waits
-for its slowest part); more gains nothing: the surface does not say (our reconstruction). A job that
-lost a task stands still until it is replaced; it loses no work.
+v is the speed of the surface. A batch that does not fit into the devices at once is computed in
+several passes, so a larger one gains nothing. A task with less cpu than requested slows the whole
+job, because training waits for its slowest part. More cpu gains nothing: the surface has no data
+about it (our reconstruction). A job that lost a task does not train until the task is replaced; it
+loses no work.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class Training:
 
         self.chance = np.random.default_rng((seed, uid))
         self.runs: AllocationDecided | None = None
-        """The decision that trains, or did before it was stopped."""
+        """The decision that trains, or that trained before the job was stopped."""
         self.comes: AllocationDecided | None = None
-        """The decision that the job waits for."""
+        """The decision for whose tasks the job waits."""
         self.lost: set[int] = set()
         """Serials of the tasks that were lost and are not replaced yet."""
         self.usage: tuple[TaskUsage, ...] = ()
@@ -58,9 +59,9 @@ class Training:
         self.samples = 0.0
         self.at_s = 0.0
         self.speed = 0.0
-        """Samples a second from the last report on; 0: it stands still."""
+        """Samples a second since the last report; 0: it does not train."""
         self.mean_speed = 0.0
-        """The speed without the noise."""
+        """The speed without noise."""
 
         self.stopped_s = 0.0
         self.told_s = 0.0
@@ -71,26 +72,26 @@ class Training:
     # ------------------------------------------------------------ events
 
     def advance(self, now: float) -> None:
-        """Train up to now."""
+        """Add the samples that were applied up to now."""
         samples = self.samples + self.speed * (now - self.at_s)
         self.samples = min(float(self.work.samples), samples)
         self.at_s = now
 
     def stop_training(self, now: float) -> None:
-        """Stand still; a second stop changes nothing."""
+        """Stop training; repeating it changes nothing."""
         if self.speed > 0:
             self.advance(now)
             self.speed = 0.0
             self.stopped_s = now
 
     def lose_task(self, task: TaskPlan, now: float) -> None:
-        """Stand still until a task is replaced."""
+        """Stop training until a task is replaced."""
         self.stop_training(now)
         self.lost.add(task.serial)
         self.turn += 1
 
     def expect_tasks(self, decision: AllocationDecided, now: float) -> None:
-        """Stand still until the tasks of a decision are there."""
+        """Stop training until the tasks of a decision exist."""
         self.stop_training(now)
         if self.runs is None:
             self.stopped_s = now
@@ -98,13 +99,13 @@ class Training:
         self.turn += 1
 
     def keeps_tasks(self, decision: AllocationDecided) -> bool:
-        """Return true if a decision changes nothing but resources: that needs no pause."""
+        """Return True if a decision changes only resources, which needs no pause."""
         if self.runs is None or self.comes is not None:
             return False
         return decision.generation == self.runs.generation
 
     def start_training(self, decision: AllocationDecided, now: float) -> None:
-        """Train by a decision from now on."""
+        """Train with the tasks of a decision from now on."""
         self.advance(now)
         self.runs = decision
         self.comes = None
@@ -117,7 +118,7 @@ class Training:
         self._draw_noise()
 
     def _draw_noise(self) -> None:
-        """Draw the speed until the next report."""
+        """Draw the speed up to the next report."""
         luck = 0.0
         if self.noise:
             mean = -self.noise * self.noise / 2
@@ -125,7 +126,7 @@ class Training:
         self.speed = self.mean_speed * exp(luck)
 
     def _speed_by(self, decision: AllocationDecided) -> float:
-        """Return the mean speed of a decision in samples a second."""
+        """Return the mean speed with the tasks of a decision in samples a second."""
         workers = role_count(decision, "worker")
         batch = decision.batch
         most = self.work.device_batch_max
@@ -143,16 +144,18 @@ class Training:
         return task.resources.cpu / asked
 
     def _cores_used(self, task: TaskPlan) -> TaskUsage:
-        """Return the usage of a task: its requested cpu, if it has so much, and half its memory."""
+        """Return the usage of a task: its requested cpu, at most what it has, and half its
+        requested memory.
+        """
         asked = self.asked[task.role]
         cpu = min(task.resources.cpu, asked.cpu)
         return TaskUsage(task=task.name(), cpu=cpu, memory_gib=asked.memory_gib / 2)
 
     def task_of(self, pod: str) -> tuple[TaskPlan, int, bool]:
-        """Return a pod's task, and the newest generation that has it.
+        """Return a pod's task, the newest generation that has it, and True if the newest decision
+        needs it.
 
-        The last value is true if the newest decision needs the task. Raise `KeyError` if the job
-        has no such pod.
+        Raise `KeyError` if the job has no such pod.
         """
         wanted = self.comes or self.runs
         for decision in (self.comes, self.runs):
@@ -166,16 +169,18 @@ class Training:
     # ------------------------------------------------------------ messages
 
     def ends_s(self) -> float:
-        """Return the time at which the work will be done at this speed; infinite: it stands."""
+        """Return the time at which all work is done at this speed; infinite if the job does not
+        train.
+        """
         if self.speed <= 0:
             return inf
         left = self.work.samples - self.samples
         return self.at_s + left / self.speed
 
     def resume_generation(self, decision: AllocationDecided, now: float) -> TrainingResumed:
-        """Train by a decision, and say so.
+        """Train with the tasks of a decision; return the fact.
 
-        The pause is told if generation followed generation, not if a task was lost.
+        The fact has the pause if another generation trained before and no task was lost.
         """
         previous = None
         pause_s = None
@@ -197,7 +202,9 @@ class Training:
         )
 
     def report(self, runs: AllocationDecided, now: float) -> ProgressReported:
-        """Report the progress, and the speed since the last report; draw the next speed."""
+        """Return the report of the progress and of the speed since the last report; draw the next
+        speed.
+        """
         self.advance(now)
         loss = self.curve.at(self.samples) if self.curve else None
         speed = (self.samples - self.told_samples) / (now - self.told_s)
@@ -224,7 +231,7 @@ class Training:
         )
 
     def finish_work(self, now: float) -> JobFinished:
-        """Do all that is left; return the end of the job."""
+        """Complete the remaining work; return the end of the job."""
         self.samples = float(self.work.samples)
         generation = 0
         if self.runs is not None:

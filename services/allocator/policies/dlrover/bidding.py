@@ -5,17 +5,17 @@
     RC(A) = sum over resources of price x amount     its resource cost
     TG(A) = Psi(A) - Psi(now)                        its throughput gain
 
-A job's candidates are the plans that no other beats in both RC and TG (`front`). All jobs'
+A job's candidates are the plans that no other beats in both RC and TG (`pareto_front`). All jobs'
 candidates then compete for the free capacity: the largest weight x TG / RC first, while capacity
 lasts (`weighted_greedy`).
 
 From the paper's public material: the two objectives. Recalled and not checked: the weighted greedy.
-The paper searches the plan space with NSGA-II, by chance; here the whole space in reach, some
+The paper searches the plan space at random, with NSGA-II; here the whole space in reach, some
 thousand plans, is enumerated and filtered exactly. Ours: a plan is in reach within a factor of four
 in numbers and at most twice the cores of a task, because a model of few observations is not trusted
-far away; a job steps from candidate to candidate, TG and RC counted from the one before, TG
-relative to the job's own throughput; a step whose relative gain is below LEAST_ELASTICITY of its
-relative cost is not taken.
+far away; a job steps from candidate to candidate, TG and RC are counted from the one before, and TG
+is relative to the job's own throughput; a step is not taken if its relative gain is below
+LEAST_ELASTICITY of its relative cost.
 """
 
 from __future__ import annotations
@@ -34,11 +34,9 @@ from services.allocator.policies.contract import Plan, Size
 
 Array = NDArray[np.float64]
 Step = tuple[float, str, int]
-"""- weight x TG / RC, job, candidate."""
+"""The negative of weight x TG / RC, so that the largest sorts first; the job; the candidate."""
 
-REACH_FACTOR = (
-    4  # a number of ps or workers is at most so many times the present one, or a part of it
-)
+REACH_FACTOR = 4  # numbers of ps and of workers are within this factor of the present ones
 COUNTS = 12  # numbers of ps, and of workers, that are tried
 CORES = (
     0.25,
@@ -99,7 +97,7 @@ class PlanSpace(NamedTuple):
     ps: Array
     workers: Array
     ps_cores: Array
-    """Of each ps."""
+    """Cores of each ps."""
     worker_cores: Array
 
     def grid(self) -> tuple[Array, Array, Array, Array]:
@@ -120,7 +118,7 @@ class PlanSpace(NamedTuple):
         return rows
 
     def within(self, ps_cpu: float, worker_cpu: float) -> PlanSpace:
-        """Leave out plans with more cores than a ps, or a worker, can have."""
+        """Return the space without plans with more cores than a ps, or a worker, can have."""
         possible_ps = self.ps_cores <= ps_cpu + ROUNDING
         possible_workers = self.worker_cores <= worker_cpu + ROUNDING
         return self._replace(
@@ -129,7 +127,7 @@ class PlanSpace(NamedTuple):
         )
 
     def on_nodes(self, node_cpu: float) -> PlanSpace:
-        """Limit cores to those of a node."""
+        """Return the space with cores limited to those of a node."""
         most = _hundredths(max(node_cpu, CORES_LEAST))
         tried = max(self.ps_cores[-1], self.worker_cores[-1])
         if tried <= most:
@@ -234,7 +232,7 @@ def _best_step(key: str, bid: Bid, here: int, cpu: float, gib: float) -> Step | 
     best = int(rates.argmax())
     more_cpu, more_gib = bid.additional(here, first + best)
     if more_cpu > cpu or more_gib > gib:
-        # It does not fit: the best of those that do.
+        # It does not fit: take the best one that fits.
         all_more_cpu = bid.cpu[first:] - bid.cpu[here]
         all_more_gib = bid.gib[first:] - bid.gib[here]
         rates *= (all_more_cpu <= cpu) & (all_more_gib <= gib)
@@ -247,7 +245,9 @@ def _best_step(key: str, bid: Bid, here: int, cpu: float, gib: float) -> Step | 
 
 
 def _gain_rates(bid: Bid, here: int) -> Array:
-    """Return TG / RC of every later candidate, counted from the present one; 0: it does not pay."""
+    """Return TG / RC of every later candidate, counted from the present one; 0: it gains too
+    little.
+    """
     later = slice(here + 1, None)
     gain = bid.speed[later] / bid.speed[here] - 1
     paid = bid.cost[later] - bid.cost[here]

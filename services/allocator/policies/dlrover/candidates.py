@@ -1,14 +1,14 @@
-"""The plans a running job could have, their throughput and their price, as DLRover-RM sees them.
+"""The plans that a running job could have, their throughput and their price in DLRover-RM.
 
 A plan's throughput is fitted (`iteration.py`) and charged with the pause of a change: R / (pause +
-R / Psi) for the R examples that remain. Of the plans in reach (`bidding.py`) those are left that
-would use their cores; others are dearer ways to train as fast. Cores that an example costs are the
-same on every plan, so the use of one plan tells that of all. A ps always has more cores than the
-busiest one uses (hot ps). All of this is our reconstruction.
+R / Psi) for the R examples that remain. Of the plans in reach (`bidding.py`) only those remain that
+would use enough of their cores; the others cost more to train as fast. An example costs the same
+core-seconds on every plan, so the use on one plan gives that on all. A ps has more cores than the
+busiest one uses (hot ps), if there is such a plan. All of this is our reconstruction.
 
-`plan_bounds` gives the upper limits on the plans of a running job, beside its own bounds and the
-size of a node. Live pods do not move: a task can only grow into the free part of its node. All jobs
-of a namespace share its quota: a job can have the part that the others leave.
+`plan_bounds` gives the upper limits on the plans of a running job, in addition to its own bounds
+and the size of a node. Live pods do not move: a task can only grow into the free part of its node.
+All jobs of a namespace share its quota: a job can have the part that the others leave.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ Flags = NDArray[np.bool_]
 
 PRICE_CPU = 1.0
 PRICE_GIB = 0.125  # a core is worth eight GiB
-CLOSE_S = 1800.0  # a job so near its end weighs twice
+CLOSE_S = 1800.0  # a job with so much time left has twice the weight
 PAUSE_DEFAULT_S = 30.0
-LEAST_USE = 0.85  # of a plan's cores must be used, by what is known
-NEARLY = 0.9  # of the best use in reach will do where there is none so good
-HOT = 1.1  # a ps has so many times the cores that the busiest one uses
+LEAST_USE = 0.85  # the share of a plan's cores that must be used
+NEARLY = 0.9  # this share of the best use in reach is enough, if it is less than that
+HOT = 1.1  # a ps has this multiple of the cores that the busiest one uses
 
 
 class Bounds(NamedTuple):
@@ -80,28 +80,28 @@ class Tasks(msgspec.Struct, frozen=True):
 
     @property
     def cpu(self) -> float:
-        """Of all ps and workers."""
+        """Cores of all ps and workers."""
         return self.ps * self.ps_size.cpu + self.workers * self.worker_size.cpu
 
     @property
     def ps_gib(self) -> float:
-        """Of all ps together; they have as much on every plan."""
+        """Memory (GiB) of all ps together, the same on every plan."""
         return self.ps_size.memory_gib * self.ps
 
     @property
     def worker_gib(self) -> float:
-        """Of each worker, on every plan."""
+        """Memory (GiB) of each worker, the same on every plan."""
         return self.worker_size.memory_gib
 
 
 def tasks_of(job: JobSnapshot) -> Tasks:
-    """Return the tasks that the job has; while it waits, there are none of any size."""
+    """Return the tasks of the job; while it waits, those of its first size, without resources."""
     size = job.size or job.start
     return Tasks(size.ps, size.workers, role_resources(job, "ps"), role_resources(job, "worker"))
 
 
 def role_resources(job: JobSnapshot, role: Role) -> Resources:
-    """Return the resources of a task of the role; of unlike ones, the largest."""
+    """Return the resources of the role's largest task; nothing if it has no task."""
     largest = Resources()
     amounts = (-math.inf, -math.inf)
     for task in job.tasks:
@@ -125,13 +125,13 @@ class Plans(NamedTuple):
     psi: Array
     """Examples a second."""
     cores: Array
-    """Of all ps and workers."""
+    """Cores of all ps and workers."""
     ps_cores: Array
-    """Of all ps."""
+    """Cores of all ps."""
     gib: Array
-    """Of all ps and workers."""
+    """Memory (GiB) of all ps and workers."""
     pause_s: Array
-    """Of a change to the plan: training pauses where the numbers of tasks are other ones."""
+    """The pause (s) of a change to the plan; 0 if the numbers of tasks stay the same."""
 
     def rows(self, indices: NDArray[np.intp]) -> Array:
         """Return some of the plans [indices, 4]."""
@@ -146,7 +146,9 @@ class Plans(NamedTuple):
         return rows
 
     def changed_speed(self, remaining: float) -> Array:
-        """Return examples a second over those that remain, the pause of a change included."""
+        """Return the mean speed (examples/s) for the remaining examples, the pause of a change
+        included.
+        """
         seconds = self.pause_s + remaining / self.psi
         return np.asarray(remaining / seconds)
 
@@ -170,7 +172,7 @@ def _plans(job: JobSnapshot, tasks: Tasks, model: Model, reach: PlanSpace) -> Pl
     gib_now = tasks.ps_gib + tasks.worker_gib * now.workers
     moves = (ps != now.ps) | (workers != now.workers)
 
-    # All of them in a row, behind the present one.
+    # All of them in one row, after the present one.
     shape = psi.shape
     ps_cores = _in_row(now.ps * now.ps_cpu, ps * ps_cpu, shape)
     worker_cores = _in_row(now.workers * now.worker_cpu, workers * worker_cpu, shape)
@@ -186,7 +188,9 @@ def _plans(job: JobSnapshot, tasks: Tasks, model: Model, reach: PlanSpace) -> Pl
 
 
 def _in_row(first: float, others: NDArray[Any], shape: tuple[int, ...]) -> Array:
-    """Return a number, and then those of an array that broadcasts to the shape."""
+    """Return an array of this number, followed by those of an array that broadcasts to the
+    shape.
+    """
     row = np.empty(1 + math.prod(shape))
     row[0] = first
     row[1:].reshape(shape)[...] = others
@@ -194,8 +198,8 @@ def _in_row(first: float, others: NDArray[Any], shape: tuple[int, ...]) -> Array
 
 
 class Candidates(NamedTuple):
-    """The candidates among some plans. `standard`: the index of the plan that uses its cores best;
-    the others are measured by it.
+    """The candidates among some plans. `standard`: the index of the plan that uses its cores best,
+    with which the others are compared.
     """
 
     bid: Bid
@@ -234,7 +238,9 @@ def candidates(
 
 
 def _front_among(plans: NDArray[np.intp] | None, cost: Array, speed: Array) -> NDArray[np.intp]:
-    """Return the indices of those of the plans that no other of them beats; None: of all plans."""
+    """Return the indices of the plans that no other one beats. `plans`: those to compare; None:
+    all.
+    """
     if plans is None:
         return pareto_front(cost, speed)
     return plans[pareto_front(cost[plans], speed[plans])]
@@ -328,8 +334,8 @@ def last_report(job: JobSnapshot) -> Reading | None:
 
 
 class MemoryTrend(msgspec.Struct, frozen=True):
-    """Memory of a worker, or of all ps together: they grow with the examples, however many ps there
-    are, so that one plan tells of all.
+    """Memory of a worker, or of all ps together. It grows with the examples, whatever the number of
+    ps is, so the trend on one plan holds for all.
     """
 
     largest_gib: float
@@ -337,7 +343,7 @@ class MemoryTrend(msgspec.Struct, frozen=True):
 
 
 def memory_trend(job: JobSnapshot, role: Role) -> MemoryTrend | None:
-    """Return the trend of the reports; None if they tell of no memory."""
+    """Return the trend of the reports; None if they have no memory use."""
     samples = []
     used = []
     for report in job.recent:
@@ -366,7 +372,7 @@ def memory_due(
     """Return the GiB that the largest task of the role will use soon on a plan, at a speed in
     examples/s.
 
-    A hand-over that is made before the break has two generations in a task.
+    With make-before-break a task holds two generations during a hand-over.
     """
     if trend is None:
         return None
@@ -394,8 +400,8 @@ NOTHING: Held = (0.0, 0.0)
 def plan_bounds(
     cluster: Sequence[Node], jobs: Sequence[JobSnapshot], bidding: Sequence[JobSnapshot], move: bool
 ) -> dict[str, Bounds]:
-    """Return the bounds of those that bid, by job; `jobs` are all. With `move`, a task that cannot
-    grow on its node goes to another one.
+    """Return the bounds of the jobs that bid, by job. `jobs`: all jobs. With `move`, a task that
+    cannot grow on its node goes to another one.
     """
     free_cpu: dict[str, float] = {}
     if not move:

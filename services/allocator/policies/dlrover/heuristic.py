@@ -1,12 +1,12 @@
 """Thresholds on the use of cores, as in the open-source DLRover; its paper has another algorithm
 (`policy.py`).
 
-The tool's rules are functions below; `dlrover_heuristic` is its loop: a first plan about 180 s after
-the start, then one every 300 s. The ps are changed at most once in 3600 s. A plan considers the ps
-first: once their number, then hot ps; if neither changes, the workers. The tool sizes the tasks only
-of jobs that left their resources open (`left_open`).
+The tool's rules are functions below; `dlrover_heuristic` is its loop: a first plan about 180 s
+after the start, then one every 300 s. The ps are changed at most once in 3600 s. A plan considers
+the ps first: once their number, then hot ps; if neither changes, the workers. The tool sizes the
+tasks only of jobs that left their resources open (`has_open_sizes`).
 
-Our reconstruction: a hot ps with given resources is relieved by additional ps. The limit of a job is
+Our reconstruction: if a hot ps has resources given by the user, ps are added. The limit of a job is
 its present amount plus the free capacity; jobs are served in turn, waiting ones first. Usage is the
 mean of the last five reports with the present tasks; the last report gives the ratio of the busiest
 ps to the mean. Numbers and memory never shrink. No task is larger than the largest node, and no
@@ -16,8 +16,8 @@ have shards and migration. A job without ps stays at its first size: the tool ha
 `weir simulate` each task uses all its requested cores, so every ps is hot: thresholds on usage can
 be tried on real training only.
 
-Each rule of the tool's single-job mode is a function. Usage is the mean of the last reports; `limit`
-is the total limit of the job:
+Each rule of the tool's single-job mode is a function. Usage is the mean of the last reports;
+`limit` is the total limit of the job:
 
     create     one ps and one worker of min(ceil(limit / 5), 16) cores       `created_plan`
                and min(ceil(limit / 5), 8) GiB
@@ -69,14 +69,14 @@ FIRST_S = 180.0
 PLAN_S = 300.0
 PS_S = 3600.0
 PENDING_S = 900.0
-WORTH = 0.1  # cores or memory change by at least so much
+WORTH = 0.1  # the least relative change of cores or memory
 SAMPLES = 5
 
 
 def dlrover_heuristic(
     cluster: Sequence[Node], jobs: Sequence[JobSnapshot], now: float
 ) -> list[Target]:
-    """Size the jobs that wait, then those that run."""
+    """Return the targets of the waiting jobs, then those of the running jobs."""
     nodes = FreeNodes(cluster)
     targets = []
     for job in jobs:
@@ -93,8 +93,8 @@ def dlrover_heuristic(
 
 
 class FreeNodes:
-    """The nodes while jobs are served in turn. `cpu`, `gib`: free on all that take tasks;
-    `largest`: a task on an empty one.
+    """The free capacity while jobs are served one after the other. `cpu`, `gib`: free on all open
+    nodes; `largest`: the most cores and GiB of an empty node.
     """
 
     def __init__(self, cluster: Sequence[Node]) -> None:
@@ -129,7 +129,9 @@ class FreeNodes:
         return found
 
     def fitting(self, size: Resources, has: Resources) -> Resources:
-        """Return a size that is not larger than the largest node."""
+        """Return the size, but no more than the largest node has, or than a task has now
+        (`has`).
+        """
         most = _larger_task(self.largest, has)
         cpu = min(size.cpu, most.cpu)
         gib = min(size.memory_gib, most.memory_gib)
@@ -207,7 +209,7 @@ class RunningJob(NamedTuple):
 
 
 def _tuned_target(job: JobSnapshot, size: Size, nodes: FreeNodes, now: float) -> Target:
-    """Return the running stage's size: the ps first, then the workers."""
+    """Return the target of a running job: the ps first, then the workers."""
     use = used_cores(job, size)
     if use is None or not _is_due(job, now):
         return _heuristic_target(
@@ -229,7 +231,9 @@ def _tuned_target(job: JobSnapshot, size: Size, nodes: FreeNodes, now: float) ->
 
 
 def _target_with_other_ps(running: RunningJob, nodes: FreeNodes) -> Target | None:
-    """Return a size with more ps, or with more cores for each of them; None: the ps are well."""
+    """Return a size with more ps, or with more cores for each of them; None: the ps need no
+    change.
+    """
     job, size, ps, worker, _, _ = running
     count = _within_bounds(_ps_wanted(running), size.ps, job.most.ps)
     missing = max(0, count - size.ps)
@@ -249,7 +253,7 @@ def _target_with_other_ps(running: RunningJob, nodes: FreeNodes) -> Target | Non
 
 
 def _target_with_other_workers(running: RunningJob, nodes: FreeNodes) -> Target:
-    """Return a size with as many workers, and of the size, as the rules have it."""
+    """Return a target with the number and the size of workers that the rules give."""
     job, size, ps, worker, use, _ = running
     gained = speed_ratio(_observed_speeds(job, size), size.workers)
     wanted = more_workers(size.workers, running.utilisation, gained)
@@ -266,8 +270,8 @@ def _target_with_other_workers(running: RunningJob, nodes: FreeNodes) -> Target:
 
 
 def _ps_wanted(running: RunningJob) -> int:
-    """Return the number of ps: changed once, when the workers have been tried; and where a ps of a
-    given size is hot.
+    """Return the wanted number of ps. It changes once, after the workers have been tried, and if a
+    ps of a given size is hot.
     """
     job, size, ps, _, use, limit_cpu = running
     count = size.ps
@@ -280,7 +284,9 @@ def _ps_wanted(running: RunningJob) -> int:
 
 
 def _has_tried_workers(job: JobSnapshot, size: Size) -> bool:
-    """Return True if the job has had other workers, or has its most, and no other ps yet."""
+    """Return True if the job has had other numbers of workers, or has the most, and had no other
+    number of ps yet.
+    """
     for seen in job.observed:
         if seen.ps != size.ps:
             return False
@@ -290,7 +296,7 @@ def _has_tried_workers(job: JobSnapshot, size: Size) -> bool:
 
 
 def _observed_speeds(job: JobSnapshot, size: Size) -> dict[int, float]:
-    """Return examples/s by workers, with the ps that it has."""
+    """Return the speed (examples/s) by number of workers, with the present number of ps."""
     speeds = {}
     for seen in job.observed:
         if (seen.ps, seen.batch) == (size.ps, job.batch):
@@ -299,7 +305,9 @@ def _observed_speeds(job: JobSnapshot, size: Size) -> dict[int, float]:
 
 
 def _ps_changed_s(job: JobSnapshot, size: Size) -> float:
-    """Return the last time with another number of ps."""
+    """Return the time (s) of the last report with another number of ps; -infinity: there is
+    none.
+    """
     changed_s = -math.inf
     for report in job.recent:
         if report.ps != size.ps:
@@ -319,8 +327,8 @@ def _is_due(job: JobSnapshot, now: float) -> bool:
 
 
 def used_cores(job: JobSnapshot, size: Size) -> Use | None:
-    """Return the mean of its last reports with the tasks that it has; None where they do not tell
-    the use of its ps.
+    """Return the mean use of the last reports with the present tasks; None if they do not show the
+    use of its ps.
     """
     ps_has = role_resources(job, "ps").cpu
     worker_has = role_resources(job, "worker").cpu
@@ -335,7 +343,9 @@ def used_cores(job: JobSnapshot, size: Size) -> Use | None:
 
 
 def _mean_use(reports: Sequence[Reading], size: Size, uneven: float) -> Use:
-    """Return the mean of the reports. `uneven`: how much busier the busiest ps is."""
+    """Return the mean use of the reports. `uneven`: the use of the busiest ps, as a multiple of the
+    mean.
+    """
     ps_cpu = []
     worker_cpu = []
     worker_gib = []
@@ -353,8 +363,8 @@ def _mean_use(reports: Sequence[Reading], size: Size, uneven: float) -> Use:
 
 
 def _last_reports(job: JobSnapshot, has: tuple[int, int, float, float]) -> list[Reading]:
-    """Return the last reports that tell the use of such tasks, `SAMPLES` at most: numbers of ps and
-    workers, cores of each ps and worker.
+    """Return the last reports that show the use of such tasks, at most `SAMPLES`. `has`: numbers of
+    ps and workers, cores of each ps and worker.
     """
     alike: list[Reading] = []
     for report in reversed(job.recent):
@@ -375,8 +385,8 @@ def _tells_use(report: Reading) -> bool:
 
 
 def _if_worth_it(wants: Resources, has: Resources) -> Resources:
-    """Return the wanted size, where that is worth a change. Memory is not taken back: a hand-over
-    needs it twice.
+    """Return the wanted size, as far as it differs enough to be worth a change. Memory is not
+    reduced: a hand-over needs it twice.
     """
     cpu = has.cpu
     if abs(wants.cpu - has.cpu) > WORTH * has.cpu:
@@ -388,7 +398,7 @@ def _if_worth_it(wants: Resources, has: Resources) -> Resources:
 
 
 def _changed_sizes(running: RunningJob, ps: Resources, worker: Resources) -> RoleResources | None:
-    """Return the sizes of tasks; None where they have just that."""
+    """Return the sizes of tasks; None: they have these sizes already."""
     if ps == running.ps and worker == running.worker:
         return None
     chief = role_resources(running.job, "chief")
@@ -453,14 +463,14 @@ class Use(msgspec.Struct, frozen=True):
 
 
 def created_plan(limit: Resources) -> Resources:
-    """Return a first task, of ps and workers alike."""
+    """Return the resources of a first task, the same for ps and workers."""
     cpu = min(_fifth_of(limit.cpu), CREATE_CPU)
     gib = min(_fifth_of(limit.memory_gib), CREATE_GIB)
     return Resources(cpu=cpu, memory_gib=gib)
 
 
 def _fifth_of(limit: float) -> float:
-    """Return a fifth, in whole cores or GiB where it is at least one."""
+    """Return a fifth, rounded up to whole cores or GiB if it is at least one."""
     if limit >= SHARE:
         return float(math.ceil(limit / SHARE))
     return limit / SHARE
@@ -493,7 +503,7 @@ def process_cpu(use: Use, workers: int) -> tuple[float, float]:
 
 
 def initial_ps(use: Use, workers: int, limit_cpu: float, ps_cpu: float) -> int:
-    """Return as many ps as all the processes that the limit could hold would keep busy."""
+    """Return the number of ps that all the processes within the limit would keep busy."""
     on_ps, on_worker = process_cpu(use, workers)
     most_workers = limit_cpu / (on_ps + on_worker)
     for_ps = limit_cpu - most_workers * on_worker
@@ -501,7 +511,7 @@ def initial_ps(use: Use, workers: int, limit_cpu: float, ps_cpu: float) -> int:
 
 
 def relieved_ps_size(use: Use, workers: int, limit_cpu: float, ps_cpu: float) -> float:
-    """Return the cores of a ps once the busiest is hot; else its present cores."""
+    """Return the new cores of a ps if the busiest one is hot; else its present cores."""
     if use.hottest < HOT * ps_cpu:
         return ps_cpu
     on_ps, on_worker = process_cpu(use, workers)
@@ -520,10 +530,10 @@ def more_workers(workers: int, utilisation: float, speed_ratio: float) -> int:
 
 
 def speed_ratio(speeds: Mapping[int, float], workers: int) -> float:
-    """Return the speed of each worker added last, by that of each before it; 1 where none was
-    added.
+    """Return the speed of each worker that was added last, relative to that of each one before; 1:
+    none was added.
 
-    `speeds`: examples/s by workers.
+    `speeds`: examples/s by number of workers.
     """
     fewer = max([count for count in speeds if count < workers], default=0)
     if workers not in speeds or fewer < 1:

@@ -12,12 +12,12 @@ examples a second:
 From the paper's public material: the terms' meaning, and non-negative least squares. Recalled and
 not checked: the exact forms; that their four constants merge into b is ours. Ours, too:
 
-- residuals count relative to T, and more terms than plans seen are held by pseudo-observations of
-  less weight: from finished jobs that are similar, and from CPU use (busy workers: gradients; busy
-  ps: updates and embeddings);
-- a task cannot use any number of cores at once: beyond `useful` ones lambda counts as that. There
-  is such a bound where one of the numbers that were tried leaves clearly smaller residuals; of
-  several, the one that leaves the smallest.
+- residuals are relative to T; if fewer plans than terms were observed, pseudo-observations of less
+  weight determine the rest: from similar finished jobs, and from CPU use (busy workers: gradients;
+  busy ps: updates and embeddings);
+- a task cannot use an unlimited number of cores: beyond a bound, lambda counts as the bound. There
+  is a bound if one of the numbers that were tried leaves clearly smaller residuals; of several, the
+  one that leaves the smallest.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ System = tuple[Array, Array]
 HISTORY_WEIGHT = 0.3  # of a similar job's observation against one of the job's own
 USE_WEIGHT = 0.2  # of a pseudo-observation of CPU use against one of the job's own
 SHORTEST_S = 1e-9  # no iteration is shorter
-CLEARLY = 0.7  # a bound leaves no more than this of the squared residuals
-NOISE = 0.02  # residuals of so much, relative, tell nothing
+CLEARLY = 0.7  # a bound must leave less than this share of the squared residuals
+NOISE = 0.02  # relative residuals of this size are noise
 PS_CPU = 2  # column of a plan
 WORKER_CPU = 3
 BOUNDS_TRIED = 8
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """M, B and D. Where one is not known it is constant, and its coefficient holds it."""
+    """M, B and D. An unknown one is constant, and a part of its coefficient."""
 
     size: float = 1.0
     bandwidth: float = 1.0
@@ -59,8 +59,8 @@ PLAIN = Shape()
 
 
 class Model(msgspec.Struct, frozen=True):
-    """`coefficients`: a1..a4, b. `bounds` of a plan's four numbers: cores that a ps, and a worker,
-    can use at once.
+    """`coefficients`: a1..a4, b. `bounds`: the upper limits of a plan's four numbers, that is, the
+    cores that a ps, and a worker, can use at once.
     """
 
     coefficients: Array
@@ -124,11 +124,11 @@ class Case(NamedTuple):
     """The observations of one job."""
 
     timed: Sequence[TimedPlan]
-    """Its own."""
+    """The job's own observations."""
     similar: Sequence[TimedPlan] = ()
-    """Those of similar finished jobs."""
+    """Observations of similar finished jobs."""
     shares: Sequence[float] | None = None
-    """How its last iteration seems to divide among the terms."""
+    """The estimated share of each term of its last iteration; None: not known."""
 
 
 def fit_throughput(
@@ -142,7 +142,9 @@ def fit_throughput(
 
 
 def fit_throughputs(cases: Sequence[Case], shape: Shape = PLAIN) -> list[Model]:
-    """Fit many jobs side by side: first without bounds, then with those that were tried."""
+    """Fit many jobs side by side: first without bounds, then with tried numbers of cores as
+    bounds.
+    """
     free = np.full(4, math.inf)
     tables = []
     systems = []
@@ -200,7 +202,7 @@ def _rows(table: Table, bounds: Array) -> Array:
 
 
 def _weighted_system(table: Table, bounds: Array) -> System:
-    """Return matrix and goals of the least squares."""
+    """Return the matrix and the goals of the least squares problem."""
     rows = _rows(table, bounds)
     matrix = rows * table.weights[:, None]
     goals = table.weights
@@ -221,7 +223,9 @@ def _squared_error(table: Table, model: Model) -> float:
 def _bounded_where_clear(
     tables: Sequence[Table], models: Sequence[Model], column: int
 ) -> list[Model]:
-    """Bound one of the cores of each job's model where that clearly leaves smaller residuals."""
+    """Return the models. One of a model's cores gets a bound if that clearly leaves smaller
+    residuals.
+    """
     found = []
     best = _best_bounded(tables, models, column)
     for table, before, after in zip(tables, models, best, strict=True):
@@ -258,12 +262,12 @@ def _best_bounded(tables: Sequence[Table], models: Sequence[Model], column: int)
 
 
 def noise_residuals(weights: Array) -> float:
-    """Return the squared residuals that tell nothing."""
+    """Return the squared residuals that count as noise."""
     return NOISE**2 * float(np.square(weights).sum())
 
 
 def _bounds_to_try(bounds: Array, column: int, plans: Array) -> list[Array]:
-    """Return bounds with another one: each number of cores that was tried, but the largest."""
+    """Return the bounds to try in this column: tried numbers of cores, without the largest."""
     all_tried = set(plans[:, column].tolist())
     tried = sorted(all_tried)[:-1]
     if len(tried) > BOUNDS_TRIED:
@@ -297,7 +301,7 @@ def plan_grid(plans: Sequence[Plan]) -> Array:
 
 
 def usable_plans(timed: Sequence[TimedPlan]) -> list[TimedPlan]:
-    """Return those that can be: with workers, cores and a finite time."""
+    """Return the plans that are possible: with workers, cores and a finite time."""
     return [one for one in timed if _is_usable(one)]
 
 

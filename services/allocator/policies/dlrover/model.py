@@ -1,20 +1,19 @@
-"""All that DLRover-RM fits to one job, and that depends on this job and its program's past alone.
+"""What DLRover-RM fits to one job, from this job and the history of its program alone.
 
-A model holds until one of the job's facts changes: the policy only combines models with the free
+A model is valid until one of the job's facts changes: the policy only combines models with the free
 capacity (`policy.py`). The candidates in a model are those on nodes of any size and without bounds
-(`candidates.bid_of`); where nodes or bounds are too narrow for one of them, all are found
-anew.
+(`_stored_bid`). If the nodes or the bounds are too narrow for one of them, all are found again.
 
 The warm start of DLRover-RM (Wang et al., PVLDB 17(12), 2024) takes the probable needs of a job
-from jobs that finished. The paper's: the k most similar finished jobs are found by their metadata,
-and exponentially smoothed,
+from jobs that finished. From the paper: the k most similar finished jobs are found by their
+metadata, and exponentially smoothed,
 
     A <- mu A_i + (1 - mu) A          from the least to the most similar
 
-so that training starts near the best size, not at it. Ours: the definition of similar (the same
-program file by digest or by name, the same namespace, a batch of the same order; of equals the one
-that finished later), that a job of another program is no guide at all, and that memory is the most
-that any of them used, because too little of it kills.
+so that training starts near the best size, not at it. Ours: the definition of similarity (the same
+program file by digest or by name, the same namespace, a batch of the same order; of equal ones, the
+job that finished later); that jobs of other programs are not used at all; and that memory is the
+most that any of the jobs used, because a task with too little memory is killed.
 """
 
 from __future__ import annotations
@@ -108,10 +107,10 @@ class StoredBid(msgspec.Struct, frozen=True, kw_only=True):
     now: tuple[float, float]
     """Throughput and cost of the present plan."""
     needs: Bounds
-    """They are the same within any bounds as wide as these."""
+    """The candidates are the same within any bounds as wide as these."""
     reach: StoredReach
     counts_only: bool
-    """Tasks keep their cores, whatever the nodes are."""
+    """True: tasks keep their cores, whatever the nodes are."""
 
     def fits_on(self, node_cpu: float) -> bool:
         """Return True if nodes with so many cores are large enough for all plans in reach."""
@@ -135,17 +134,17 @@ class StoredBid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DlroverModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One job: where to start while it waits; once it runs, its throughput, candidates and
-    memory.
+    """The model of one job. While it waits: the size to start with. Once it runs: its throughput,
+    candidates and memory.
     """
 
     tasks: Tasks
     guess: WarmStart | None = None
-    """None: it runs, or no finished job is a guide."""
+    """None: it runs, or no finished job is similar."""
     sizes_seen: int = 0
-    """Observations that can be fitted."""
+    """The number of observations that can be fitted."""
     throughput: Throughput | None = None
-    """None where nothing was observed, or its tasks have no cores."""
+    """None: nothing was observed, or its tasks have no cores."""
     bids: StoredBid | None = None
     ps_memory: MemoryTrend | None = None
     """None: not measured."""
@@ -226,7 +225,7 @@ def _observations_of(job: JobSnapshot) -> Observations:
 
 
 def _trains_with_ps(job: JobSnapshot) -> bool:
-    """Return True if the job has tasks and ps; the model knows of no other training."""
+    """Return True if the job has tasks and ps; the model covers no other training."""
     if job.size is None or not job.tasks:
         return False
     return job.size.ps > 0
@@ -287,7 +286,7 @@ def _stored_bid(job: JobSnapshot, tasks: Tasks, model: Model, counts_only: bool)
 
 
 MOST_SIMILAR = 5
-MU = 0.5  # weight of each job over those before it
+MU = 0.5  # weight of each job, against the less similar ones before it
 SAME_DIGEST = 4.0
 SAME_NAME = 2.0
 SAME_NAMESPACE = 1.0
@@ -298,15 +297,15 @@ class WarmStart(msgspec.Struct, frozen=True):
 
     plan: Plan
     ps_gib: float
-    """Memory of all ps together, then."""
+    """Memory (GiB) of all ps together at the start."""
     worker_gib: float
-    """Memory of each worker."""
+    """Memory (GiB) of each worker."""
     jobs: int
-    """The number of finished jobs that it is taken from."""
+    """The number of finished jobs that it is derived from."""
 
 
 def similarity(request: JobRequested, past: FinishedJob) -> float:
-    """Return how much of a guide a finished job is; 0: none."""
+    """Return the similarity of a finished job; 0: it is not used."""
     other = past.request
     score = 0.0
     if request.program_version == other.program_version:
@@ -340,7 +339,7 @@ def most_similar(
 def warm_start(
     request: JobRequested, history: Sequence[FinishedJob], k: int = MOST_SIMILAR, mu: float = MU
 ) -> WarmStart | None:
-    """Return where to start; None where no finished job is a guide."""
+    """Return the size and memory to start with; None: no finished job is similar."""
     similar = most_similar(request, history, k)
     if not similar:
         return None
@@ -381,8 +380,8 @@ def _smoothing_step(number: float, before: float, mu: float) -> float:
 
 
 def timed_of(job: JobSnapshot) -> list[TimedPlan]:
-    """Return the observed speeds as iteration times; where the cores of then are not known, those
-    of now stand in.
+    """Return the observed speeds as iteration times. If the cores at that time are not known, the
+    present ones are used.
     """
     now = tasks_of(job).plan
     timed = []
@@ -412,7 +411,7 @@ def case_of(job: JobSnapshot) -> Case:
 
 def _iteration_shares(job: JobSnapshot) -> tuple[float, ...] | None:
     """Return how an iteration divides among the model's terms, by the CPU use of the last report;
-    None where that does not tell, as for a job without ps.
+    None if the report does not show it, as for a job without ps.
     """
     last = last_report(job)
     if last is None or last.worker_cpu is None:

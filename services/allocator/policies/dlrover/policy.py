@@ -47,13 +47,13 @@ from services.allocator.policies.dlrover.model import DlroverModel, WarmStart, f
 from shared.messages import Alternative, Resources, RoleResources
 from shared.text import format_count
 
-WORTH = 0.1  # a change gains so much throughput, or saves twice so much cost
-SETTLE_S = 60.0  # a new generation is watched for so long
-SHRINK_AFTER_S = 60.0  # memory is not taken back before
+WORTH = 0.1  # a change gains this share of throughput, or saves twice this share of cost
+SETTLE_S = 60.0  # a new generation is observed for so long
+SHRINK_AFTER_S = 60.0  # memory is not reduced before this time
 FIRST_SPARE = (
-    1.4  # a first limit is so many times what others used; what is too much is soon taken back
+    1.4  # a first limit is this multiple of the use of similar jobs; an excess is soon taken back
 )
-PACKED = 0.9  # of what is free can be used: tasks do not fill nodes exactly
+PACKED = 0.9  # this share of the free capacity can be used: tasks do not fill nodes exactly
 
 
 class PlanOptions(msgspec.Struct, frozen=True):
@@ -153,7 +153,7 @@ def _largest_task(cluster: Sequence[Node]) -> Resources:
 def _warm_start_target(
     job: JobSnapshot, guess: WarmStart | None, largest: Resources, fixed: bool
 ) -> Target:
-    """Return the first size of a job. `fixed`: its tasks are as they were asked for."""
+    """Return the first size of a job. `fixed`: True if its tasks are as requested."""
     if guess is None:
         return start_target(job, "the first size: no similar job has finished yet")
 
@@ -233,7 +233,7 @@ def _free_capacity(cluster: Sequence[Node]) -> Capacity:
 def _with_given_back(
     capacity: Capacity, models: Mapping[str, DlroverModel], bids: Mapping[str, Bid]
 ) -> Capacity:
-    """Return the capacity with the amounts of jobs beyond their first candidates."""
+    """Return the capacity, with the amounts that jobs hold beyond their first candidates."""
     cpu, gib = capacity
     for key, bid in bids.items():
         now = models[key].tasks
@@ -295,8 +295,8 @@ def _dlrover_target(
 def _changed_sizes(
     job: JobSnapshot, model: DlroverModel, plan: Plan, speed: float, now: float, largest: Resources
 ) -> RoleResources | None:
-    """Return cores as planned, and memory as it will be used at a speed (examples/s); None where
-    tasks have just that.
+    """Return cores as planned, and memory as it will be used at a speed (examples/s); None: the
+    tasks have these sizes already.
     """
     before = model.tasks
     ps = before.ps_size
@@ -318,8 +318,8 @@ def _changed_sizes(
 def _memory_limits(
     job: JobSnapshot, model: DlroverModel, plan: Plan, speed: float, may_shrink: bool
 ) -> tuple[float, float]:
-    """Return the memory of each ps and of each worker on a plan. All ps together keep theirs; each
-    worker has its own.
+    """Return the memory (GiB) of each ps and of each worker on a plan. All ps together keep theirs;
+    each worker has its own.
     """
     before = model.tasks
     ps_gib = before.ps_size.memory_gib * before.ps / plan.ps

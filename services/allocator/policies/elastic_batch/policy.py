@@ -13,17 +13,18 @@ of their arrival; S_j(g) is the scale of job j's best batch on g devices
     tentative = running + arrived
     while infeasible: the most recent arrival goes (dropped, or left in the queue)
 
-Here P is kept from its first finite entry on: with L_j the devices that the first j jobs need at
-the least, entry s of row j is P(j, L_j + s), s = 0 .. K - L_J. All that is left out is -inf, or
-leaves too little for the jobs that follow. It also makes the trim by feasibility what it is: the
-longest prefix with L_j <= K. O(J (K - L_J) k_max).
+Here P is kept from its first finite entry on: with L_j the least number of devices that the first j
+jobs need, entry s of row j is P(j, L_j + s), s = 0 .. K - L_J. All entries that are left out are
+-inf, or leave too little for the jobs that follow. So the trim by feasibility takes the longest
+prefix with L_j <= K. The cost is O(J (K - L_J) k_max).
 
-Our reconstruction: a job that no pair suits is passed over; among equal sums a job keeps its size.
-As a policy a device is a worker; ps follow in the ratio of the start; jobs whose workers want GPUs
-share these, the others the cores (in the largest unit that divides every task), with ps and chief
-in the price; `priority` comes before arrival; nothing changes while nobody waits and the sum would
-rise by less than `KEEP`. A request cannot be dropped, so it waits. Beside ps, where a batch is one
-worker's whatever their number, it starts as asked and changes once a speed was seen.
+Our reconstruction: a job without a feasible pair is skipped; among equal sums a job keeps its size.
+In the policy a device is a worker; ps follow in the ratio of the initial size; jobs whose workers
+want GPUs share these, the others share the cores (in the largest unit that divides every task), and
+their price includes ps and chief; `priority` comes before arrival; nothing changes if no job waits
+and the sum would rise by less than `KEEP`. A request cannot be dropped, so it waits. With ps, a
+batch is that of one worker, whatever the number of workers: it starts as requested, and changes
+once a speed was observed.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ from services.allocator.policies.elastic_batch.scalability import (
 from shared.text import format_count
 
 KEEP = 0.05
-"""The sum of scales must rise by so much where nobody waits."""
+"""The sum of scales must rise by this share if no job waits."""
 EQUAL = 1e-9
 """Sums that differ by less are equal."""
 CELLS = 1 << 16
@@ -170,8 +171,8 @@ def _extra_costs(jobs: Sequence[Options], devices: int) -> tuple[list[Ints], int
 
 
 def _best_sums(jobs: Sequence[Options], extra: Sequence[Ints], slack: int) -> Floats:
-    """Return P [J + 1, slack + 1]. A window is row j - 1 shifted by the cost of an option; from the
-    left comes -inf.
+    """Return P [J + 1, slack + 1]. A window is row j - 1, shifted by the cost of an option and
+    filled with -inf from the left.
     """
     best = np.zeros((len(jobs) + 1, slack + 1))
     reach = _longest_shift(extra, slack)
@@ -351,7 +352,7 @@ def _scaled_target(choices: Choices, workers: int) -> Target:
 
 
 def _unchanged_target(choices: Choices, workers: int) -> Target:
-    """Return the target for the present size; `workers` would be no better by `KEEP`."""
+    """Return the target for the present size; `workers` would raise the sum by less than `KEEP`."""
     size = choices.job.size or Size(0, 0)
     other = f"{format_count(workers, 'worker')} would raise the sum over all jobs by less than"
     return Target(
@@ -409,7 +410,7 @@ def _fit_timings(jobs: Sequence[JobSnapshot], all_limits: Sequence[Limits]) -> l
 
 
 def limits_of(job: JobSnapshot) -> Limits:
-    """Return the limits of a job's devices and batch; its request's, and those of its ps."""
+    """Return the limits of a job's devices and batch, by its request."""
     batch = job.request.batch
     has_ps = job.start.ps > 0
     return Limits(
@@ -433,14 +434,14 @@ class Candidate(NamedTuple):
 
     @property
     def is_in_flight(self) -> bool:
-        """Return true while a decision on the job is not enacted yet."""
+        """Return True while a decision on the job is not carried out yet."""
         return self.job.busy and self.job.size is not None
 
 
 def _job_choices(jobs: Sequence[JobSnapshot], pool: Pool) -> list[Choices]:
     """Return the choices of the jobs that the pool is enough for, from the first on.
 
-    A job that no number of workers suits is passed over.
+    A job without a feasible number of workers is skipped.
     """
     candidates = _scale_candidates(jobs, pool)
     least = [int(candidate.costs[0]) for candidate in candidates]
@@ -449,7 +450,7 @@ def _job_choices(jobs: Sequence[JobSnapshot], pool: Pool) -> list[Choices]:
     for candidate, (table, now) in zip(served, _scale_tables(served), strict=True):
         workers = candidate.workers
         scales = np.array([now]) if candidate.is_in_flight else table.scales[workers - 1]
-        # Speeds beyond reckoning leave no scale, and a job without any is passed over.
+        # Extreme speeds give no finite scale, and a job without any is skipped.
         finite = np.isfinite(scales)
         if finite.any():
             options = Options(candidate.costs[finite], scales[finite])
@@ -458,7 +459,7 @@ def _job_choices(jobs: Sequence[JobSnapshot], pool: Pool) -> list[Choices]:
 
 
 def _scale_candidates(jobs: Sequence[JobSnapshot], pool: Pool) -> list[Candidate]:
-    """Return the jobs that some number of workers suits."""
+    """Return the jobs that have a feasible number of workers."""
     candidates = []
     for lot in _candidate_batches(jobs):
         limits = [limits_of(job) for job in lot]
@@ -480,7 +481,7 @@ def _scale_candidates(jobs: Sequence[JobSnapshot], pool: Pool) -> list[Candidate
 
 
 def _candidate_batches(jobs: Sequence[JobSnapshot]) -> Iterator[Sequence[JobSnapshot]]:
-    """Yield the jobs in lots with arrays filled side by side."""
+    """Yield the jobs in lots that are computed side by side."""
     most = max((job.most.workers for job in jobs), default=1)
     size = max(1, CELLS // most)
     for at in range(0, len(jobs), size):

@@ -19,14 +19,16 @@ fitted to the few speeds observed of a live job: with b = B / k examples on a de
 softly to a prior. Only ratios enter the scale, so a job without observations has a
 table too.
 
-A job means by its batch: without ps (`split`) the total one, divided among the devices; with ps,
-where each worker applies its own updates, one device's, so that B = b k.
+The batch of a job has two meanings: without ps (`split`) it is the total one, divided among the
+devices; with ps, where each worker applies its own updates, it is that of one device, so that B = b
+k.
 
-The amount that jobs share, and the price of a number of workers: whole units of one resource.
+`Pool` is the amount of one resource that jobs share, in whole units, which also measure the price
+of a number of workers.
 
-Jobs whose workers want devices share the devices; a unit is one. The others share cores, and a
-job's price has its ps and its chief in it; a unit is the largest number of thousandths that divides
-every task, coarser where there would be too many of them. How the tasks lie on the nodes, and
+Jobs whose workers want devices share the devices; a unit is one device. The others share cores, and
+a job's price includes its ps and its chief; a unit is the largest number of thousandths of a core
+that divides every task, or a coarser one if there would be too many units. The choice of nodes, and
 memory, are left to the placement.
 """
 
@@ -55,13 +57,13 @@ broadcast.
 
 DRAWN = 0.1
 """A term that differs from the prior by a whole step at the reference batch counts like a speed
-missed by so much.
+with this relative error.
 """
 OVERHEAD = 0.1
 RING = 0.1
 HOP = 0.01
-"""The prior's step_s, ring_s and hop_s, as shares of the time for a device's largest batch.
-Guessed, ours.
+"""The prior's step_s, ring_s and hop_s, as shares of the time for a device's largest batch. They
+are our guess.
 """
 TERMS = 4
 BATCHES = 8
@@ -99,8 +101,8 @@ def rate_by(terms: Floats | Sequence[float], each: Amounts, k: Amounts) -> Float
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Pairs of devices and batch that a job may have. `device_batch_max`: as many as one device's
-    memory holds.
+    """The pairs of devices and batch that a job may have. `device_batch_max`: the most examples
+    that one device's memory holds.
 
     `first`: with ps, the only batch of a device until speeds show the gain of another one.
     """
@@ -120,7 +122,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def only_batch(self) -> int:
-        """Return the only batch of a device; 0 where there is a choice."""
+        """Return the only batch of a device; 0: there is a choice."""
         if self.first is None or self.split:
             return 0
         return max(self.batch_min, min(self.first, self.reference))
@@ -262,8 +264,8 @@ def prior_timing(reference: int) -> Timing:
 
 
 def fit_timing(seen: Sequence[Speed], reference: int) -> Timing:
-    """Return the timing nearest to the speeds seen, by relative error; speeds that are no numbers
-    above 0 are passed over.
+    """Return the timing nearest to the observed speeds, by relative error; speeds that are not
+    numbers above 0 are ignored.
     """
     return fit_timings([(seen, reference)])[0]
 
@@ -338,11 +340,13 @@ def _observed_terms(usable: Sequence[Speed]) -> tuple[Floats, Floats]:
 Amount = TypeVar("Amount", int, Ints)
 
 UNITS_MAX = 2048
-"""Cores are counted in no more units than this."""
+"""The most units in which cores are counted."""
 
 
 class Pool(NamedTuple):
-    """`units` in all; one is `unit` devices, or thousandths of a core."""
+    """`units`: how many there are in all; `unit`: the devices, or the thousandths of a core, of
+    one.
+    """
 
     units: int
     unit: int
@@ -425,7 +429,7 @@ def device_pool(cluster: Iterable[Node], jobs: Sequence[JobSnapshot]) -> Pool:
 def core_pool(cluster: Iterable[Node], jobs: Sequence[JobSnapshot], taken: int) -> Pool:
     """Return the cores that are free or that these jobs hold, less those that others will need.
 
-    `taken`: the others' thousandths. Of each node whole units count.
+    `taken`: the thousandths of a core that others will need. Only whole units of each node count.
     """
     there = _node_cores(cluster, jobs)
     unit = _unit(jobs, sum(there))

@@ -29,8 +29,8 @@ from services.allocator.policies.contract import JobSnapshot, Node, Size
 from shared.messages import Resources, Role, RoleResources
 
 STEP_CPU = 0.01  # cores: task sizes are multiples of it
-WORTH = 0.05  # of what a task has; if nobody's changes by more, nobody's does
-PARTS = 64  # of a first share, that it is cut by
+WORTH = 0.05  # of a task's cores; sizes change only if one task changes by more
+PARTS = 64  # a first share is cut in so many parts
 UNKNOWN = -1  # node of a task that is not among the cluster's
 ROLE_NUMBER = {role: n for n, role in enumerate(ROLES)}
 
@@ -38,9 +38,9 @@ ROLE_NUMBER = {role: n for n, role in enumerate(ROLES)}
 class Tasks:
     """The tasks of running jobs as arrays.
 
-    [tasks]: `job`, `node` and `role`, numbers; `has`, cores, and `asked`, cores that a task of its
-    role was requested with. [jobs, roles]: `role_asked`. [jobs]: `held`, cores of all tasks;
-    `total`, cores asked for them; `known`, true if all nodes are and any core was asked for.
+    [tasks]: `job`, `node` and `role`, numbers; `has`, cores; and `asked`, the requested cores of a
+    task of its role. [jobs, roles]: `role_asked`. [jobs]: `held`, cores of all tasks; `total`,
+    cores requested for them; `known`, True if all its nodes are known and any cores were requested.
     """
 
     def __init__(self, cluster: Sequence[Node], jobs: Sequence[JobSnapshot]) -> None:
@@ -148,7 +148,7 @@ class Division:
             if alike not in refused:
                 parts = smallest_enough(PARTS, partial(_fits_node, job, room, cut))
             if parts is None:
-                # No room at all, nor later for another one like it: the room only shrinks.
+                # There is no room, nor later for an equal job: the room only shrinks.
                 refused.add(alike)
                 sizes[job.key] = cut(0)
                 continue
@@ -227,7 +227,9 @@ class Division:
 def _fits_node(
     job: JobSnapshot, room: Room, cut: Callable[[int], RoleResources], parts: int
 ) -> bool:
-    """Return True if the job fits at its first or its least size, so many parts cut."""
+    """Return True if the job fits at its first or its least size, with its share cut by so many
+    parts.
+    """
     sizes = cut(parts)
     if has_room(room, job.key, (), job.start, sizes):
         return True
@@ -235,7 +237,9 @@ def _fits_node(
 
 
 def _cut_share(job: JobSnapshot, share: float, floor: float, parts: int) -> RoleResources:
-    """Return as many of the cores asked for as a share less so many parts allows."""
+    """Return task sizes with as many of the requested cores as the share, cut by so many parts,
+    allows.
+    """
     share = share * (1 - parts / PARTS)
     whole = _cores_at_start(job)
     part = share / whole if whole else 1.0
@@ -270,7 +274,7 @@ def _cores_asked(job: JobSnapshot, role: Role) -> float:
 
 def _with_cores(job: JobSnapshot, cores: Mapping[Role, float]) -> RoleResources:
     """Return task sizes with these cores and the memory that tasks have: it may have been raised
-    since it was asked for.
+    since the request.
     """
     sizes = {}
     for role, cpu in cores.items():
@@ -305,7 +309,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Demands(NamedTuple):
-    """Shares of jobs' cores that lie on nodes [demands each]; those of one job sum to 1."""
+    """The shares of jobs' cores on nodes, each array [demands]; those of one job sum to 1."""
 
     job: Ints
     node: Ints
@@ -333,7 +337,7 @@ def progressive_filling(pots: Floats, demands: Demands, weights: Floats) -> Floa
         level[growing] += step * weights[growing]
         left = np.maximum(0.0, left - step * pull)
 
-        # Its jobs stop, and so pull at no other node.
+        # Its jobs stop growing, on all nodes.
         growing[job[node == pulled[first]]] = False
         goes_on = growing[job]
         job = job[goes_on]

@@ -13,15 +13,15 @@ to NL. Its limit is then, of the cores,
 
     NL: G / sum G     CL: max(G / sum G, 1 / (beta n)), beta = 1 + 1/n     WL: as it was
 
-and once all were completing before a pass, every limit is lifted; while all are completing the
-interval doubles (back-off). A container that comes or goes calls the pass at once and sets the
-interval back.
+If all were completing before a pass, every limit is lifted. While all are completing the interval
+doubles (back-off). If a container starts or ends, the pass runs at once and the interval is reset.
 
 From the authors' published code: all of the above, that is `growth_efficiencies`, `run_pass`,
-`after_pass` and `heard` below. The paper has listeners always, their code only while backing off:
-here always. Ours: limits are fractions of a core, never below `floor_cpu`, where the code cuts to
-whole cores and a limit of 0 lifts it; a loss that is absent or not finite is no reading; the
-largest loss is the largest in magnitude; where no interval has a loss or CPU reading, G is 0.
+`after_pass` and `timing_after_change` below. In the paper the listeners always run, in the code
+only during the back-off: here always. Ours: limits are fractions of a core, never below
+`floor_cpu`, while the code cuts to whole cores and a limit of 0 lifts it; a loss that is absent or
+not finite is no reading; the largest loss is the largest in magnitude; if an interval has no
+reading of loss or CPU, G is 0.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ LEAST_SHARE = 1e-12
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float = 0.03
-    """The growth efficiency of a flat container is below this, 1/s."""
+    """A growth efficiency below this is low, 1/s."""
     interval_s: float = 30.0
     backoff_factor: float = 2.0
     listen_s: float = 10.0
-    """How often the listeners look for containers that came or went."""
+    """Seconds between two looks of the listeners for containers that started or ended."""
     floor_cpu: float = 0.05
-    """Cores that nobody falls below."""
+    """The least limit of a container, in cores."""
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
@@ -91,7 +91,7 @@ class Samples(NamedTuple):
 def growth_efficiency(
     samples: Sequence[Sample], now: float, interval_s: float, largest: float = 0.0
 ) -> float:
-    """Return G of one container at `now`, 1/s. `largest`: loss seen before the samples."""
+    """Return G of one container at `now`, 1/s. `largest`: the largest loss before the samples."""
     at_s = []
     losses = []
     shares = []
@@ -113,8 +113,8 @@ def growth_efficiency(
 def growth_efficiencies(samples: Samples, now: float, interval_s: float, largest: Floats) -> Floats:
     """Return G of each container at `now`, 1/s [containers].
 
-    It is 0 if an interval has no loss, or if no CPU was used (at most LEAST_SHARE). `largest` [containers]: loss seen
-    before the samples.
+    It is 0 if an interval has no loss, or if no CPU was used (at most LEAST_SHARE). `largest`
+    [containers]: the largest loss before the samples.
     """
     container, at_s, loss, cpu_share = samples
     count = len(largest)
@@ -165,7 +165,9 @@ def _window_means(container: Ints, values: Floats, chosen: Flags, count: int) ->
 
 
 def run_pass(containers: Sequence[Container], cores: float, rules: Rules) -> tuple[Container, ...]:
-    """The lists and limits after one pass; each container's `growth` was measured just before."""
+    """Return lists and limits after one pass; each container's `growth` was measured just
+    before.
+    """
     released = all(c.completing for c in containers)
     listed = [_list_after_pass(c, rules.alpha) for c in containers]
     total = math.fsum([c.growth for c in listed])
@@ -185,7 +187,9 @@ def run_pass(containers: Sequence[Container], cores: float, rules: Rules) -> tup
 
 
 def _list_after_pass(c: Container, alpha: float) -> Container:
-    """NL -> WL -> CL with each low reading, and back to NL with one that is not."""
+    """Move a container NL -> WL -> CL with each low reading, and back to NL with one that is not
+    low.
+    """
     if c.growth >= alpha:
         return replace(c, watching=False, completing=False)
     if c.completing:
@@ -217,7 +221,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def after_pass(timing: Timing, containers: Sequence[Container], now: float, rules: Rules) -> Timing:
-    """Back off while all are completing."""
+    """Return the timing after a pass. While all are completing, the interval grows (back-off)."""
     interval_s = timing.interval_s
     if containers and all(c.completing for c in containers):
         interval_s *= rules.backoff_factor
@@ -225,7 +229,9 @@ def after_pass(timing: Timing, containers: Sequence[Container], now: float, rule
 
 
 def timing_after_change(timing: Timing, names: frozenset[str], now: float, rules: Rules) -> Timing:
-    """The listeners: somebody came or went, so a pass is due at once and the back-off ends."""
+    """Return the timing after the listeners looked. If a container started or ended, a pass is due
+    at once and the back-off ends.
+    """
     if names == timing.names:
         return timing
     return Timing(interval_s=rules.interval_s, due_s=now, names=names)

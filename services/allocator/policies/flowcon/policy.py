@@ -1,25 +1,27 @@
 """Move CPU to the jobs whose loss still falls: FlowCon (Zheng, Tynes, Gorelick, Mao, Cheng, Hou,
 ICPP 2019).
 
-    1 how fast each learns, by its CPU, at the last boundary   `growths` in `growth.py`
+    1 the growth efficiency of each job at the last boundary   `growth_efficiencies`, `growth.py`
     2 each job's list and limit                                `run_pass`, Algorithm 1
     3 the cores that the movers share, by their limits         `division.py`
 
-As a policy (our reconstruction). A list is a memory of two passes: no low reading is NL, one is WL,
-two are CL. So a function of the readings needs no other memory: it looks at the last boundary of
-the interval (counted from the newest job's start) and at the two before it. A limit in Docker is
-soft, because limits may sum to more than the machine; the request of a pod is reserved for it, so
-limits become weights, and the nodes' cores are filled in proportion to them. A request allows its
-tasks to use idle cores of others (`cpu_limits: soft`). Watching jobs keep their cores. All jobs
-share one pool of cores. A container is a whole job: its cores are spread over its chief, ps and
-workers in the ratio that was asked for, each on top of a floor of 0.05 core, below which remote
-calls starve; no count changes. Before a job has reported on two whole intervals, its growth is
-unknown. The authors' code takes that for a low reading, after a start without a limit; here a new
-job is taken to learn as fast as can be, its whole loss in one interval by the whole machine: G = 1
-/ interval. So a waiting job starts with the share that this gives it, or with what was asked for
-it, if that is less, and with no more than there is room for above the others' floors; room is made
-for it first. Changes that are all small are left out. The back-off has no place here: the allocator
-is woken by facts, and between two boundaries the answer does not change.
+The policy is our reconstruction. The list of a job depends on its last two passes: no low reading
+is NL, one is WL, two are CL. So a function of the readings needs no other memory: it looks at the
+last boundary of the interval (counted from the newest job's start) and at the two before it. A
+limit in Docker is soft, because limits may sum to more than the machine. The request of a pod is
+reserved for it, so limits become weights, and the nodes' cores are divided in proportion to them.
+Tasks may use idle cores of others if the job's request allows it (`cpu_limits: soft`). Watching
+jobs keep their cores. All jobs share one pool of cores. A container is a whole job: its cores are
+spread over its chief, ps and workers in the ratio of the request, each on top of a floor of 0.05
+core, below which remote calls starve; the numbers of tasks do not change.
+
+Before a job has reported on two whole intervals, its growth is unknown. The authors' code takes
+that for a low reading, after a start without a limit. Here a new job is assumed to learn as fast as
+possible, its whole loss in one interval by the whole machine: G = 1 / interval. So a waiting job
+starts with the share that this gives it, or with the requested cores, if they are less, and with no
+more than there is room for above the others' floors; room is made for it first. If all changes are
+small, none is made. There is no back-off: facts wake the allocator, and between two boundaries the
+answer does not change.
 """
 
 from __future__ import annotations
@@ -44,13 +46,13 @@ from services.allocator.policies.flowcon.growth import (
 from shared.messages import RoleResources
 
 LIVE = Rules(alpha=0.001, interval_s=10.0)
-"""A job keeps 64 readings, a second apart: six intervals of 10 s are in sight. Alpha is ours, too:
-below the published ones, and chosen on the first noise seeds of `make bench-flowcon`'s schedule of
-three jobs, which tells of others.
+"""A job keeps 64 readings, one a second: six intervals of 10 s are in sight. Alpha is ours, too: it
+is below the published ones, and was chosen on the first noise seeds of `make bench-flowcon`'s
+schedule of three jobs; the benchmark reports the figures of other seeds.
 """
-READINGS = 2  # at least so many an interval: where jobs report less often, intervals are longer
-IN_SIGHT = 5  # intervals: three passes look back on two each, the rest makes sure
-JUDGED = 1.5  # intervals after its start: readings of two are there, of the first one half at least
+READINGS = 2  # the least number in an interval: if jobs report less often, it is longer
+IN_SIGHT = 5  # intervals: three passes look back on two each; the rest is a margin
+JUDGED = 1.5  # intervals after a job's start: two have readings, the first one for half of it
 
 
 def flowcon(
@@ -84,7 +86,7 @@ def flowcon(
     has_new_job = bool(waiting) or not all(reported_passes)
     free = _jobs_to_change(containers, judged, has_new_job)
 
-    # 3. The cores that they share, less those that the waiting need, in proportion to the limits.
+    # 3. Divide the cores, less those of waiting jobs, in proportion to the limits.
     division = Division(cluster, tasks, free, rules.floor_cpu)
     firsts = division.first_sizes(waiting, [c.limit for c in started])
     sizes = division.new_sizes()
@@ -104,8 +106,8 @@ def _jobs_to_change(
 ) -> list[tuple[int, float]]:
     """Return the numbers of the jobs that may change, and their limits.
 
-    Watched jobs keep their cores, and so do all if none grew and nothing is released; all
-    change if a job is new. `stood`: before this pass, `judged`: after it.
+    Watched jobs keep their cores. All jobs do if none grew and no limit is lifted; all change if a
+    job is new. `stood`: before this pass, `judged`: after it.
     """
     released = all(c.completing for c in stood)
     somebody_grew = any(c.growth > 0 for c in stood)
@@ -117,7 +119,7 @@ def _jobs_to_change(
     return free
 
 
-# ---------------------------------------------------------------- when
+# ---------------------------------------------------------------- the times of passes
 
 
 def interval_s(running: Sequence[JobSnapshot], least_s: float) -> float:
@@ -134,15 +136,15 @@ def interval_s(running: Sequence[JobSnapshot], least_s: float) -> float:
 
 
 def pass_boundary(running: Sequence[JobSnapshot], now: float, interval_s: float) -> float:
-    """Return the last moment of a pass: whole intervals after the newest job's start."""
+    """Return the time (s) of the last pass: whole intervals after the newest job's start."""
     start = max([job.since_s for job in running], default=now)
     intervals = math.floor((now - start) / interval_s)
     return start + intervals * interval_s
 
 
 def recent_passes(running: Sequence[JobSnapshot], now: float, interval_s: float) -> list[float]:
-    """Return the last passes, the newest first, and the moment from which on readings are in
-    sight.
+    """Return the times (s) of the last passes, the newest first, and then the time from which on
+    readings are in sight.
     """
     at = pass_boundary(running, now, interval_s)
     return [at - back * interval_s for back in (0, 1, 2, IN_SIGHT)]
@@ -151,7 +153,7 @@ def recent_passes(running: Sequence[JobSnapshot], now: float, interval_s: float)
 def _passes_with_reports(
     running: Sequence[JobSnapshot], passes: Sequence[float], rules: Rules
 ) -> list[list[float]]:
-    """Return the passes of each job with reports of two intervals; none: it is new."""
+    """Return the passes of each job with reports of two intervals; none: the job is new."""
     heard = []
     for job in running:
         from_s = job.since_s + JUDGED * rules.interval_s
@@ -160,7 +162,7 @@ def _passes_with_reports(
     return heard
 
 
-# ---------------------------------------------------------------- how fast each job learns
+# ---------------------------------------------------------------- the growth of each job
 
 
 def _growth_at_passes(
@@ -171,7 +173,7 @@ def _growth_at_passes(
     held: Floats,
     rules: Rules,
 ) -> list[list[float]]:
-    """Return each job's growth at the passes that it was heard at, the newest first.
+    """Return each job's growth at the passes with its reports, the newest first.
 
     It is 0 for a job that never reported a loss. `held` [jobs]: cores.
     """
@@ -195,7 +197,7 @@ def _loss_samples(
 ) -> tuple[Samples, Floats]:
     """Return the readings that are in sight, and the largest loss before them [jobs].
 
-    Where no use of CPU was measured, the cores that the job may use stand in.
+    If no use of CPU was measured, the cores that the job may use are taken instead.
     """
     number = []
     at_s = []
@@ -239,7 +241,7 @@ def _largest_loss(losses: Sequence[float]) -> float:
 def _containers_before(
     running: Sequence[JobSnapshot], grew: Sequence[Sequence[float]], cores: float, rules: Rules
 ) -> list[Container]:
-    """Return the jobs as they stood before this pass, with their growth now."""
+    """Return the jobs as they were before this pass, with their growth now."""
     before = math.fsum([_growth_before(mine, rules) for mine in grew])
     stood = []
     for job, mine in zip(running, grew, strict=True):
@@ -275,7 +277,7 @@ def _container(
 
 
 def _growth_before(grew: Sequence[float], rules: Rules) -> float:
-    """Return the growth at the pass before this one; it was new then, if none was measured."""
+    """Return the growth at the pass before this one; without a measurement, that of a new job."""
     return grew[1] if len(grew) > 1 else 1 / rules.interval_s
 
 

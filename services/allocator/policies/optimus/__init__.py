@@ -1,4 +1,6 @@
-"""Optimus (EuroSys 2018), a yardstick: its rule (`policy.py`), fits, probes and choice of nodes."""
+"""Optimus (EuroSys 2018), for comparison: its rule and choice of nodes (`policy.py`), fits and
+probes.
+"""
 
 from services.allocator.policies.optimus.policy import optimus
 

@@ -37,9 +37,9 @@ from services.allocator.policies.contract import JobSnapshot, Size
 
 Floats = npt.NDArray[np.float64]
 Rate = Callable[[Size], float]
-"""Examples a second at a size; 0: cannot be told."""
+"""Examples a second at a size; 0: not known."""
 Points = Mapping[Size, float]
-"""Examples a second as measured."""
+"""Measured examples a second, by size."""
 System = tuple[Floats, Floats]
 """Matrix [points, 5] and goals [points] of least squares."""
 
@@ -140,9 +140,7 @@ class Quiet(msgspec.Struct, frozen=True, kw_only=True):
 def converged_epoch(
     epochs: Sequence[float], losses: Sequence[float], progress: float, quiet: Quiet
 ) -> int | None:
-    """Return the first epoch from `progress` on with a quiet fitted loss; None where that cannot
-    be told.
-    """
+    """Return the first epoch from `progress` on with a quiet fitted loss; None: it is not known."""
     if len(epochs) < 3:
         return None
 
@@ -165,9 +163,9 @@ def _loss_at(epoch: float, a: float, b: float, c: float) -> float:
 
 
 LEAST = 1e-9
-"""Of a e + b, so that a loss stays finite."""
+"""The least value of a e + b, so that a loss stays finite."""
 BEGINNINGS = (0.0, 0.5, 0.9, 0.99)
-"""Of c, as parts of the lowest loss."""
+"""The values of c from which the fit starts, as parts of the lowest loss."""
 ITERATIONS = 80
 
 
@@ -252,7 +250,7 @@ def _damped_step(slopes: Floats, residuals: Floats, damping: float) -> Floats:
 
 
 PROBES = 8
-"""Points wanted."""
+"""The number of points that are wanted of a program."""
 LARGEST = 10
 """p = w of the largest probe."""
 
@@ -273,7 +271,7 @@ def measured_points(job: JobSnapshot) -> dict[Size, float]:
 
 
 def probe_program(job: JobSnapshot) -> str:
-    """Return a name that jobs have in common that are expected to be equally fast at a size."""
+    """Return a name, the same for jobs that are expected to be equally fast at a size."""
     return f"{job.request.program_version}/{batch_of(job)}"
 
 

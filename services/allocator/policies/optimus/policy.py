@@ -10,9 +10,9 @@ convergence and the probes before them.
 
 From the authors' published scheduler: all of the above; ties (ps before worker, then the earlier
 job); requested epochs have precedence over fitted ones; 20 more epochs if convergence is unknown.
-Four slips of that code are not repeated: remaining epochs are divided by batches/s (here examples by
-examples/s); a job without a floor keeps the counts of the interval before; a set of nodes that holds
-the workers of a job but not its ps keeps the workers' capacity; after the first job that fits
+Four slips of that code are not repeated: remaining epochs are divided by batches/s (here examples
+by examples/s); a job without a floor keeps the counts of the interval before; a set of nodes that
+holds the workers of a job but not its ps keeps the workers' capacity; after the first job that fits
 nowhere no other job is placed.
 
 `tests/allocator/policies/optimus/test_optimus.py` checks the agreement: it repeats the authors'
@@ -21,9 +21,9 @@ and speeds.
 
 The contract requires more: bounds of ps and workers; the gang floor in place of 1 + 1; capacity for
 the chief; a floor for running jobs before waiting ones, and no job shrinks to nothing; a job starts
-at once and then changes at most once per interval; probes run beside other jobs, within the capacity
-that the floors leave. Jobs without ps have workers only. The allocator chooses nodes by its own
-rule; of Optimus' nodes only the counts that fit remain.
+at once and then changes at most once per interval; probes run beside other jobs, within the
+capacity that the floors leave. Jobs without ps have workers only. The allocator chooses nodes by
+its own rule; of Optimus' nodes only the counts that fit remain.
 
 Choice of nodes (EuroSys 2018, and its authors' code): the smallest job first. Nodes are sorted by
 their free cores, most first; the job gets the shortest prefix that holds all of it, with its ps and
@@ -67,13 +67,13 @@ Step = tuple[float, int, Kind]
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     interval_s: float = 600.0
-    """Between two changes of a job."""
+    """Seconds between two changes of a job."""
     probe_s: float = 180.0
-    """A probe trains at least so long."""
+    """The least time (s) that a probe trains."""
     quiet: Quiet = Quiet()
-    """When a loss has converged."""
+    """The rule of convergence of a loss."""
     unknown_epochs: int = 20
-    """Taken to remain where convergence cannot be told."""
+    """The epochs that are assumed to remain if convergence is unknown."""
     until_converged: bool = False
     """Count the remaining samples up to convergence, not up to the requested epochs."""
 
@@ -110,8 +110,8 @@ def total_resources(parts: Iterable[tuple[Resources, int]]) -> Resources:
 
 
 def allot_sizes(jobs: Sequence[Candidate], cluster: Resources, free: Resources) -> Sizes:
-    """Return the size of each job, absent where not even its floor fits. `cluster`: all there is;
-    `free`: theirs to share.
+    """Return the size of each job, absent if not even its floor fits. `cluster`: all resources;
+    `free`: those that the jobs share.
     """
     begun, left = floor_sizes(jobs, free)
     return grow_by_gain(jobs, begun, cluster, left)
@@ -131,7 +131,7 @@ def floor_sizes(jobs: Sequence[Candidate], free: Resources) -> tuple[Sizes, Reso
 def grow_by_gain(
     jobs: Sequence[Candidate], begun: Mapping[str, Size], cluster: Resources, free: Resources
 ) -> Sizes:
-    """Give task after task to the largest gain, from the sizes begun with."""
+    """Add task after task, each with the largest gain, to the sizes `begun`."""
     sizes = dict(begun)
     queue = _first_steps(jobs, sizes, cluster)
     heapq.heapify(queue)
@@ -403,8 +403,8 @@ TaskNodes = tuple[list[str], list[str]]
 def choose_nodes(
     jobs: Sequence[Candidate], sizes: Mapping[str, Size], nodes: Mapping[str, Resources]
 ) -> dict[str, TaskNodes]:
-    """Return the nodes of the tasks of each job; absent: not a ps and a worker of it fit. `nodes`:
-    the free resources of each.
+    """Return the nodes of the tasks of each job; absent: not even one ps and one worker of it fit.
+    `nodes`: the free resources of each.
     """
     free = dict(nodes)
     nodes_by_job = {}

@@ -47,9 +47,9 @@ twice this share is given up.
 RECURRING_SHARE = 0.5
 """The share of the jobs so far that is taken to come again, while jobs keep coming."""
 QUIET_GAPS = 5.0
-"""Jobs have ceased to come when none came for this many usual gaps."""
+"""Jobs have ceased to come if none came for this many usual gaps."""
 EXEMPTION_JOBS = 20
-"""Among fewer jobs none is large enough to be exempt."""
+"""With fewer jobs, none is large enough to be exempt."""
 
 
 class SojournInputs(NamedTuple):
@@ -129,8 +129,8 @@ def future_work_s(asked_s: Array, work_s: Array, now: float) -> float:
     """Return the work of jobs to come, in seconds of the whole cluster: as much as so far, while
     jobs keep coming.
 
-    They do until none came for `QUIET_GAPS` times the usual gap. (A process that has lasted long
-    will last as long again: Gott, Nature 363, 1993.)
+    They keep coming until none came for `QUIET_GAPS` times the usual gap. (A process that has
+    lasted long will last as long again: Gott, Nature 363, 1993.)
     """
     arrivals = np.count_nonzero(
         np.diff(asked_s)
@@ -162,8 +162,8 @@ def settled_at_s(since_s: Array | float, paused_s: Array | float, gain: Array | 
 def estimate_pauses(own_s: Array, programs: Ints, history_s: Array) -> Array:
     """Return the pause of each job [jobs].
 
-    `own_s`: the mean of its own, `history_s`: of its program's jobs that are over (nan: none);
-    `programs`: the number of its program.
+    `own_s`: the mean of the job's own pauses, `history_s`: that of its program's jobs that are over
+    (nan: none); `programs`: the number of its program.
     """
     unknown = np.isnan(own_s)
     if not unknown.any():

@@ -45,7 +45,9 @@ class Staircases:
     """
 
     def __init__(self, steps: Array, counts: Ints, quota_places: Sequence[int] = ()) -> None:
-        """`counts` [jobs]: steps of each; `quota_places`: each job's, -1: none."""
+        """`counts` [jobs]: the steps of each job; `quota_places`: the place of its quota, -1:
+        none.
+        """
         self.steps = steps
         self.starts = np.cumsum(counts) - counts
         self.exists = np.arange(counts.max(initial=0)) < counts[:, None]
@@ -118,8 +120,8 @@ def grant_steps(
 ) -> Ints:
     """Return the last step that each job gets, or `NO_STEP`.
 
-    `offers` [jobs, steps]: -inf where none is made; `room` [3]: and so much again for each quota.
-    The jobs in `first` get their first steps before any other, in that order.
+    `offers` [jobs, steps]: -inf: there is none; `room`: cores, GiB and devices, and the same three
+    again for each quota. The jobs in `first` get their first steps before any other, in that order.
     """
     offers = _with_first_floors(offers, first)
     queue = _highest_first(stairs, offers, leaves)
@@ -191,7 +193,7 @@ def _before_first_misfit(fit: NDArray[np.bool_], jobs: Ints, count: int) -> NDAr
     """
     misfits = np.flatnonzero(~fit)
     first_misfit = np.full(count, len(jobs))
-    # Written backwards: of several misfits of a job the first one remains.
+    # Assigned in reverse order, so that the first of a job's misfits remains.
     backwards = misfits[::-1]
     first_misfit[jobs[backwards]] = backwards
     return np.asarray(np.arange(len(jobs)) < first_misfit[jobs])
@@ -203,14 +205,14 @@ ROOM = 2
 QUOTA = 3
 OTHERS = 4
 NOTHING = 5
-"""Places among them; and beyond."""
+"""Indices in `CAUSES`; `NOTHING` is beyond them."""
 SHORTAGE_PARTS = 100
 """Missing amounts are rounded up to such parts of a core, or of a GiB."""
 
 
 class BlockReason(NamedTuple):
-    """`short`: cores, GiB, devices, of all nodes or of the quota; 0 where others gain more by
-    them.
+    """The reason why a job gets no further step. `short`: missing cores, GiB, devices, of all nodes
+    or of the quota; 0 if others gain more by them.
     """
 
     cause: Cause

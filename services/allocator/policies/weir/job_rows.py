@@ -47,8 +47,9 @@ from services.allocator.state.tables import Tables
 from shared.messages import Resources
 
 SPARE = 1 / 32
-"""A job that grows leaves so much of the cluster, in whole workers, for the next job: a short one
-need not make a large one pause, nor let it pause again when it has gone."""
+"""A job that grows leaves this share of the cluster, in whole workers, for the next job. So a short
+job need not make a large one pause when it starts, and again when it has ended.
+"""
 
 
 class Numbers(NamedTuple):
@@ -56,10 +57,10 @@ class Numbers(NamedTuple):
 
     `waits`, `busy`, `heard`: 0 or 1; `heard`: the speed at its size has been reported. `best`:
     examples/s for the whole cluster's cost, at the best use. `speed`, `cost`: at its present size.
-    `left`: examples that remain; `epochs`: that were asked for; `epoch`: examples of one; `kin_*`:
-    as jobs of the program that are over have shown. `fills`: 1 if the cluster has no room for
-    another task that it may have, even if no other job had any of it. `spare_*`: the amounts that
-    it leaves when it grows; `held_*`: the amounts of all its tasks.
+    `left`: examples that remain; `epochs`: the requested ones; `epoch`: examples of one; `kin_*`:
+    from the program's jobs that are over. `fills`: 1 if the cluster has no room for another task of
+    the job, even without any other job. `spare_*`: the amounts that it leaves free when it grows;
+    `held_*`: the amounts of all its tasks.
     """
 
     waits: float
@@ -269,9 +270,10 @@ def model_speeds(fits: Sequence[Fit], sizes: Sequence[tuple[int, int, int]]) -> 
 
 
 def measured_speed(job: JobSnapshot, size: Size) -> float | None:
-    """Return the speed (examples/s) that was observed at a size, placed as the job is.
+    """Return the speed (examples/s) that was observed at a size, on as many nodes as the job has
+    now.
 
-    None where nothing believable was observed.
+    None: no believable speed was observed.
     """
     speed = 0.0
     nodes = worker_node_count(job.tasks)
@@ -285,7 +287,7 @@ def measured_speed(job: JobSnapshot, size: Size) -> float | None:
 def config_of(
     job: JobSnapshot, row: JobRow, size: Size, batch: int, speed: float | None = None
 ) -> Config:
-    """Return a size that need not be on the job's staircase. `speed`: None: by its model."""
+    """Return a size that need not be on the job's staircase. `speed`: None: that of its model."""
     sizes = job.sizes
     takes = add_multiple(add_multiple(sizes.chief, sizes.ps, size.ps), sizes.worker, size.workers)
     if speed is None:
@@ -322,8 +324,8 @@ def _untried_sizes(
 ) -> list[Array]:
     """Return larger sizes of each job that no job of its program has tried.
 
-    [sizes, 10] as `staircase.Config`, by falling speed: the expected one if a slower size is given
-    up again. None for a job that does not train.
+    Arrays [sizes, 10] as `staircase.Config`, by falling expected speed, which assumes that a slower
+    size is given up again. Empty for a job that does not train.
     """
     found = [np.zeros((0, COLUMNS))] * len(jobs)
     together: dict[Fit, list[int]] = {}
@@ -389,7 +391,7 @@ def _by_falling_speed(
     takes = size_amounts(sizes[None], [bounds])[:, 0].T
     total = np.array(amounts(cluster_total))
     shares = np.divide(takes, total, out=np.zeros_like(takes), where=total > 0)
-    # One node could hold these devices: apart they are taken to gain nothing.
+    # If one node could hold these devices, they gain nothing on several nodes.
     gathers = (sizes[:, 0] == 0) & (sizes[:, 1] > 1) & (sizes[:, 1] <= bounds.together)
     apart = np.where(gathers, now, math.nan)
     columns = [*sizes.T, *takes.T, shares.max(axis=1), speeds, apart, shares.argmax(axis=1)]

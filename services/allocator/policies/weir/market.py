@@ -46,23 +46,26 @@ from services.allocator.policies.weir.job_rows import JobRow, Numbers
 from services.allocator.policies.weir.staircase import COLUMNS, COST, SCARCE, SPEED
 
 MIN_GAIN = 0.15
-"""A job that would gain less than this keeps its size."""
+"""A job that would gain less than this share of its speed keeps its size."""
 BUSY_LOAD = 0.5
-"""A queue is busy if its work, as it has come so far, takes more than this share of the cluster's
-time: free capacity is then not free for long."""
+"""A queue is busy if its work so far takes more than this share of the cluster's time: free
+capacity is then not free for long.
+"""
 NEARLY, TRIFLE = 0.9, 0.1
-"""All jobs wait in the end for a job that takes at least so much of the time that all work together
-takes, while the others have at least so much of its own."""
+"""All jobs wait in the end for a job if its shortest time is at least `NEARLY` of the time of all
+work together, while the work of the others is at least `TRIFLE` of its shortest time.
+"""
 NumberColumns = dict[str, Array]
 """A column [jobs] for each of `Numbers`."""
 
 
 class JobArrays:
-    """Jobs side by side: a number a job [jobs], and their staircases.
+    """Jobs side by side: one number for each job [jobs], and their staircases.
 
-    `programs`: the number of each one's program; `models`: of the model that it shares with jobs of
-    that program with the same cores; `left`: examples that remain (nan: not known); `pause_s`:
-    estimated seconds of a change; both with the reports of other jobs of the program.
+    `programs`: the number of each job's program; `models`: the number of its model, which it shares
+    with the jobs of that program with the same cores; `left`: examples that remain (nan: not
+    known); `pause_s`: estimated seconds of a change. The last two also use the reports of other
+    jobs of the program.
     """
 
     def __init__(self, jobs: Sequence[JobSnapshot], rows: Sequence[JobRow]) -> None:
@@ -85,7 +88,7 @@ class JobArrays:
         unknown = np.isnan(left)
         if not unknown.any():
             return left
-        # Examples of an epoch, by program: of jobs that are over, and rather of those that run.
+        # Examples of an epoch, by program: of jobs that are over; those that run have precedence.
         epochs = np.full(int(self.programs.max()) + 1, math.nan)
         for column in (self.numbers["kin_epoch"], self.numbers["epoch"]):
             reported = ~np.isnan(column)
@@ -121,8 +124,8 @@ def _named_columns(table: Array) -> NumberColumns:
 class Queue:
     """The jobs that are short of the same resource, and so in each other's way.
 
-    `members`: places in the field; `past`: when each job that is over was asked for, and its work
-    in seconds of the whole cluster.
+    `members`: places in the market; `past`: of each job that is over, the time (s) of its request,
+    and its work in seconds of the whole cluster.
     """
 
     def __init__(self, members: Ints, market: Market, past: Sequence[tuple[float, float]]) -> None:
@@ -131,7 +134,7 @@ class Queue:
         left = market.left_s[members]
         unknown = np.isnan(left)
         start = market.start_s[members]
-        # An unknown job is taken to be like the median of the known ones.
+        # A job of unknown length counts as the median of the known ones.
         middle = 1.0 if unknown.all() else float(np.median(left[~unknown]))
         left = np.where(unknown, middle, left) + np.where(waits, start, 0.0)
         done = market.samples[members] / market.best[members] + np.where(waits, 0.0, start)
@@ -150,11 +153,11 @@ class Queue:
         return list(self.members[found].tolist())
 
     def future_work_s(self, now: float) -> float:
-        """Return the work that will yet be asked for."""
+        """Return the expected work of jobs to come, in seconds of the whole cluster."""
         return future_work_s(self.asked_s, self.work_s, now)
 
     def load_share(self, now: float) -> float:
-        """Return all work as a share of the cluster's time since the first job was asked for."""
+        """Return all work as a share of the cluster's time since the first request."""
         return float(self.work_s.sum()) / max(now - float(self.asked_s[0]), 1e-9)
 
     def critical_jobs(self, now: float) -> list[int]:
@@ -167,11 +170,12 @@ class Market:
     """The jobs that may change, side by side; arrays [jobs] and [jobs, steps].
 
     `table`: all jobs of the policy; `best`: examples/s for the whole cluster's cost; `left_s`:
-    seconds that remain at that (nan: not known); `shortest_s`: at the top of its staircase;
-    `alone_s`: at its least, with its start if it waits; `start_s`: the cost of its start in seconds
-    of the whole cluster, at its least; `holds_step`: True if a step is within its present size;
-    `unrepaid` [jobs, 10]: the fastest of the larger steps that are left out because a pause for
-    them would not pay (0: none). It knows nothing of the time and of the room.
+    seconds that remain at that speed (nan: not known); `shortest_s`: at the top of its staircase;
+    `alone_s`: at its least size, with its start if it waits; `start_s`: the cost of its start in
+    seconds of the whole cluster, at its least size; `holds_step`: True if a step is within its
+    present size; `unrepaid_steps` [jobs, 10]: the fastest of the larger steps that are left out
+    because a pause for them would not pay (0: none). A market does not depend on the time or on the
+    room.
     """
 
     def __init__(self, jobs: JobArrays, places: Ints) -> None:
@@ -231,7 +235,7 @@ class Market:
         self.unrepaid_steps = np.zeros((len(counts), COLUMNS))
         self.unrepaid_steps[jobs[~is_offered]] = steps[
             ~is_offered
-        ]  # of several of a job the last one stays
+        ]  # the last one of each job stays
         self.quotas = namespace_quotas(self.jobs)
         self.quota_places = _quota_places(self.jobs, list(self.quotas))
         counts = np.bincount(jobs[is_offered], minlength=len(counts))
@@ -259,7 +263,7 @@ class Market:
         return np.concatenate(rooms)
 
     def _add_times(self, paused_s: Array) -> None:
-        """`paused_s` [jobs]: its own last pauses as measured, nan without any."""
+        """Add the times of each job. `paused_s` [jobs]: its own measured pause (s); nan: none."""
         rows = np.arange(len(self.jobs))
         first_speed = self.stairs.speeds[:, 0]
         last_speed = self.stairs.speeds[rows, self.last_step]
@@ -269,7 +273,7 @@ class Market:
         self.alone_s = np.where(self.waits, self.own_pause_s, 0.0) + work / first_speed
         self.start_s = self.own_pause_s * self.stairs.costs[:, 0]
         self.pause_s = np.where(self.waits, 0.0, self.own_pause_s)
-        # When the last pause is small beside the gain of the largest size.
+        # The time at which the last pause is small against the gain of the largest size.
         gain = 1.0 - np.minimum(1.0, self.speed / last_speed)
         measured = np.where(self.waits | np.isnan(paused_s), -np.inf, paused_s)
         self.settled_s = settled_at_s(self.since_s, measured, gain)
@@ -295,8 +299,8 @@ class Market:
         self.top_speed = self.stairs.speeds[rows, top]
 
     def _past_arrivals(self, members: Sequence[int]) -> list[tuple[float, float]]:
-        """Return when jobs of the members' programs that are over were asked for, and their work in
-        seconds of the whole cluster.
+        """Return the request times (s) of the jobs of the members' programs that are over, and
+        their work in seconds of the whole cluster.
         """
         alike = {}
         for at in members:
@@ -312,7 +316,7 @@ class Market:
     def _repaid_gain_per_cost(self) -> Array:
         """Return the gain per cost of each step [jobs, steps].
 
-        A job that runs grows by a pause, and shrinks again by another, when room is short: over its
+        A running job pauses to grow, and pauses again to shrink when room is short: over its
         remaining time a step brings only
 
             left / (left / v + PAUSES x pause)      examples a second
@@ -334,13 +338,13 @@ class Market:
         return np.asarray(worth)
 
     def _held_step_values(self, now: float) -> Array:
-        """Return the worth of the steps that a job holds, for a job that loses one of them pauses,
-        and the one that gets it does, too: [jobs, steps], 0 for the others.
+        """Return the worth of the steps that jobs hold [jobs, steps]; 0 for the others. If such a
+        step moves, the job that loses it pauses, and so does the one that gets it.
 
-        The pauses cost examples, speed x pause x `PAUSES`, as a rate over as long as the job has
-        been as it is (so long it will go on; see `aging.future_work_s`). With so much more speed at
-        its present size, the staircase is one line from the tangent point on, and all steps on that
-        line have its slope.
+        The pauses cost speed x pause x `PAUSES` examples. As a rate, that is divided by the time
+        for which the job has been unchanged, because it will probably stay so for as long again
+        (see `aging.future_work_s`). With so much more speed at its present size, the staircase is
+        one line from the tangent point on, and all steps on that line have its slope.
         """
         unchanged_s = np.maximum(now - self.since_s, np.maximum(self.pause_s, 1e-9))
         more = PAUSES * self.speed * self.pause_s / unchanged_s
@@ -360,9 +364,9 @@ class Market:
         return late
 
     def offers_for_overdue(self, offers: Array, late: Sequence[int], given: Ints) -> Array:
-        """Return offers that put late jobs before any job that would get more, but after the
-        present share of jobs (`given`): that would be free only after a pause, and capacity that is
-        free sooner goes to the late jobs anyway.
+        """Return offers that put late jobs before any job that would get more, but after the steps
+        that jobs hold and keep (`given`). Those would be free only after a pause, and capacity that
+        is free sooner goes to the late jobs anyway.
         """
         keeps = self.holds_step & (np.arange(self.holds_step.shape[1]) <= given[:, None])
         top = offers[~keeps].max()
@@ -371,7 +375,7 @@ class Market:
         return offers
 
     def floors_first(self, now: float) -> list[int]:
-        """Return the jobs with gang floors before any other step, in their order."""
+        """Return the jobs that get their gang floors before any other step, in their order."""
         first = list(self.running)
         for queue in self.queues:
             first += queue.critical_jobs(now)
@@ -380,18 +384,19 @@ class Market:
     # ------------------------------------------------------------ reserved and spare capacity
 
     def reserved_room(self, now: float) -> ReservedRoom:
-        """Return the steps that must leave capacity free, and the amounts: growth must, while jobs
-        keep coming.
+        """Return the steps that must leave capacity free, and the amounts. Growth must leave it
+        free in queues to which jobs keep coming.
         """
         grows = ~self.holds_step & (np.arange(self.holds_step.shape[1]) > 0)
         return ReservedRoom(grows & self._members_of(self._has_arrivals(now))[:, None], self.spare)
 
     def spare_room(self, rooms: Array, given: Ints, now: float) -> Array:
         """Return the capacity that is left for each job alone [jobs, 3], within its quota, and free
-        for long: nothing while jobs come to a busy queue; less the reserve for the next job while
-        they come to another.
+        for long. If jobs keep coming to its queue, that is nothing in a busy queue, and in another
+        one the rest without the reserve for the next job.
 
-        `rooms`, `given`: as in `grant_steps`; a job that runs and was given nothing has its least.
+        `rooms`, `given`: as in `grant_steps`; a running job that was given nothing counts with its
+        least size.
         """
         given = np.where(self.holds_step.any(axis=1), np.maximum(given, 0), given)
         left = rooms - self.stairs.granted_amounts(given).sum(axis=0)
@@ -411,7 +416,7 @@ class Market:
         return [queue.future_work_s(now) > 0 for queue in self.queues]
 
     def _members_of(self, is_such: Sequence[bool]) -> NDArray[np.bool_]:
-        """Return True for the jobs of such queues [jobs]."""
+        """Return a mask of the jobs in the queues that are marked True [jobs]."""
         found = np.zeros(len(self.jobs), dtype=bool)
         for queue, its in zip(self.queues, is_such, strict=True):
             found[queue.members] = its
@@ -426,7 +431,9 @@ class PolicyArrays(NamedTuple):
 
 
 def arrays_of(jobs: Sequence[JobSnapshot]) -> PolicyArrays | None:
-    """Return the arrays of these jobs; None if they have no rows, or not for one cluster."""
+    """Return the arrays of these jobs; None if they have no rows, or rows for different
+    clusters.
+    """
     rows = [job.model for job in jobs]
     for row in rows:
         if not isinstance(row, JobRow) or row.there != rows[0].there:
@@ -445,7 +452,7 @@ def least_repaying_speed(pause_s: Array, speed: Array, left: Array) -> Array:
     """Return the least speed that is worth a pause. Below it a job is not given more, and capacity
     does not wait for it.
 
-    All [jobs]: `speed` now; `left`: examples, nan where nobody knows.
+    All [jobs]: `speed` now; `left`: examples, nan: not known.
     """
     enough = (1.0 + MIN_GAIN) * speed
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -496,7 +503,7 @@ ELASTICITY = (0.05, 0.95)  # between these the powers stay finite
 
 
 def work_prices(sizes: Array, elasticity: float, weights: Array) -> Array:
-    """Return one price a job [jobs].
+    """Return the price of each job's work [jobs].
 
     `sizes`: seconds of work on one core; `weights`: how much each job matters; both [jobs].
     """

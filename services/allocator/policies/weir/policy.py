@@ -15,13 +15,13 @@ counted.
     5. The rest goes to jobs that may gain by a larger size, though that is not likely
        (`explored_sizes`).
 
-From the seeds: free room is used (Config Manager), but for a small reserve for the next job; by
-a fitted model that a growth path refines (Dike), unknown speeds count (FlowCon's and
-Optimus' loss-awareness enter by the remaining work), gain per cost decides (DLRover), size and
+From the other policies: free room is used, except for a small reserve for the next job (Config
+Manager); unknown speeds come from a fitted model that is refined as jobs grow (Dike); the loss
+counts by way of the remaining work (FlowCon, Optimus); gain per cost decides (DLRover); size and
 batch are chosen together for all jobs (IBM). Only the prices are new.
 
-The combination is ours. All jobs side by side: `market.py`. An unknown job is taken to be like the
-median of the known ones. A namespace's quota is a second capacity for the steps of its jobs, so
+The combination is ours. `market.py` has all jobs side by side. A job of unknown length counts as
+the median of the known ones. A namespace's quota is a second capacity for the steps of its jobs, so
 that others get the part beyond it.
 
 Exploration: larger sizes that a job tries on capacity that no other job needs.
@@ -33,11 +33,11 @@ improvement: `models/search.py`; the speeds are in each job's row, `job_rows.py`
 
     a size is tried  <=>  it gains `GAIN` or more, and saves more than `PAUSES` pauses of the rest
 
-No job tries while a job of the same policy waits (except for its quota), or where free capacity
-will be needed soon (`Market.spare_room`). Of a program one job tries at a time, the one with most
-left to do, and each size once: its speed holds for all. A job that has just paused waits as for any
-growth (`aging.py`). Ours. Others believe an optimistic model until they know better (Pollux, OSDI
-2021), for contended room as well; that was worse where room is short.
+No job tries while a job of the same policy waits (except for its quota), or if free capacity will
+be needed soon (`Market.spare_room`). One job of a program tries at a time, the one with most left
+to do, and each size is tried once: its speed holds for all jobs of the program. A job that has just
+paused waits as for any growth (`aging.py`). Ours. Pollux (OSDI 2021) believes an optimistic model
+until there are observations, for contended room as well; that was worse when room was short.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def _policy_arrays(cluster: Sequence[Node], jobs: Sequence[JobSnapshot]) -> Poli
 
 
 def _granted_steps(market: Market, offers: Array, rooms: Array, now: float) -> Ints:
-    """Return the step that each job gets: by worth alone, and where that passes over jobs that are
-    late, once more.
+    """Return the step that each job gets, by worth alone. If late jobs get none, all steps are
+    granted again with the late jobs put first.
     """
     first = market.floors_first(now)
     leaves = market.reserved_room(now)
@@ -130,10 +130,10 @@ def _granted_steps(market: Market, offers: Array, rooms: Array, now: float) -> I
 def _content_jobs(
     market: Market, targets: Sequence[Target], obstacles: Sequence[BlockReason | None]
 ) -> list[int]:
-    """Return the indices of the jobs that may try: they have the size that they want, no job
-    waits for room, and of their program nothing is in flight.
+    """Return the indices of the jobs that may try: they have the size that they want, no job waits
+    for room, and no decision on a job of their program is in flight.
     """
-    # A job may be granted a step, and yet not stand anywhere: free capacity may lie scattered.
+    # A job with a granted step may still wait, because free capacity may be scattered.
     for at in np.flatnonzero(market.waits).tolist():
         why = obstacles[at]
         if why is None or why.cause != "quota":
@@ -241,13 +241,13 @@ def explored_sizes(
 def exploration_candidates(market: Market) -> list[int]:
     """Return the place of each program's running job with most left to do, by falling time.
 
-    Programs that will be learned about anyway are left out: those with a decision in flight, or
-    with a job that has not reported its speed yet.
+    Programs that will be observed anyway are left out: those with a decision in flight, or with a
+    job that has not reported its speed yet.
     """
     runs = np.array(market.running, dtype=int)
     by_time = np.argsort(np.nan_to_num(market.left_s[runs]), kind="stable")
     runs = runs[by_time[::-1]]
-    # The first of each model in this order.
+    # The first job of each model in this order.
     _, firsts = np.unique(market.models[runs], return_index=True)
     found = runs[np.sort(firsts)]
     table = market.table

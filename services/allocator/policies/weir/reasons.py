@@ -24,7 +24,7 @@ DescribePartial = Callable[[Size, int], Target]
 
 RESOURCES = tuple(WORDS.values())
 NOTICED = 0.005
-"""Less is told as 0 %."""
+"""A smaller gain would be shown as 0 %."""
 WHY_NOT: dict[Cause, str] = {
     "pause": "would pause it again too soon",
     "next": "would leave too little capacity for the next job",
@@ -135,7 +135,7 @@ class _KeepTargets:
         self.keys = [job.key for job in market.jobs]
         self.sizes = market.sizes.astype(int).tolist()
         self.speeds = market.speed.tolist()
-        # How many times as fast as now, by the model, and apart (nan: not devices side by side).
+        # The speedup by the model, and on several nodes (nan: not devices side by side).
         now = np.where(market.speed > 0, market.speed, math.nan)
         self.faster = (steps[:, SPEED] / now).tolist()
         self.apart = (steps[:, SPREAD_SPEED] / now).tolist()
@@ -143,7 +143,7 @@ class _KeepTargets:
         noticed = market.unrepaid_steps[:, SPEED] > (1 + NOTICED) * market.speed
         self.unrepaid = (noticed & (market.speed > 0)).tolist()
         self.fills = market.fills_cluster.tolist()
-        # ps, workers and batch of the step that would follow; anything where none does [jobs, 3].
+        # ps, workers and batch of the next step; of any step if there is none [jobs, 3].
         follows = np.minimum(market.stairs.starts + given + 1, len(market.stairs.steps) - 1)
         self.following = market.stairs.steps[follows, : BATCH + 1].astype(int).tolist()
         self.made: dict[tuple[int, int, int, BlockReason], tuple[str, Alternatives]] = {}
@@ -228,7 +228,7 @@ def too_large_target(job: JobSnapshot) -> Target:
 
 
 def why_not(obstacle: BlockReason) -> str:
-    """Return the reason against a size, to be put behind `it` or the size's name."""
+    """Return the reason against a size, as a text that follows `it` or the size's name."""
     short = []
     for amount, unit in zip(obstacle.short, UNITS.values(), strict=True):
         if amount:
@@ -275,7 +275,9 @@ def _partial_target(context: JobContext, size: Size, batch: int) -> Target:
 
 
 def _no_partial_target(context: JobContext, size: Size, batch: int) -> Target:
-    """A job tries all of a size or nothing."""
+    """Return the target for a part of a trial size: it gains nothing, because a job tries all or
+    nothing.
+    """
     return replace(
         context.plain_target(size, batch, "a trial size has to fit completely"), speedup=1.0
     )

@@ -27,18 +27,18 @@ from services.allocator.policies.contract import JobSnapshot, Size, sample_worth
 from shared.messages import Resources, RoleResources, Span
 
 SLOPE_TOLERANCE = 1.02
-"""A step that gains so much more for its cost than the one before it still comes after it, so that
-straight lines keep their points, and a model's rounding does not decide.
+"""A step may gain up to this factor more for its cost than the one before it, so that straight
+lines keep their points, and the rounding of a model does not decide.
 """
-SAME_COST = 1e-12  # of a cost's difference: points of one cost
+SAME_COST = 1e-12  # a smaller difference of cost counts as this one
 
 
 class Config(NamedTuple):
     """One size and batch: its cores, GiB and devices, their share of the scarcest resource (its
     cost), and its speed in examples/s. As an array, a row of [..., 10].
 
-    `apart`: its speed where devices side by side stand on several nodes though one could hold them;
-    else nan. `scarce`: the index of the scarcest resource (cores, GiB, devices).
+    `spread_speed`: its speed if devices side by side are on several nodes although one could hold
+    them; else nan. `scarce`: the index of the scarcest resource (cores, GiB, devices).
     """
 
     ps: int
@@ -65,7 +65,7 @@ class Config(NamedTuple):
 
 COLUMNS = len(Config._fields)
 PS, WORKERS, BATCH, CPU, GIB, GPU, COST, SPEED, SPREAD_SPEED, SCARCE = range(COLUMNS)
-"""Places of a configuration's numbers in its row."""
+"""Columns of a configuration's numbers in its row."""
 
 
 def concave_hulls(cost: Array, speed: Array, base: Array) -> list[list[int]]:
@@ -118,13 +118,14 @@ BATCHES = 9
 FEW = 4
 """Larger counts that are tried by exploration: the next, the largest, and some between."""
 LARGEST_FACTOR = 2.0
-"""No step to more than so many times the largest observed size: models err far away."""
+"""The largest step, as a multiple of the largest observed size: models are wrong far away from it.
+"""
 FLOOR_COST = 1.05
-"""A gang floor may cost so much: the cluster's total is rounded to two digits (`two_digits`), so a
-job that costs more than 1 may still fit. Grants are bounded by the exact capacity (`auction.py`).
+"""A gang floor may cost this much: the cluster's total is rounded to two digits (`two_digits`), so
+a job that costs more than 1 may still fit. Grants are bounded by the exact capacity (`auction.py`).
 """
 SIDE_BY_SIDE = 1 << 12
-"""Sizes, of all jobs together, in one pass: so that arrays stay small."""
+"""The most sizes of all jobs in one pass, so that arrays stay small."""
 
 
 def task_counts(span: Span, seen: int) -> tuple[int, ...]:
@@ -169,7 +170,7 @@ def batch_sizes(span: Span) -> tuple[int, ...]:
 
 
 class SizeBounds(msgspec.Struct, frozen=True):
-    """All of a job that its staircase depends on, beside its program's speeds.
+    """The properties of a job that its staircase depends on, in addition to its program's speeds.
 
     `noise`: gradient noise, in samples; `together`: workers that one node holds.
     """
@@ -205,7 +206,7 @@ def build_staircases(
 
 
 def size_bounds(job: JobSnapshot, node: Resources) -> SizeBounds:
-    """Return the job's bounds; its batch may change only when it has reported."""
+    """Return the job's bounds; its batch may change only after its first report."""
     request = job.request
     batch = request.batch
     if job.progress is None:
@@ -271,8 +272,8 @@ def _thin_out(numbers: Sequence[int]) -> Sequence[int]:
 
 
 def _case_batches(axes: Sequence[Axes]) -> Iterator[list[int]]:
-    """Yield the jobs of each pass: jobs with axes of about one length, for shorter ones are
-    filled.
+    """Yield the indices of the jobs of each pass: those with axes of similar lengths, because
+    shorter ones are filled.
     """
     shapes = [(len(ps), len(workers), len(batch)) for ps, workers, batch in axes]
     lot: list[int] = []
@@ -295,7 +296,9 @@ def _case_batches(axes: Sequence[Axes]) -> Iterator[list[int]]:
 
 
 def _build_staircases(cases: Sequence[Case], grid: Grid, cluster_total: Resources) -> list[Array]:
-    """Build the staircases of a lot; the first sizes of a grid are the gang floor's, each batch."""
+    """Return the staircases of a lot; the first sizes of a grid are the gang floor with each
+    batch.
+    """
     sizes = whole_passes(grid.sizes(), cases)
     bounds = [case[0] for case in cases]
     takes = size_amounts(sizes, bounds)
@@ -314,7 +317,7 @@ def _build_staircases(cases: Sequence[Case], grid: Grid, cluster_total: Resource
     base = np.stack([cost[jobs, floors], speed[jobs, floors]], axis=1)
     speed_above = np.where(cost > base[:, :1], speed, 0.0)
     above = concave_hulls(cost, speed_above, base)
-    # All that is known of each size, in the order of `staircase.Config` [jobs, sizes, 10].
+    # All numbers of each size, in the order of `staircase.Config` [jobs, sizes, 10].
     scarce = shares.argmax(axis=0).astype(np.float64)
     parts = [*np.moveaxis(sizes, 2, 0), *takes, cost, speed, spread_speed, scarce]
     table = np.stack(parts, axis=2)
@@ -326,8 +329,9 @@ def _build_staircases(cases: Sequence[Case], grid: Grid, cluster_total: Resource
 
 
 def whole_passes(sizes: Array, cases: Sequence[Case]) -> Array:
-    """Make batches of devices side by side whole passes: one that is not full takes as long as one
-    that is. Where no such batch is within a job's bounds, it stays as it is.
+    """Return the sizes, with the batches of devices side by side changed to whole passes: a pass
+    that is not full takes as long as a full one. If no such batch is within a job's bounds, it
+    stays as it is.
 
     `sizes`: ps, workers, batch [jobs, sizes, 3].
     """
@@ -352,7 +356,7 @@ def whole_passes(sizes: Array, cases: Sequence[Case]) -> Array:
 
 
 def _grid_speeds(cases: Sequence[Case], grid: Grid, sizes: Array) -> tuple[Array, Array]:
-    """Return speeds with workers as near to each other as they can stand; and apart, of devices
+    """Return speeds with workers on as few nodes as possible; and on several nodes, for devices
     side by side that one node could hold (nan for all others).
     """
     bounds = [case[0] for case in cases]
@@ -397,7 +401,7 @@ def size_amounts(sizes: Array, bounds: Sequence[SizeBounds]) -> Array:
 def _cost_shares(takes: Array, cluster_total: Resources) -> Array:
     """Return shares of each resource of the cluster, shaped as `takes`."""
     total = np.array(amounts(cluster_total))[:, None, None]
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # infinite of next to none
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # may be infinite
         shares = np.where(takes > 0, takes / total, 0.0)
     return np.asarray(shares)
 

@@ -58,8 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """The modules and the items of all tests stay until the end: collecting garbage among them, now
-    and in every test, takes a tenth of the time.
+    """Pause garbage collection: the modules and items of all tests stay until the end. Collecting
+    them takes 15 s of CPU instead of 25.
     """
     gc.disable()
 

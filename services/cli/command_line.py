@@ -199,7 +199,7 @@ def _kind_words() -> tuple[str, ...]:
     return tuple(words)
 
 
-NAMED = _tags_by_name()
+TAGS_BY_NAME = _tags_by_name()
 """The tags that a word names: tags with this second word (`changed`: of a job and of capacity),
 with this first word, or both.
 """
@@ -210,12 +210,12 @@ KIND_WORDS = _kind_words()
 def parse_kinds(text: str) -> tuple[str, ...]:
     """Return the tags of kinds, separated by commas. Raise `ValueError` with all known tags."""
     named = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in named if name not in NAMED]
+    unknown = [name for name in named if name not in TAGS_BY_NAME]
     if unknown or not named:
         raise ValueError(f"{', '.join(unknown) or text!r}: no such kind; use {', '.join(BY_TAG)}")
     tags: list[str] = []
     for name in named:
-        tags.extend(NAMED[name])
+        tags.extend(TAGS_BY_NAME[name])
     return tuple(dict.fromkeys(tags))
 
 

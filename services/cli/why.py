@@ -32,7 +32,7 @@ from services.console.why.chain import (
     causes,
     chain_table,
     lacks,
-    reasons,
+    root_kind,
 )
 from services.console.why.rules import Known
 from shared.bus.bus import Bus
@@ -81,17 +81,10 @@ async def print_chain(bus: Bus, args: Arguments) -> int:
 
 def _document(role: str, step: Step) -> str:
     """Return a step as JSON. `because`: the names of its causes; of a root its kind."""
-    because = [event_name(entry) for entry in step.because]
-    if not because:
-        root = reasons(step)
-        because = [JSON_ROOTS.get(root, root)]
+    because = [event_name(entry) for entry in step.because] or [root_kind(step)]
     return msgspec.json.encode(
         {"part": role, "because": because, **event_fields(step.entry)}
     ).decode()
-
-
-JSON_ROOTS = {"a user": "a person", "the cluster": "the world"}
-"""The kinds of roots in JSON, which programs read: they stay as version 0.2 wrote them."""
 
 
 # ---------------------------------------------------------------- the event

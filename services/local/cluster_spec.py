@@ -39,6 +39,7 @@ from msgspec import Meta
 from services.local.objects import admission
 from services.local.objects.bodies import Body
 from shared import documents
+from shared.bus.subjects import DEFAULT_NAMESPACE
 from shared.messages import (
     DATA_KEY,
     DNS_LABEL,
@@ -261,7 +262,6 @@ def tenant_reasons(tenants: Mapping[int, TenantSpec], known: Container[str] | No
 # ---------------------------------------------------------------- Secrets and ConfigMaps
 
 
-DEFAULT_NAMESPACE = "default"
 LARGEST = 1 << 20
 """Bytes of one object, as in Kubernetes."""
 FORM = "[NAMESPACE/]NAME=PATH"

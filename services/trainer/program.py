@@ -446,10 +446,10 @@ def taken_params(name: str, signature: Signature, params: Params) -> dict[str, A
 def missing_params(name: str, signature: Signature, params: Params) -> list[str]:
     """Return the names of a function's parameters that have no default and are not given."""
     lacking = (parameter_names(name, signature) & signature.required) - set(params)
-    return [each for each in _ordered(signature) if each in lacking]
+    return [each for each in _params_in_order(signature) if each in lacking]
 
 
-def _ordered(signature: Signature) -> list[str]:
+def _params_in_order(signature: Signature) -> list[str]:
     return [*signature.positional, *sorted(signature.keywords - set(signature.positional))]
 
 

@@ -77,6 +77,7 @@ EDGES = {
         "worker.saving",
         "worker.tensorboard_events",
         "worker.step_loss",
+        "worker.step_resources",
         "worker.training_step",
         "worker.watchdog",
     },
@@ -311,13 +312,12 @@ def test_the_policy_static_needs_at_most_8_files() -> None:
 def test_only_the_trainer_runs_user_code() -> None:
     """Outside the trainer a program is text: no other module can run it.
 
-    The listed modules import modules by name: `weir` its own commands, the trainer's processes
-    modules of TensorFlow and its own, and the allocator the policies that its settings name.
+    The listed modules import modules by name: `weir` its own commands, the trainer's child process
+    modules of TensorFlow, and the allocator the policies that its settings name.
     """
     running = {m.name for m in ALL if m.runs_text} - {
         "services.trainer.program",
         "services.trainer.worker.child",
-        "services.trainer.worker.fork_server",
     }
 
     assert running == {"services.__main__", "services.allocator.custom_policies"}

@@ -126,7 +126,9 @@ async def compare(program: Path, workers: int, theirs: str) -> list[dict[str, Sp
     """Measure both sides in alternation. `theirs`: a loop on a cluster, or in a single process."""
     limits = sizes(chief=CORES, ps=CORES, worker=CORES)
     async with weir_job(program, workers, limits) as job:
-        progress = await _start_plain(job.stack, job.folder / "plain", program, workers, theirs)
+        progress = await start_plain(
+            job.stack, job.folder / "plain", program, workers, CORES, theirs
+        )
         other = Side(job.stack, THEIRS)
         ours = Side(job.stack, OURS)
         measures = {
@@ -183,17 +185,19 @@ async def weir_job(
             yield RunningJob(stack, watched, Path(name), player, started_s)
 
 
-async def _start_plain(
-    stack: Stack, folder: Path, program: Path, workers: int, theirs: str
+async def start_plain(
+    stack: Stack, folder: Path, program: Path, workers: int, cores: float, theirs: str = THEIRS
 ) -> Path:
-    """Start the plain loop and wait until it trains. Return the file with its progress."""
+    """Start the plain loop, with so many cores for each task, and wait until it trains. Return the
+    file with its progress.
+    """
     folder.mkdir()
     tasks = [("chief", 0), ("ps", 0), *[("worker", number) for number in range(workers)]]
     if theirs == ALONE:
         tasks = [(ALONE, 0)]
     counts = {"chief": 1, "ps": 1, "worker": workers}
     handwritten.write(folder / "cluster.json", hand.cluster(counts))
-    limits = sizes(chief=CORES, ps=CORES, worker=CORES, alone=CORES)
+    limits = sizes(chief=cores, ps=cores, worker=cores, alone=cores)
     command = ["python", "-m", THEIRS, str(folder), str(program)]
     await hand.pods(stack, command, tasks, limits)
     await await_progress(folder / "progress")

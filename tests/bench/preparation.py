@@ -34,9 +34,7 @@ import msgspec
 from services.cli.up import cluster_file
 from services.local.stack import Stack
 from shared.messages import GenerationPrepared
-from tests.bench import hand, handwritten
-from tests.bench.data import CLUSTER, THEIRS, weir_job, write_program
-from tests.bench.overhead import await_progress
+from tests.bench.data import CLUSTER, start_plain, weir_job, write_program
 from tests.bench.player import Player, sizes
 from tests.bench.report import finish_or_refuse, median, say
 
@@ -87,17 +85,10 @@ async def by_hand(program: Path) -> dict[str, Parts]:
         tempfile.TemporaryDirectory(prefix="weir-bench-") as name,
         cluster_file(None, CLUSTER) as cluster,
     ):
-        folder = Path(name) / "plain"
-        folder.mkdir()
         async with Stack(Path(name), cluster, services=()) as stack:
-            handwritten.write(
-                folder / "cluster.json", hand.cluster({"chief": 1, "ps": 1, "worker": 1})
-            )
-            command = ["python", "-m", THEIRS, str(folder), str(program)]
             began_s = time.time()
-            await hand.pods(stack, command, [("chief", 0), ("ps", 0), ("worker", 0)], LIMITS)
-            await await_progress(folder / "progress")
-            prepared = folder / "prepared"
+            progress = await start_plain(stack, Path(name) / "plain", program, 1, CORES)
+            prepared = progress.with_name("prepared")
             start_s = prepared.stat().st_mtime - began_s
             parts = json.loads(prepared.read_text())
             return {"plain_start": {"seconds": start_s}, "plain": _with_sum(parts)}

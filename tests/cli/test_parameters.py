@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from services.cli.command_line import (
-    NAMED,
+    TAGS_BY_NAME,
     parse_duration,
     parse_kinds,
     parse_moment,
@@ -101,7 +101,7 @@ def test_no_area_is_also_a_last_word() -> None:
     areas = {tag.partition(".")[0] for tag in BY_TAG}
 
     assert not areas & lasts
-    assert set(NAMED) == {*lasts, *areas, *BY_TAG}
+    assert set(TAGS_BY_NAME) == {*lasts, *areas, *BY_TAG}
 
 
 @pytest.mark.parametrize("text", ["", ",", "resum", "training.", "decided,nothing"])

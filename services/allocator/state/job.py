@@ -70,7 +70,7 @@ BUS_LOST = 128 + 12  # the trainer's `EXIT_BUS_LOST`
 
 
 class Exit(msgspec.Struct, frozen=True, gc=False):
-    """How one pod ended."""
+    """The end of one pod."""
 
     role: str
     code: int | None

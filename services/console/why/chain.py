@@ -182,20 +182,23 @@ first.
 AT = 12
 BECAUSE = 11
 HEADING = "bold underline"
-ROOTS = {
-    JobRequested: "a user",
-    CancelRequested: "a user",
-    ChangeRequested: "a user",
-    SuspendRequested: "a user",
-    ResumeRequested: "a user",
-    ForgetRequested: "a user",
-    CapacityChanged: "the cluster",
-    QuotaChanged: "the cluster",
-    ClaimsChanged: "the cluster",
-    TaskLeaving: "the cluster",
-    TaskExited: "the cluster",
-    ServiceTroubled: "the cluster",
-    DeadLetter: "the cluster",
+PERSON, WORLD = "a person", "the world"
+"""The kinds of roots, as `weir why --json` writes them; programs read that."""
+ROOT_TEXTS = {PERSON: "a user", WORLD: "the cluster"}
+ROOT_KINDS = {
+    JobRequested: PERSON,
+    CancelRequested: PERSON,
+    ChangeRequested: PERSON,
+    SuspendRequested: PERSON,
+    ResumeRequested: PERSON,
+    ForgetRequested: PERSON,
+    CapacityChanged: WORLD,
+    QuotaChanged: WORLD,
+    ClaimsChanged: WORLD,
+    TaskLeaving: WORLD,
+    TaskExited: WORLD,
+    ServiceTroubled: WORLD,
+    DeadLetter: WORLD,
 }
 UNKNOWN = "not known"
 """Shown if another kind has no known cause: it is no longer in the log, or in no message."""
@@ -251,8 +254,14 @@ def offset(entry: Entry, zero_s: float) -> str:
 
 
 def reasons(step: Step) -> str:
-    """Return the names of its causes; for a root its kind."""
-    return " ".join(map(event_name, step.because)) or ROOTS.get(type(step.entry.message), UNKNOWN)
+    """Return the names of its causes; for a root the text of its kind."""
+    kind = root_kind(step)
+    return " ".join(map(event_name, step.because)) or ROOT_TEXTS.get(kind, kind)
+
+
+def root_kind(step: Step) -> str:
+    """Return the kind of a step without a cause in the log."""
+    return ROOT_KINDS.get(type(step.entry.message), UNKNOWN)
 
 
 def _merge_alike(steps: Sequence[Step]) -> list[tuple[Step, list[Step]]]:

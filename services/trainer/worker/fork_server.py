@@ -9,7 +9,6 @@ end of a socket pair (SCM_RIGHTS).
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import signal
 import socket
@@ -18,8 +17,6 @@ import sys
 from services.trainer import credential_isolation
 from services.trainer.worker import child
 from shared.runtime import process
-
-MODULES = {"chief": "chief", "worker": "input_pipeline"}
 
 
 def main() -> None:
@@ -30,7 +27,7 @@ def main() -> None:
     credential_isolation.drop_ptrace()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     channel = socket.socket(fileno=int(sys.argv[1]))
-    _import_for(sys.argv[2])
+    _import_modules_of(sys.argv[2])
     gc.freeze()  # children's garbage collection leaves the shared objects alone
     channel.sendall(b"r")
     while True:
@@ -50,13 +47,16 @@ def _next_request(channel: socket.socket) -> list[int]:
         return []
 
 
-def _import_for(role: str) -> None:
+def _import_modules_of(role: str) -> None:
     """Import what a child of this role needs before its program."""
     if role == "ps":
         child.import_server_library()
         return
     child.import_tensorflow()
-    importlib.import_module(f"services.trainer.worker.{MODULES[role]}")
+    if role == "chief":
+        import services.trainer.worker.chief
+    else:
+        import services.trainer.worker.input_pipeline  # noqa: F401
 
 
 def _fork_child(line: socket.socket, server_channel: socket.socket) -> None:

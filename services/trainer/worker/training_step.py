@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from services.trainer.program import BadProgram, has_function
-from services.trainer.worker import optimizers, own_step, program_data, step_loss
+from services.trainer.worker import optimizers, own_step, program_data, step_loss, step_resources
 from services.trainer.worker.input_pipeline import Pipeline
 from services.trainer.worker.own_step import Kind
 from services.trainer.worker.scaling import PlacementPlan
@@ -112,7 +112,7 @@ def build_model(program: ModuleType, strategy: Any, ps: int) -> BuiltModel:
     kind = own_step.training_kind(program, plain)
     with (
         strategy.scope(),
-        step_loss.worker_tables(),
+        step_resources.worker_tables(),
         _place_variables(strategy, plan.next_place, plan.record_size),
     ):
         model = make_model(program)
@@ -319,8 +319,8 @@ def _update_by_own_step(
 
 
 def _check_resources(program: ModuleType, built: BuiltModel) -> None:
-    if step_loss.PS in built.counters.applied.device:
-        step_loss.check_resources(program)
+    if step_resources.PS in built.counters.applied.device:
+        step_resources.check_resources(program)
 
 
 def _update_by_passes(

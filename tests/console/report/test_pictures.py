@@ -82,7 +82,7 @@ PAGES = {
 
 
 class Seen(NamedTuple):
-    """What a browser shows of a page.
+    """The rendering of a page in a browser.
 
     The boxes of texts, the overflow at the right in pixels, the elements that scroll sideways, and
     the requested URLs.

@@ -350,7 +350,7 @@ async def test_a_watcher_without_messages_misses_none_after_a_restart(
 async def test_a_request_without_a_server_fails_and_is_not_sent_later(
     nats_server: NatsServer, bus: Bus
 ) -> None:
-    """What a client sends without a connection arrives at the next server, which counts it."""
+    """A client's messages without a connection arrive at the next server, which counts them."""
     bus.js._timeout = 0.5
     broken = asyncio.Event()
     bus.client.on_break.add(broken.set)

@@ -1,4 +1,4 @@
-"""What DLRover-RM fits to one job, from this job and the history of its program alone.
+"""The model that DLRover-RM fits to one job, from this job and its program's history alone.
 
 A model is valid until one of the job's facts changes: the policy only combines models with the free
 capacity (`policy.py`). The candidates in a model are those on nodes of any size and without bounds

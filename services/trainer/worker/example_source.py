@@ -285,6 +285,8 @@ def _seconds_to_read(program: ModuleType, counts: tuple[int, ...]) -> list[float
 
 def _with_length(dataset: Any, length: int) -> Any:
     """Return the dataset; reading it fails if it does not have `length` elements."""
+    if int(dataset.cardinality()) == length:
+        return dataset
     return dataset.apply(tf.data.experimental.assert_cardinality(length))
 
 

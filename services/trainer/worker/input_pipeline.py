@@ -24,14 +24,14 @@ A dataset that has no graph (it uses a lookup table that can change, for example
 of Python for each batch.
 
 The number of examples of a file is known when it is read to its end. So each portion ends with a
-mark, a pass of no examples, which no update takes.
+mark, a pass of no examples, which is not staged.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -193,7 +193,6 @@ class UpdateLoss(NamedTuple):
 
 
 FIELDS = len(StagedPass._fields)
-SIZE, TURN = StagedPass._fields.index("size"), StagedPass._fields.index("turn")
 
 
 # ---------------------------------------------------------------- in the worker's Python
@@ -374,35 +373,28 @@ class Pipeline:
         self._read_element = ((number, number), (number, number), self.spec)
         self._read_types = structure.get_flat_tensor_types(self._read_element)
         self._read_shapes = structure.get_flat_tensor_shapes(self._read_element)
-        self._element = (StagedPass(*[number for _ in StagedPass._fields]), self.spec)
+        self._element = (number, number, self.spec)
         self._types = structure.get_flat_tensor_types(self._element)
         self._shapes = structure.get_flat_tensor_shapes(self._element)
         rows = tf.TensorSpec([None, ROW.shape[0]], tf.int64)
         self.open = _trace(self._open)
         self.push = _trace(self._push, rows)
-        self.fetch = _trace(self._fetch, tf.TensorSpec([], tf.int32))
+        self.fetch = _trace(self._fetch, tf.TensorSpec([], tf.int32), number)
+        self.drop_staged = _trace(self._drop_staged)
         self.explain = _trace(self._explain, ROW)
         self.take_losses = _trace(self._take_losses)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def take(self, turn: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
-        """Return the next staged pass of this turn, its number of examples, and that of its batch.
+    def take(self) -> tuple[Any, tf.Tensor, tf.Tensor]:
+        """Return the next staged pass, its number of examples, and that of its batch.
 
-        Call it in a traced step. Marks of a portion's end, and passes that were staged in earlier
-        turns, are dropped.
+        Call it in a traced step.
         """
-        queue = self._staged_queue()
-        values = tf.while_loop(
-            lambda *values: tf.logical_or(values[TURN] != turn, values[SIZE] == 0),
-            lambda *_: self._dequeue(queue),
-            self._dequeue(queue),
-            shape_invariants=self._shapes,
-            parallel_iterations=1,
-        )
-        self._set_shapes(values)
-        element = structure.from_compatible_tensor_list(self._element, list(values))
-        staged, batch = element
-        return batch, staged.size, staged.batch_size
+        values = tf.raw_ops.QueueDequeueV2(handle=self._staged_queue(), component_types=self._types)
+        for value, shape in zip(values, self._shapes, strict=True):
+            value.set_shape(shape)
+        size, batch_size, batch = structure.from_compatible_tensor_list(self._element, values)
+        return batch, size, batch_size
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def add_loss(self, queue: tf.Tensor, loss: tf.Tensor, examples: tf.Tensor) -> None:
@@ -422,15 +414,6 @@ class Pipeline:
             handle=queue, n=tf.raw_ops.QueueSizeV2(handle=queue), component_types=LOSS_FIELDS
         )
         return tf.stack(columns, 1)
-
-    def _dequeue(self, queue: tf.Tensor) -> list[tf.Tensor]:
-        values = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=self._types)
-        self._set_shapes(values)
-        return list(values)
-
-    def _set_shapes(self, values: Sequence[tf.Tensor]) -> None:
-        for value, shape in zip(values, self._shapes, strict=True):
-            value.set_shape(shape)
 
     def _open(self) -> tf.Tensor:
         portions = tf.data.Dataset.range(tf.int64.max).map(self._next_portion).prefetch(1)
@@ -494,8 +477,21 @@ class Pipeline:
         tf.raw_ops.QueueEnqueueManyV2(handle=self._portion_queue(), components=[rows])
         return tf.constant(True)
 
-    def _fetch(self, count: tf.Tensor) -> tf.Tensor:
-        """Stage `count` passes, fewer if the portion ends before.
+    def _drop_staged(self) -> tf.Tensor:
+        """Drop the staged passes."""
+        queue = self._staged_queue()
+
+        def drop(left: tf.Tensor) -> tf.Tensor:
+            dropped = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=self._types)
+            with tf.control_dependencies(dropped):
+                return left - 1
+
+        staged = tf.raw_ops.QueueSizeV2(handle=queue)
+        tf.while_loop(lambda left: left > 0, drop, [staged], parallel_iterations=1)
+        return tf.constant(True)
+
+    def _fetch(self, count: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
+        """Read `count` passes, fewer if the portion ends before, and stage those of this turn.
 
         Return the fields of a `StagedPass` for each, and for the mark of the end.
         """
@@ -503,27 +499,34 @@ class Pipeline:
         def goes_on(at: tf.Tensor, ended: tf.Tensor, _: Any) -> tf.Tensor:
             return tf.logical_and(at < count, tf.logical_not(ended))
 
-        def stage(at: tf.Tensor, _: tf.Tensor, rows: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        def read(at: tf.Tensor, _: tf.Tensor, rows: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
             values = tf.raw_ops.IteratorGetNext(
                 iterator=self._iterator(),
                 output_types=self._read_types,
                 output_shapes=self._read_shapes,
             )
-            (position, batch_size), (read_ms, turn), batch = structure.from_compatible_tensor_list(
-                self._read_element, values
+            (position, batch_size), (read_ms, of_turn), batch = (
+                structure.from_compatible_tensor_list(self._read_element, values)
             )
             size = _row_count(batch)
             if not self._most:
                 batch_size = size
-            staged = StagedPass(position, size, batch_size, read_ms, turn)
-            components = structure.to_tensor_list(self._element, (staged, batch))
-            tf.raw_ops.QueueEnqueueV2(handle=staged_queue, components=components)
-            return at + 1, tf.equal(size, 0), rows.write(at, tf.stack(list(staged)))
+            components = structure.to_tensor_list(self._element, (size, batch_size, batch))
+            is_mark = tf.equal(size, 0)
+
+            def stage() -> tf.Tensor:
+                tf.raw_ops.QueueEnqueueV2(handle=staged_queue, components=components)
+                return tf.constant(True)
+
+            is_staged = tf.logical_and(tf.equal(of_turn, turn), tf.logical_not(is_mark))
+            tf.cond(is_staged, stage, lambda: tf.constant(False))
+            fields = StagedPass(position, size, batch_size, read_ms, of_turn)
+            return at + 1, is_mark, rows.write(at, tf.stack(list(fields)))
 
         staged_queue = self._staged_queue()
         rows = tf.TensorArray(tf.int64, size=0, dynamic_size=True, element_shape=[FIELDS])
         begin = (tf.constant(0), tf.constant(False), rows)
-        _, _, rows = tf.while_loop(goes_on, stage, begin, parallel_iterations=1)
+        _, _, rows = tf.while_loop(goes_on, read, begin, parallel_iterations=1)
         return rows.stack()
 
     def _iterator(self) -> tf.Tensor:

@@ -53,11 +53,15 @@ from services.trainer.worker.watchdog import Watchdog
 from shared.text import format_count, format_names
 
 REACH_S = 1.0
-FEWEST_STAGED, MOST_STAGED, STAGED_BYTES = 2, 8, 64 * 2**20
-"""Number of batches to keep staged on a worker: those that fit into STAGED_BYTES, within
-FEWEST_STAGED and MOST_STAGED, and at least those of two updates.
+FEWEST_STAGED, SLOW_STAGED, MOST_STAGED, STAGED_BYTES, STAGED_S = 2, 8, 64, 64 * 2**20, 1.0
+"""Number of batches to keep staged on a worker: those of STAGED_S seconds of updates, within
+SLOW_STAGED and MOST_STAGED, because half of them are staged by one call, which costs the worker as
+much as several batches. But no more than fit into STAGED_BYTES, and at least FEWEST_STAGED and those
+of two updates.
 """
-LOSSES_S = 0.2
+SMOOTHING = 0.9
+"""Share of the former value in the mean time of an update."""
+LOSSES_S = 0.5
 """Seconds between two fetches of the losses of a worker's updates: a fetch costs the chief as much
 as an update.
 """
@@ -91,14 +95,18 @@ class Worker(Protocol):
     def push(self, portion: Portion) -> None:
         """Let the worker read this portion after the ones before."""
 
-    def fetch(self, passes: int) -> list[StagedPass]:
-        """Stage this many passes, in the order of the portions, up to the end of a portion.
+    def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
+        """Read this many passes, in the order of the portions, up to the end of a portion, and stage
+        those of this turn.
 
         If a portion ends before, the mark of its end is the last element.
         """
 
-    def update(self, passes: int, batches: int, turn: int = 0) -> None:
-        """Make an update of the first staged passes of this turn."""
+    def drop_staged(self) -> None:
+        """Drop the staged passes."""
+
+    def update(self, passes: int, batches: int) -> None:
+        """Make an update of the first staged passes."""
 
     def take_losses(self) -> list[UpdateLoss]:
         """Return the losses of the updates since the last call."""
@@ -175,10 +183,15 @@ class _Lane:
         self.sizes: deque[tuple[int, int]] = deque()
         self.lost = False
         self.failures = 0
-        self.turn = 0
-        """Rises when all unused batches are dropped. What the worker was given before is read and
-        staged, but ignored.
+        self.turn = self.staged_turn = 0
+        """`turn` rises when all unused batches are dropped. What the worker was given before is read,
+        but not used. `staged_turn`: the turn of what is staged.
         """
+        self.update_s = math.inf  # mean time of an update
+
+    def record_update(self, took_s: float) -> None:
+        before_s = self.update_s if math.isfinite(self.update_s) else took_s
+        self.update_s = SMOOTHING * before_s + (1 - SMOOTHING) * took_s
 
     def drop_unused(self) -> list[Shard]:
         """Drop the batches of which no update has begun, and return them."""
@@ -323,17 +336,18 @@ class Lanes:
     def _has_to_read(self, lane: _Lane) -> bool:
         if self._needs_portion(lane):
             return True
-        return bool(lane.pending) and len(lane.ready) <= self._staged_batches // 2
+        return bool(lane.pending) and len(lane.ready) <= self._staged_batches(lane) // 2
 
     def _needs_portion(self, lane: _Lane) -> bool:
         if not self.ledger.todo:
             return False
         return len(lane.pending) < (1 if self._plan.reads_files else PORTIONS_AHEAD)
 
-    @property
-    def _staged_batches(self) -> int:
+    def _staged_batches(self, lane: _Lane) -> int:
         fits = STAGED_BYTES // (self._plan.example_bytes * self._plan.batch)
-        return max(min(fits, MOST_STAGED), FEWEST_STAGED, 2 * self._plan.accumulated)
+        wanted = self._plan.accumulated * STAGED_S / max(lane.update_s, STAGED_S / MOST_STAGED)
+        wanted = min(max(int(wanted), SLOW_STAGED), MOST_STAGED)
+        return max(min(fits, wanted), FEWEST_STAGED, 2 * self._plan.accumulated)
 
     def _missing_passes(self, lane: _Lane) -> int:
         """Return the number of passes to stage in one call.
@@ -341,7 +355,7 @@ class Lanes:
         They complete as many batches as are ready, so that the worker has work until the call
         returns; at least one batch, and at most half of those that may be staged.
         """
-        batches = min(max(len(lane.ready), 1), self._staged_batches // 2)
+        batches = min(max(len(lane.ready), 1), self._staged_batches(lane) // 2)
         return batches * self._plan.passes(self._plan.batch) - len(lane.passes)
 
     def _take_portion(self, lane: _Lane) -> Portion | None:
@@ -357,9 +371,10 @@ class Lanes:
 
     def _stage(self, lane: _Lane, passes: int, turn: int) -> None:
         """Stage this many passes, fewer if a portion ends before. Skip passes of earlier turns."""
+        self._drop_earlier(lane, turn)
         staged: list[StagedPass] = []
         while not staged:
-            staged = [each for each in lane.worker.fetch(passes) if each.turn == turn]
+            staged = [each for each in lane.worker.fetch(passes, turn) if each.turn == turn]
         with self._changed:
             if lane.turn != turn:
                 return
@@ -374,6 +389,16 @@ class Lanes:
         self._fetch_last_losses(lane, turn)
         if finished:  # the last group of files had no more examples
             self._post_once("finished", "finished")
+
+    def _drop_earlier(self, lane: _Lane, turn: int) -> None:
+        """Drop what is staged of earlier turns, after an update in progress, which uses it."""
+        if lane.staged_turn == turn:
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: lane.lost or not lane.updating)
+        if not lane.lost:
+            lane.worker.drop_staged()
+            lane.staged_turn = turn
 
     def _end_portion(self, lane: _Lane) -> None:
         """Drop a portion that was read to its end.
@@ -407,14 +432,17 @@ class Lanes:
             count = min(self._plan.accumulated, len(lane.ready))
             batches = [lane.ready.popleft() for _ in range(count)]
             lane.updating = True
-            self._changed.notify_all()
+            if self._has_to_read(lane):  # a thread that is woken for nothing costs CPU
+                self._changed.notify_all()
         passes = sum([self._plan.passes(batch.size) for batch in batches])
+        began_s = time.monotonic()
         try:
-            lane.worker.update(passes, len(batches), turn)
+            lane.worker.update(passes, len(batches))
         except WorkerFailure as failure:
             self._return_batches(batches)
             self._handle_failure(lane, failure, turn)
         else:
+            lane.record_update(time.monotonic() - began_s)
             self._record_applied(lane, batches)
             if self._losses_are_due(lane):
                 self._fetch_losses(lane, turn)
@@ -475,7 +503,10 @@ class Lanes:
         with self._changed:
             lane.updating = False
             finished = self.ledger.finished
-            self._changed.notify_all()
+            # Nobody waits for the end of an update after which this lane makes the next one, but
+            # for a new turn.
+            if not self._has_update(lane) or lane.turn != lane.staged_turn:
+                self._changed.notify_all()
         if finished:
             self._post_once("finished", "finished")
 

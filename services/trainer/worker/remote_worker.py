@@ -57,7 +57,7 @@ def trace_workers(
     several = scaling.has_several_passes(plan.accumulated, plan.batch, plan.most)
     traced = training_step.trace_step(program, strategy, built, pipeline, several)
     step = traced.get_concrete_function()
-    return [RemoteWorker(index, pipeline, step) for index in range(count)]
+    return [RemoteWorker(index, pipeline, step, several) for index in range(count)]
 
 
 class RemoteWorker:
@@ -65,7 +65,9 @@ class RemoteWorker:
     waits for the other.
     """
 
-    def __init__(self, index: int, pipeline: Pipeline, step: Any) -> None:
+    def __init__(self, index: int, pipeline: Pipeline, step: Any, several: bool) -> None:
+        """`several`: the step takes `step_arguments`."""
+        self._several = several
         self.name = f"worker-{index}"
         self._device = f"/job:worker/replica:0/task:{index}/device:CPU:0"
         self._pipeline = pipeline
@@ -80,12 +82,17 @@ class RemoteWorker:
             self._opened = True
         self._call(self._reading, self._pipeline.push, tf.constant([portion.row()], tf.int64))
 
-    def fetch(self, passes: int) -> list[StagedPass]:
-        rows = self._call(self._reading, self._pipeline.fetch, tf.constant(passes, tf.int32))
+    def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
+        arguments = tf.constant(passes, tf.int32), tf.constant(turn, tf.int64)
+        rows = self._call(self._reading, self._pipeline.fetch, *arguments)
         return [StagedPass(*row) for row in rows.tolist()]
 
-    def update(self, passes: int, batches: int, turn: int = 0) -> None:
-        self._call(self._updating, self.step, *training_step.step_arguments(passes, batches, turn))
+    def drop_staged(self) -> None:
+        self._call(self._reading, self._pipeline.drop_staged)
+
+    def update(self, passes: int, batches: int) -> None:
+        arguments = training_step.step_arguments(passes, batches) if self._several else ()
+        self._call(self._updating, self.step, *arguments)
 
     def take_losses(self) -> list[UpdateLoss]:
         rows = self._call(self._updating, self._pipeline.take_losses)

@@ -26,7 +26,7 @@ from services.trainer.worker.own_step import Kind
 from services.trainer.worker.scaling import PlacementPlan
 from shared.messages import ModelProfile
 
-PASSES, TURN = tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int64)
+PASSES = tf.TensorSpec([], tf.int32)
 
 
 class TrainingCounters(tf.Module):  # type: ignore[misc]
@@ -264,34 +264,33 @@ def _place_variables(
 def trace_step(
     program: ModuleType, strategy: Any, built: BuiltModel, pipeline: Pipeline, several: bool = False
 ) -> Any:
-    """Return a function of `step_arguments` that makes one update of the passes that are staged
-    next on the worker that runs it, and leaves the mean loss in the pipeline.
+    """Return a function that makes one update of the passes that are staged next on the worker that
+    runs it, and leaves the mean loss in the pipeline.
 
-    `several`: updates may have more than one pass.
+    `several`: updates may have more than one pass, and the function takes `step_arguments`.
     """
 
-    @tf.function(input_signature=[PASSES, PASSES, TURN])  # type: ignore[untyped-decorator]
-    def step(passes: tf.Tensor, batches: tf.Tensor, turn: tf.Tensor) -> None:
+    def step_by_passes(passes: tf.Tensor, batches: tf.Tensor) -> None:
         losses = pipeline.loss_queue()
-        if several:
-            loss, examples = strategy.run(
-                _update_by_passes, args=(program, built, pipeline, passes, batches, turn)
-            )
-        else:
-            batch, examples, _ = pipeline.take(turn)
-            loss = strategy.run(_update_in_one_pass, args=(program, built, batch, examples))
+        loss, examples = strategy.run(
+            _update_by_passes, args=(program, built, pipeline, passes, batches)
+        )
         pipeline.add_loss(losses, loss, examples)
 
-    return step
+    def step() -> None:
+        losses = pipeline.loss_queue()
+        batch, examples, _ = pipeline.take()
+        loss = strategy.run(_update_in_one_pass, args=(program, built, batch, examples))
+        pipeline.add_loss(losses, loss, examples)
+
+    if several:
+        return tf.function(step_by_passes, input_signature=[PASSES, PASSES])
+    return tf.function(step, input_signature=[])
 
 
-def step_arguments(passes: int, batches: int, turn: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def step_arguments(passes: int, batches: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the traced step's arguments for an update of this many passes and batches."""
-    return (
-        tf.constant(passes, tf.int32),
-        tf.constant(batches, tf.int32),
-        tf.constant(turn, tf.int64),
-    )
+    return tf.constant(passes, tf.int32), tf.constant(batches, tf.int32)
 
 
 def _update_in_one_pass(
@@ -329,13 +328,12 @@ def _update_by_passes(
     pipeline: Pipeline,
     passes: tf.Tensor,
     batches: tf.Tensor,
-    turn: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Make one update; return its mean loss and the number of its examples."""
     scale = optimizers.loss_scale(built.optimizer)
 
     def one_pass() -> tuple[tf.Tensor, list[Any], tf.Tensor]:
-        batch, count, batch_count = pipeline.take(turn)
+        batch, count, batch_count = pipeline.take()
         share = tf.cast(count / (batch_count * tf.cast(batches, tf.int64)), tf.float32)
         loss, gradients = _loss_and_gradients(program, built, batch, scale)
         shared = [optimizers.multiply_gradient(each, share) for each in gradients]

@@ -45,16 +45,17 @@ class FakeWorker:
         """Return the number of examples of this portion."""
         return portion.stop - portion.start
 
-    def fetch(self, passes: int) -> list[StagedPass]:
+    def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
         found: list[StagedPass] = []
         while len(found) < passes and (not found or found[-1].size):
             found.append(self.unread.popleft())
-        self.staged += [each for each in found if each.size]
+        self.staged += [each for each in found if each.size and each.turn == turn]
         return found
 
-    def update(self, passes: int, batches: int, turn: int = 0) -> None:
-        while self.staged and self.staged[0].turn != turn:
-            self.staged.popleft()
+    def drop_staged(self) -> None:
+        self.staged.clear()
+
+    def update(self, passes: int, batches: int) -> None:
         taken = [self.staged.popleft() for _ in range(passes)]
         self.updates.append([(each.position, each.position + each.size) for each in taken])
         self.losses.append(UpdateLoss(1.0, sum([each.size for each in taken])))

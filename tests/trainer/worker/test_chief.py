@@ -114,9 +114,9 @@ class LosesWorker(FakeWorker):
             threading.Event(),
         )
 
-    def update(self, passes: int, batches: int, turn: int = 0) -> None:
+    def update(self, passes: int, batches: int) -> None:
         if next(self.numbers) < 2:
-            return super().update(passes, batches, turn)
+            return super().update(passes, batches)
         self.begun.set()
         assert self.may_die.wait(60)
         raise WorkerFailure(tf.errors.UnavailableError(None, None, "gone"), lost=True)

@@ -16,7 +16,13 @@ from services.trainer.worker import shard_ledger
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.file_source import FileOrder
 from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass, UpdateLoss
-from services.trainer.worker.lanes import Lanes, PortionSize, update_once
+from services.trainer.worker.lanes import (
+    MOST_STAGED,
+    STAGED_BYTES,
+    Lanes,
+    PortionSize,
+    update_once,
+)
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
 from tests.trainer.worker.fake_worker import FakeWorker
@@ -36,11 +42,11 @@ class Failing(FakeWorker):
         super().__init__(plan, name)
         self.at, self.lost, self.calls = at, lost, 0
 
-    def update(self, passes: int, batches: int, turn: int = 0) -> None:
+    def update(self, passes: int, batches: int) -> None:
         self.calls += 1
         if self.calls == self.at or (self.lost and self.calls > self.at):
             raise WorkerFailure(gone(), self.lost)
-        super().update(passes, batches, turn)
+        super().update(passes, batches)
 
 
 class Held(FakeWorker):
@@ -50,10 +56,10 @@ class Held(FakeWorker):
         super().__init__(plan)
         self.begun, self.released = threading.Semaphore(0), threading.Semaphore(0)
 
-    def update(self, passes: int, batches: int, turn: int = 0) -> None:
+    def update(self, passes: int, batches: int) -> None:
         self.begun.release()
         assert self.released.acquire(timeout=WITHIN_S)
-        super().update(passes, batches, turn)
+        super().update(passes, batches)
 
 
 def plan_of(examples: int, batch: int = BATCH, most: int | None = None, k: int = 1) -> DataPlan:
@@ -105,24 +111,58 @@ def test_an_update_that_is_in_progress_counts_when_reading_fails_beside_it() -> 
     class FailsToRead(Held):
         def __init__(self, plan: DataPlan) -> None:
             super().__init__(plan)
-            self.fetches, self.failed = 0, threading.Event()
+            self.fetches, self.failed, self.dropped = 0, threading.Event(), threading.Event()
 
-        def fetch(self, passes: int) -> list[StagedPass]:
+        def drop_staged(self) -> None:
+            self.dropped.set()
+            super().drop_staged()
+
+        def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
             self.fetches += 1
             if self.fetches == 2:
+                assert self.begun.acquire(timeout=WITHIN_S)
                 self.failed.set()
                 raise WorkerFailure(gone(), lost=False)
-            return super().fetch(passes)
+            return super().fetch(passes, turn)
 
     plan, inbox = plan_of(10 * BATCH), queue.Queue[object]()
     worker = FailsToRead(plan)
     lanes = Lanes([worker], plan, inbox)
     lanes.start(shard_ledger.new_ledger(10 * BATCH, 1), 0)
-    assert worker.begun.acquire(timeout=WITHIN_S) and worker.failed.wait(WITHIN_S)
+    assert worker.failed.wait(WITHIN_S)
+    assert not worker.dropped.wait(0.2), "the update in progress uses what is staged"
     worker.released.release(10)
 
     assert [inbox.get(timeout=WITHIN_S) for _ in range(2)] == ["first", "finished"]
     assert covered(worker) == [(at, at + BATCH) for at in range(0, 160, BATCH)]
+
+
+@pytest.mark.parametrize(("example_bytes", "staged"), [(1, MOST_STAGED), (STAGED_BYTES, 2)])
+def test_quick_updates_have_many_batches_staged_that_fit(example_bytes: int, staged: int) -> None:
+    class Watched(Held):
+        def __init__(self, plan: DataPlan) -> None:
+            super().__init__(plan)
+            self.most, self.is_full = 0, threading.Event()
+
+        def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
+            found = super().fetch(passes, turn)
+            self.most = max(self.most, len(self.staged))
+            if self.most > staged // 2:
+                self.is_full.set()
+            return found
+
+    examples = 4 * MOST_STAGED * BATCH
+    plan = plan_of(examples)._replace(example_bytes=example_bytes)
+    inbox = queue.Queue[object]()
+    worker = Watched(plan)
+    worker.released.release()
+    lanes = Lanes([worker], plan, inbox)
+    lanes.start(shard_ledger.new_ledger(examples, 1), 0)
+
+    assert worker.is_full.wait(WITHIN_S)
+    worker.released.release(examples)
+    assert [inbox.get(timeout=WITHIN_S) for _ in range(2)] == ["first", "finished"]
+    assert worker.most <= staged + 1
 
 
 def test_losses_are_fetched_after_the_last_update() -> None:
@@ -137,7 +177,7 @@ def test_losses_are_fetched_after_the_last_update() -> None:
 
 def test_a_worker_that_fails_again_and_again_ends_training() -> None:
     class Unlucky(FakeWorker):
-        def update(self, passes: int, batches: int, turn: int = 0) -> None:
+        def update(self, passes: int, batches: int) -> None:
             raise WorkerFailure(gone(), lost=False)
 
     plan, inbox = plan_of(64), queue.Queue[object]()
@@ -225,7 +265,7 @@ def test_a_drain_waits_for_the_update_and_keeps_what_is_staged() -> None:
 
 def test_an_error_of_the_program_ends_training_and_counts_nothing() -> None:
     class Broken(FakeWorker):
-        def update(self, passes: int, batches: int, turn: int = 0) -> None:
+        def update(self, passes: int, batches: int) -> None:
             raise tf.errors.InvalidArgumentError(None, None, "the program raised")
 
     plan, inbox = plan_of(48), queue.Queue[object]()
@@ -237,7 +277,7 @@ def test_an_error_of_the_program_ends_training_and_counts_nothing() -> None:
 
 def test_an_error_in_the_data_is_explained_by_the_worker() -> None:
     class Unreadable(FakeWorker):
-        def fetch(self, passes: int) -> list[StagedPass]:
+        def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
             raise tf.errors.InvalidArgumentError(None, None, "[[{{node cond}}]]")
 
     plan, inbox = plan_of(48), queue.Queue[object]()
@@ -250,10 +290,10 @@ def test_an_error_in_the_data_is_explained_by_the_worker() -> None:
 
 def test_what_was_read_before_an_error_in_the_data_is_trained() -> None:
     class Broken(FakeWorker):
-        def fetch(self, passes: int) -> list[StagedPass]:
+        def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
             if self.unread[0].position >= 2 * BATCH:
                 raise tf.errors.InvalidArgumentError(None, None, "[[{{node cond}}]]")
-            return super().fetch(passes)
+            return super().fetch(passes, turn)
 
     plan, inbox = plan_of(6 * BATCH), queue.Queue[object]()
     lanes = Lanes([Broken(plan)], plan, inbox)
@@ -263,8 +303,8 @@ def test_what_was_read_before_an_error_in_the_data_is_trained() -> None:
 
 def test_a_worker_that_stages_other_positions_ends_training() -> None:
     class Wrong(FakeWorker):
-        def fetch(self, passes: int) -> list[StagedPass]:
-            return [StagedPass(each.position + 1, 1, 1) for each in super().fetch(passes)]
+        def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
+            return [StagedPass(each.position + 1, 1, 1) for each in super().fetch(passes, turn)]
 
     plan, inbox = plan_of(48), queue.Queue[object]()
     (word,) = run_lanes(Lanes([Wrong(plan)], plan, inbox), inbox, 48, 1)
@@ -438,13 +478,13 @@ def test_a_job_finishes_if_a_worker_is_lost_when_its_last_losses_are_fetched() -
                 raise WorkerFailure(gone(), lost=True)
             return super().take_losses()
 
-        def fetch(self, passes: int) -> list[StagedPass]:
+        def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
             if not self.unread[0].size:
                 with lanes._changed:
                     assert lanes._changed.wait_for(
                         lambda: lanes.steps == 5 and not lanes._lanes[0].updating, WITHIN_S
                     )
-            return super().fetch(1)
+            return super().fetch(1, turn)
 
     plan, inbox = file_plan(1), queue.Queue[object]()
     lanes = Lanes([LostAtTheEnd(plan, [5 * BATCH])], plan, inbox)
@@ -456,10 +496,10 @@ def test_a_job_finishes_if_a_worker_is_lost_when_its_last_losses_are_fetched() -
 class LostReader(FileReader):
     """A worker that is lost at its second update."""
 
-    def update(self, passes: int, batches: int, turn: int = 0) -> None:
+    def update(self, passes: int, batches: int) -> None:
         if self.updates:
             raise WorkerFailure(gone(), lost=True)
-        super().update(passes, batches, turn)
+        super().update(passes, batches)
 
 
 def file_plan(groups: int, seed: int | None = 5, batch: int = BATCH) -> DataPlan:
@@ -532,10 +572,10 @@ class HeldReader(FileReader):
         super().__init__(plan, lengths, name)
         self.go, self.begun = go, threading.Event()
 
-    def update(self, passes: int, batches: int, turn: int = 0) -> None:
+    def update(self, passes: int, batches: int) -> None:
         self.begun.set()
         assert self.go.wait(WITHIN_S)
-        super().update(passes, batches, turn)
+        super().update(passes, batches)
 
 
 def test_a_worker_gets_its_next_files_when_it_has_read_those_before() -> None:

@@ -182,7 +182,7 @@ class Chief:
         ):
             spec = program_data.element_spec(self.program, self.built.model)
             order = self.source.order(self.assignment.request.shuffle)
-            self.plan = self._data_plan(order, program_data.example_bytes(spec))
+            self.plan = self._data_plan(order, spec)
             self.remote_workers = trace_workers(
                 self.program, self.strategy, self.built, self.plan, spec, self.workers
             )
@@ -219,13 +219,15 @@ class Chief:
         """
         return [*self.lanes.lost_workers(), *unreachable_tasks(self.assignment.cluster)]
 
-    def _data_plan(self, order: Order, example_bytes: int) -> DataPlan:
+    def _data_plan(self, order: Order, spec: Any) -> DataPlan:
+        """`spec`: the structure of a batch."""
         return DataPlan(
             order=order,
             batch=self.assignment.batch,
             most=self.assignment.request.device_batch_max,
             accumulated=optimizers.accumulated_batches(self.built.optimizer),
-            example_bytes=example_bytes,
+            example_bytes=program_data.example_bytes(spec),
+            has_fixed_size=program_data.has_fixed_size(spec),
         )
 
     def _on_rehearsal_failed(self, error: Any) -> None:

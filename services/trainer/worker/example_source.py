@@ -221,11 +221,10 @@ class RangeSource(_NumberedSource):
         return _restore_structure(made, self._costs.spec)
 
     def call_name(self, order: ExampleOrder, start: int, stop: int) -> str:
-        numbers = order.numbers(start, stop)
-        if order.seed is None:
-            return f"dataset({numbers[0]}, {numbers[-1] + 1})"
-        count = len(numbers)
-        return f"dataset(), called for {count} numbers from {min(numbers)} to {max(numbers)},"
+        if order.seed is not None:
+            return f"dataset(start, stop), called for {stop - start} shuffled examples,"
+        first = start % order.examples
+        return f"dataset({first}, {first + stop - start})"
 
     def _read(self, numbers: Any) -> None:
         for start, stop in covering_ranges(np.sort(numbers), 0, CHECKED):
@@ -284,7 +283,9 @@ def _seconds_to_read(program: ModuleType, counts: tuple[int, ...]) -> list[float
 
 
 def _with_length(dataset: Any, length: int) -> Any:
-    """Return the dataset; reading it fails if it does not have `length` elements."""
+    """Return the dataset; reading it fails if it does not have `length` elements, unless TensorFlow
+    knows that it has.
+    """
     if int(dataset.cardinality()) == length:
         return dataset
     return dataset.apply(tf.data.experimental.assert_cardinality(length))
@@ -324,6 +325,8 @@ def _read_chosen(program: ModuleType, numbers: Any, ranges: list[tuple[int, int]
 
 def _take_rows(parts: Sequence[Any], rows: Any) -> Any:
     """Return these rows of the parts, one after the other."""
+    if len(parts) == 1 and len(rows) == parts[0].shape[0] and np.all(np.diff(rows) == 1):
+        return parts[0]  # they are all rows in their order
     if isinstance(parts[0], tf.SparseTensor):
         return _take_sparse_rows(tf.sparse.concat(0, list(parts)), rows)
     return tf.gather(tf.concat(parts, 0), rows)

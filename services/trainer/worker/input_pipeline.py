@@ -59,12 +59,15 @@ PORTIONS, STAGED, BATCHES = "weir_portions", "weir_staged", "weir_batches"
 LOSSES = "weir_losses"
 PORTION_TYPES = [tf.variant, tf.string, tf.int64]
 """The types of what `portion_batches` returns."""
+HIDING_TYPES = (tf.variant, tf.resource)
+"""The types of tensors that may refer to functions or tables."""
 TENSOR_DATASETS = (
     from_tensor_slices_op._TensorSliceDataset,
     from_tensors_op._TensorDataset,
     concatenate_op._ConcatenateDataset,
     batch_op._BatchDataset,
 )
+"""The kinds of datasets that only cut and join tensors, or elements of other datasets."""
 LOSS_FIELDS = [tf.float64, tf.float64]
 """The types of an `UpdateLoss`: a number of examples is exact as a float64."""
 PREFETCHED = 2
@@ -114,7 +117,8 @@ class DataPlan(NamedTuple):
     """The division of positions into batches and passes.
 
     `batch`: examples of a batch; `most`: maximum examples of a pass, None: no limit; `accumulated`:
-    batches of an update; `example_bytes`: size of an example.
+    batches of an update; `example_bytes`: size of an example; `has_fixed_size`: False if examples
+    may be larger.
     """
 
     order: Order
@@ -122,6 +126,7 @@ class DataPlan(NamedTuple):
     most: int | None = None
     accumulated: int = 1
     example_bytes: int = 1
+    has_fixed_size: bool = True
 
     @property
     def reads_files(self) -> bool:
@@ -171,7 +176,7 @@ class DataPlan(NamedTuple):
 
 
 class StagedPass(NamedTuple):
-    """A staged pass: its first position, its number of examples, and that of its batch.
+    """A pass that was read: its first position, its number of examples, and that of its batch.
 
     The mark of a portion's end has no examples.
     """
@@ -276,9 +281,11 @@ class _PortionReader:
 
 def _has_only_tensors(dataset: Any) -> bool:
     """Return whether a dataset cuts and joins tensors, and has no function and no resource."""
-    return isinstance(dataset, TENSOR_DATASETS) and all(
-        _has_only_tensors(each) for each in dataset._inputs()
-    )
+    if not isinstance(dataset, TENSOR_DATASETS):
+        return False
+    if any(tensor.dtype in HIDING_TYPES for tensor in getattr(dataset, "_tensors", ())):
+        return False
+    return all(_has_only_tensors(each) for each in dataset._inputs())
 
 
 def _serialized_graph(dataset: Any) -> tuple[bytes, Any]:

@@ -53,14 +53,17 @@ from services.trainer.worker.watchdog import Watchdog
 from shared.text import format_count, format_names
 
 REACH_S = 1.0
-FEWEST_STAGED, SLOW_STAGED, MOST_STAGED, STAGED_BYTES, STAGED_S = 2, 8, 64, 64 * 2**20, 1.0
-"""Number of batches to keep staged on a worker: those of STAGED_S seconds of updates, within
-SLOW_STAGED and MOST_STAGED, because half of them are staged by one call, which costs the worker as
-much as several batches. But no more than fit into STAGED_BYTES, and at least FEWEST_STAGED and those
-of two updates.
+STAGED_S = 1.0
+"""Seconds of training for which batches are staged on a worker. Half of them are staged by one call,
+which costs the worker as much CPU as staging several batches.
 """
+FEWEST_STAGED, USUAL_STAGED, MOST_STAGED = 2, 8, 32
+"""Bounds of the number of staged batches: it is USUAL_STAGED unless updates are quick, and at least
+FEWEST_STAGED where batches are large.
+"""
+STAGED_BYTES = 64 * 2**20
 SMOOTHING = 0.9
-"""Share of the former value in the mean time of an update."""
+"""Share of the former value in the mean time of training a batch."""
 LOSSES_S = 0.5
 """Seconds between two fetches of the losses of a worker's updates: a fetch costs the chief as much
 as an update.
@@ -95,7 +98,7 @@ class Worker(Protocol):
     def push(self, portion: Portion) -> None:
         """Let the worker read this portion after the ones before."""
 
-    def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
+    def fetch(self, passes: int, turn: int) -> list[StagedPass]:
         """Read this many passes, in the order of the portions, up to the end of a portion, and stage
         those of this turn.
 
@@ -113,6 +116,29 @@ class Worker(Protocol):
 
     def explain(self, portion: Portion) -> None:
         """Read this portion in Python. Raise its error, with the line; return if there is none."""
+
+
+def staged_batches(plan: DataPlan, batch_s: float, is_end: bool) -> int:
+    """Return the number of batches to keep staged on a worker that trains one in `batch_s` seconds.
+
+    `is_end`: all batches are given out, so that a worker with many of them may be the last.
+    """
+    wanted = float(USUAL_STAGED)
+    if plan.has_fixed_size and not is_end:
+        wanted = min(max(STAGED_S / max(batch_s, 1e-6), USUAL_STAGED), MOST_STAGED)
+    fits = STAGED_BYTES // (plan.example_bytes * plan.batch)
+    return max(min(int(wanted), fits), FEWEST_STAGED, 2 * plan.accumulated)
+
+
+def batches_to_stage(ready: int, most: int, batch_s: float, read_s: float) -> int:
+    """Return the number of batches to stage in one call, at most `most` and at least one.
+
+    They are as many as are ready, but no more than are read, in `read_s` seconds each, while the
+    worker trains those, in `batch_s` seconds each. So it has work until the call returns.
+    """
+    ready = max(ready, 1)
+    read_meanwhile = ready * batch_s / max(read_s, 1e-6)
+    return int(max(min(ready, most, read_meanwhile), 1))
 
 
 class PortionSize:
@@ -187,11 +213,15 @@ class _Lane:
         """`turn` rises when all unused batches are dropped. What the worker was given before is read,
         but not used. `staged_turn`: the turn of what is staged.
         """
-        self.update_s = math.inf  # mean time of an update
+        self.batch_s = math.inf  # mean time of training a batch
+        self.read_s = 0.0  # time of reading a batch, in the last call
 
-    def record_update(self, took_s: float) -> None:
-        before_s = self.update_s if math.isfinite(self.update_s) else took_s
-        self.update_s = SMOOTHING * before_s + (1 - SMOOTHING) * took_s
+    def record_update(self, took_s: float, batches: int) -> None:
+        """Record the time of an update of this many batches."""
+        batch_s = took_s / batches
+        if math.isfinite(self.batch_s):
+            batch_s = SMOOTHING * self.batch_s + (1 - SMOOTHING) * batch_s
+        self.batch_s = batch_s
 
     def drop_unused(self) -> list[Shard]:
         """Drop the batches of which no update has begun, and return them."""
@@ -260,6 +290,7 @@ class Lanes:
         """Return the ledger for a checkpoint when no update is in progress."""
         with self._changed:
             self._running = False
+            self._changed.notify_all()
             self._changed.wait_for(lambda: not any(lane.updating for lane in self._lanes))
             return shard_ledger.settle_ledger(self.ledger)
 
@@ -336,26 +367,21 @@ class Lanes:
     def _has_to_read(self, lane: _Lane) -> bool:
         if self._needs_portion(lane):
             return True
-        return bool(lane.pending) and len(lane.ready) <= self._staged_batches(lane) // 2
+        return bool(lane.pending) and len(lane.ready) <= self._most_to_stage(lane)
 
     def _needs_portion(self, lane: _Lane) -> bool:
         if not self.ledger.todo:
             return False
         return len(lane.pending) < (1 if self._plan.reads_files else PORTIONS_AHEAD)
 
-    def _staged_batches(self, lane: _Lane) -> int:
-        fits = STAGED_BYTES // (self._plan.example_bytes * self._plan.batch)
-        wanted = self._plan.accumulated * STAGED_S / max(lane.update_s, STAGED_S / MOST_STAGED)
-        wanted = min(max(int(wanted), SLOW_STAGED), MOST_STAGED)
-        return max(min(fits, wanted), FEWEST_STAGED, 2 * self._plan.accumulated)
+    def _most_to_stage(self, lane: _Lane) -> int:
+        """Return the number of batches that one call may stage: half of those to keep staged."""
+        return staged_batches(self._plan, lane.batch_s, not self.ledger.todo) // 2
 
     def _missing_passes(self, lane: _Lane) -> int:
-        """Return the number of passes to stage in one call.
-
-        They complete as many batches as are ready, so that the worker has work until the call
-        returns; at least one batch, and at most half of those that may be staged.
-        """
-        batches = min(max(len(lane.ready), 1), self._staged_batches(lane) // 2)
+        """Return the number of passes to stage in one call."""
+        most = self._most_to_stage(lane)
+        batches = batches_to_stage(len(lane.ready), most, lane.batch_s, lane.read_s)
         return batches * self._plan.passes(self._plan.batch) - len(lane.passes)
 
     def _take_portion(self, lane: _Lane) -> Portion | None:
@@ -367,6 +393,8 @@ class Lanes:
             return None
         lane.pending.append(shard)
         lane.sizes.append((asked, self._plan.batches(shard)))
+        if not self.ledger.todo:  # a lane may have its last update, of fewer batches
+            self._changed.notify_all()
         return self._plan.portion(shard, lane.turn)
 
     def _stage(self, lane: _Lane, passes: int, turn: int) -> None:
@@ -374,10 +402,13 @@ class Lanes:
         self._drop_earlier(lane, turn)
         staged: list[StagedPass] = []
         while not staged:
+            began_s = time.monotonic()
             staged = [each for each in lane.worker.fetch(passes, turn) if each.turn == turn]
+        read_s = time.monotonic() - began_s
         with self._changed:
             if lane.turn != turn:
                 return
+            lane.read_s = read_s * self._plan.passes(self._plan.batch) / len(staged)
             for each in staged:
                 if each.size:
                     lane.add_pass(each)
@@ -442,7 +473,7 @@ class Lanes:
             self._return_batches(batches)
             self._handle_failure(lane, failure, turn)
         else:
-            lane.record_update(time.monotonic() - began_s)
+            lane.record_update(time.monotonic() - began_s, len(batches))
             self._record_applied(lane, batches)
             if self._losses_are_due(lane):
                 self._fetch_losses(lane, turn)
@@ -548,7 +579,7 @@ def update_once(worker: Worker, plan: DataPlan) -> float | None:
     try:
         worker.push(portion)
         while not staged or staged[-1].size:
-            staged += worker.fetch(1)
+            staged += worker.fetch(1, 0)
         passes = len(staged) - 1
         if not passes:
             return None

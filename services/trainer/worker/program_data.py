@@ -59,6 +59,16 @@ def example_bytes(spec: Any) -> int:
     return max(total, 1)
 
 
+def has_fixed_size(spec: Any) -> bool:
+    """Return whether all examples of a batch of this structure have the size `example_bytes`."""
+    return all(
+        isinstance(leaf, tf.TensorSpec)
+        and leaf.dtype != tf.string
+        and leaf.shape[1:].is_fully_defined()
+        for leaf in tf.nest.flatten(spec)
+    )
+
+
 def takes_numbers(program: ModuleType) -> bool:
     """Return whether the program has `dataset(numbers)` in place of `dataset(start, stop)`."""
     signature = signature_of(program.dataset)
@@ -178,7 +188,8 @@ def sliced_tensors(dataset: Any) -> Any:
 
 
 def _batch_slices(dataset: Any, size: int) -> Any:
-    """Return the elements of `dataset.batch(size)`.
+    """Return a dataset with the elements of `dataset.batch(size)`. Its `element_spec` may have a fixed
+    first axis.
 
     The batches of `from_tensor_slices` are cut from its tensors. That takes a quarter of the time
     of cutting single examples and joining them.

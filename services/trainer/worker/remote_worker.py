@@ -82,7 +82,7 @@ class RemoteWorker:
             self._opened = True
         self._call(self._reading, self._pipeline.push, tf.constant([portion.row()], tf.int64))
 
-    def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
+    def fetch(self, passes: int, turn: int) -> list[StagedPass]:
         arguments = tf.constant(passes, tf.int32), tf.constant(turn, tf.int64)
         rows = self._call(self._reading, self._pipeline.fetch, *arguments)
         return [StagedPass(*row) for row in rows.tolist()]

@@ -36,7 +36,7 @@ spec = program_data.element_spec(module, built.model)
 for _ in range(3):
     ledger, shard = shard_ledger.take_shard(ledger, 16)
     worker.push(plan.portion(shard))
-    worker.fetch(2)  # its pass and the mark of its end
+    worker.fetch(2, 0)  # its pass and the mark of its end
     worker.update(1, 1)
     ledger = shard_ledger.mark_applied(ledger, shard)
 path = f"{TO}/ckpt-{int(built.counters.step)}"

@@ -158,7 +158,7 @@ def case_of(optimizer, model=net, inputs=images, most=None, share=1.0, fits=None
 def recording(fetch):
     """Return the same function, but with the size of each pass added to `fed`."""
 
-    def recorded(passes, turn=0):
+    def recorded(passes, turn):
         staged = fetch(passes, turn)
         fed.extend(each.size for each in staged if each.size)
         return staged

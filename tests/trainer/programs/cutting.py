@@ -59,7 +59,7 @@ def trained(ledger, steps):
     for _ in range(steps):
         ledger, shard = shard_ledger.take_shard(ledger, 16)
         worker.push(plan.portion(shard))
-        worker.fetch(2)  # its pass and the mark of its end
+        worker.fetch(2, 0)  # its pass and the mark of its end
         worker.update(1, 1)
         ledger = shard_ledger.mark_applied(ledger, shard)
     return ledger

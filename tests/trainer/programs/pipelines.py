@@ -5,6 +5,7 @@ in two epochs, as counted on the ps; the numbers in the order of their applicati
 the calls of `dataset`.
 """
 
+import itertools
 import json
 import queue
 import sys
@@ -67,6 +68,7 @@ def numbered(make):
     return {"examples": counting.examples, "dataset": make}
 
 
+FAILING = "calls that fail for a moment"
 PASSES = {"most": 5, "accumulated": 3}
 CASES = {
     "range": (numbered(by_range(read)), Shuffle(on=False), {}),
@@ -74,6 +76,7 @@ CASES = {
     "numbers": (numbered(by_numbers(read)), Shuffle(on=False), {}),
     "shuffled numbers": (numbered(by_numbers(read)), Shuffle(seed=3), {}),
     "passes": (numbered(by_numbers(read)), Shuffle(seed=3), PASSES),
+    FAILING: (numbered(by_numbers(read)), Shuffle(seed=3), {}),
     "generator": (numbered(by_numbers(generated)), Shuffle(seed=3), {}),
     "table": (numbered(by_numbers(looked_up)), Shuffle(seed=3), {}),
 }
@@ -91,7 +94,25 @@ if len(sys.argv) > 1:
     CASES = {name: CASES[name] for name in sys.argv[1:]}
 
 
-def trained(functions, shuffle, fields, workers):
+def failing(call, at, executes):
+    """Return the call of a worker, but with number `at` failing for a moment, before or after it is
+    executed.
+    """
+    numbers = itertools.count(1)
+
+    def called(*arguments):
+        number = next(numbers)
+        if number != at:
+            return call(*arguments)
+        if executes:
+            call(*arguments)
+        cause = tf.errors.UnavailableError(None, None, "Connection reset by peer")
+        raise remote_worker.WorkerFailure(cause, lost=False)
+
+    return called
+
+
+def trained(functions, shuffle, fields, workers, fails=False):
     program = SimpleNamespace(
         __file__=__file__,
         model=counting.model,
@@ -105,6 +126,10 @@ def trained(functions, shuffle, fields, workers):
     plan = input_pipeline.DataPlan(source.order(shuffle), BATCH, **fields)
     spec = program_data.element_spec(program, built.model)
     remote = remote_worker.trace_workers(program, strategy, built, plan, spec, workers)
+    if fails:
+        for worker in remote:
+            worker.update = failing(worker.update, 2, executes=False)
+            worker.fetch = failing(worker.fetch, 4, executes=True)
     calls.clear()
     inbox = queue.Queue()
     lanes = Lanes(remote, plan, inbox)
@@ -123,7 +148,7 @@ def trained(functions, shuffle, fields, workers):
 
 
 print(
-    json.dumps({name: trained(*case, WORKERS) for name, case in CASES.items()}),
+    json.dumps({name: trained(*case, WORKERS, name == FAILING) for name, case in CASES.items()}),
     flush=True,
 )
 sys.stdout.flush()

@@ -45,7 +45,7 @@ class FakeWorker:
         """Return the number of examples of this portion."""
         return portion.stop - portion.start
 
-    def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
+    def fetch(self, passes: int, turn: int) -> list[StagedPass]:
         found: list[StagedPass] = []
         while len(found) < passes and (not found or found[-1].size):
             found.append(self.unread.popleft())

@@ -19,6 +19,7 @@ CASES = (
     "shuffled range",
     "shuffled numbers",
     "passes",
+    "calls that fail for a moment",
     "generator",
     "table",
     "compressed tfrecord",

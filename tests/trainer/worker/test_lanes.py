@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from collections import Counter
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -17,10 +19,14 @@ from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.file_source import FileOrder
 from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass, UpdateLoss
 from services.trainer.worker.lanes import (
+    FEWEST_STAGED,
     MOST_STAGED,
     STAGED_BYTES,
+    USUAL_STAGED,
     Lanes,
     PortionSize,
+    batches_to_stage,
+    staged_batches,
     update_once,
 )
 from services.trainer.worker.remote_worker import WorkerFailure
@@ -117,7 +123,7 @@ def test_an_update_that_is_in_progress_counts_when_reading_fails_beside_it() -> 
             self.dropped.set()
             super().drop_staged()
 
-        def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
+        def fetch(self, passes: int, turn: int) -> list[StagedPass]:
             self.fetches += 1
             if self.fetches == 2:
                 assert self.begun.acquire(timeout=WITHIN_S)
@@ -137,32 +143,41 @@ def test_an_update_that_is_in_progress_counts_when_reading_fails_beside_it() -> 
     assert covered(worker) == [(at, at + BATCH) for at in range(0, 160, BATCH)]
 
 
-@pytest.mark.parametrize(("example_bytes", "staged"), [(1, MOST_STAGED), (STAGED_BYTES, 2)])
-def test_quick_updates_have_many_batches_staged_that_fit(example_bytes: int, staged: int) -> None:
-    class Watched(Held):
-        def __init__(self, plan: DataPlan) -> None:
-            super().__init__(plan)
-            self.most, self.is_full = 0, threading.Event()
+@pytest.mark.parametrize(
+    ("batch_s", "fields", "is_end", "staged"),
+    [
+        (0.001, {}, False, MOST_STAGED),
+        (0.1, {}, False, 10),
+        (2.0, {}, False, USUAL_STAGED),
+        (math.inf, {}, False, USUAL_STAGED),
+        (0.001, {}, True, USUAL_STAGED),
+        (0.001, {"has_fixed_size": False}, False, USUAL_STAGED),
+        (0.001, {"example_bytes": STAGED_BYTES // BATCH // 5}, False, 5),
+        (0.001, {"example_bytes": STAGED_BYTES}, False, FEWEST_STAGED),
+        (0.001, {"accumulated": 50}, False, 100),
+    ],
+)
+def test_quick_updates_have_many_batches_staged_that_fit(
+    batch_s: float, fields: dict[str, Any], is_end: bool, staged: int
+) -> None:
+    assert staged_batches(plan_of(640)._replace(**fields), batch_s, is_end) == staged
 
-        def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
-            found = super().fetch(passes, turn)
-            self.most = max(self.most, len(self.staged))
-            if self.most > staged // 2:
-                self.is_full.set()
-            return found
 
-    examples = 4 * MOST_STAGED * BATCH
-    plan = plan_of(examples)._replace(example_bytes=example_bytes)
-    inbox = queue.Queue[object]()
-    worker = Watched(plan)
-    worker.released.release()
-    lanes = Lanes([worker], plan, inbox)
-    lanes.start(shard_ledger.new_ledger(examples, 1), 0)
-
-    assert worker.is_full.wait(WITHIN_S)
-    worker.released.release(examples)
-    assert [inbox.get(timeout=WITHIN_S) for _ in range(2)] == ["first", "finished"]
-    assert worker.most <= staged + 1
+@pytest.mark.parametrize(
+    ("ready", "batch_s", "read_s", "asked"),
+    [
+        (0, math.inf, 0.0, 1),
+        (10, math.inf, 0.0, 10),
+        (10, 0.02, 0.001, 10),
+        (30, 0.02, 0.001, 16),
+        (16, 0.01, 0.1, 1),
+        (16, 0.04, 0.1, 6),
+    ],
+)
+def test_no_more_is_read_in_a_call_than_while_the_worker_has_work(
+    ready: int, batch_s: float, read_s: float, asked: int
+) -> None:
+    assert batches_to_stage(ready, 16, batch_s, read_s) == asked
 
 
 def test_losses_are_fetched_after_the_last_update() -> None:
@@ -277,7 +292,7 @@ def test_an_error_of_the_program_ends_training_and_counts_nothing() -> None:
 
 def test_an_error_in_the_data_is_explained_by_the_worker() -> None:
     class Unreadable(FakeWorker):
-        def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
+        def fetch(self, passes: int, turn: int) -> list[StagedPass]:
             raise tf.errors.InvalidArgumentError(None, None, "[[{{node cond}}]]")
 
     plan, inbox = plan_of(48), queue.Queue[object]()
@@ -290,7 +305,7 @@ def test_an_error_in_the_data_is_explained_by_the_worker() -> None:
 
 def test_what_was_read_before_an_error_in_the_data_is_trained() -> None:
     class Broken(FakeWorker):
-        def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
+        def fetch(self, passes: int, turn: int) -> list[StagedPass]:
             if self.unread[0].position >= 2 * BATCH:
                 raise tf.errors.InvalidArgumentError(None, None, "[[{{node cond}}]]")
             return super().fetch(passes, turn)
@@ -303,7 +318,7 @@ def test_what_was_read_before_an_error_in_the_data_is_trained() -> None:
 
 def test_a_worker_that_stages_other_positions_ends_training() -> None:
     class Wrong(FakeWorker):
-        def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
+        def fetch(self, passes: int, turn: int) -> list[StagedPass]:
             return [StagedPass(each.position + 1, 1, 1) for each in super().fetch(passes, turn)]
 
     plan, inbox = plan_of(48), queue.Queue[object]()
@@ -478,7 +493,7 @@ def test_a_job_finishes_if_a_worker_is_lost_when_its_last_losses_are_fetched() -
                 raise WorkerFailure(gone(), lost=True)
             return super().take_losses()
 
-        def fetch(self, passes: int, turn: int = 0) -> list[StagedPass]:
+        def fetch(self, passes: int, turn: int) -> list[StagedPass]:
             if not self.unread[0].size:
                 with lanes._changed:
                     assert lanes._changed.wait_for(

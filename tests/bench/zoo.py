@@ -1,6 +1,6 @@
 """Compare every program of the zoo in a Weir job with one process.
 
-`make zoo` (at most two hours; PROGRAM=convnet,gan for some). For each program of `tests/zoo`:
+`make zoo` (about an hour; PROGRAM=convnet,gan for some). For each program of `tests/zoo`:
 
 1. the reference (`Model.fit` or a plain loop) trains in one process with five seeds, and once with
    the program's feature off;

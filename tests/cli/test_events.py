@@ -202,7 +202,7 @@ async def test_following_continues_after_a_server_restart(
 async def test_messages_stored_during_an_outage_are_shown_in_order(
     bus: Bus, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "RETRY_S", 2.0)  # s; reconnects after the messages
+    monkeypatch.setattr(wire, "RETRY_S", 8.0)  # s; reconnects after the messages
     late = await connected(nats_server.url, "late")
     await told(bus, saved(1))
     async with asyncio.timeout(60), aclosing(read_entries(late, BOTH, follow=True)) as entries:

@@ -47,7 +47,10 @@ the call itself, and other processes, hide the time of the examples.
 """
 RANGE_BYTES, TENSOR_BYTES = 8 << 20, 256
 """Bytes for the examples of one range while it is read, and for a tensor besides its values."""
-TRIED = 3
+TRIED, MOST_TRIED, TRIED_S = 3, 20, 0.5
+"""Times that each number of examples is read: TRIED, or up to MOST_TRIED within TRIED_S seconds,
+because a CPU limit stops the process for most of each tenth of a second.
+"""
 CHECKED = 32
 """Number of examples that are read at a time to find the one with an error."""
 Order = ExampleOrder | FileOrder
@@ -274,7 +277,10 @@ def _seconds_to_read(program: ModuleType, counts: tuple[int, ...]) -> list[float
     They are measured in turn, because other processes may use the cores.
     """
     shortest_s = [math.inf] * len(counts)
-    for _ in range(TRIED):
+    started_s = time.monotonic()
+    for tried in range(MOST_TRIED):
+        if tried >= TRIED and time.monotonic() - started_s > TRIED_S:
+            break
         for place, count in enumerate(counts):
             began_s = time.monotonic()
             program_batch(program, 0, count)

@@ -47,9 +47,9 @@ the call itself, and other processes, hide the time of the examples.
 """
 RANGE_BYTES, TENSOR_BYTES = 8 << 20, 256
 """Bytes for the examples of one range while it is read, and for a tensor besides its values."""
-TRIED, MOST_TRIED, TRIED_S = 3, 20, 0.5
-"""Times that each number of examples is read: TRIED, or up to MOST_TRIED within TRIED_S seconds,
-because a CPU limit stops the process for most of each tenth of a second.
+FEWEST_TRIES, MOST_TRIES, TRIES_S = 3, 20, 0.5
+"""Each number of examples is read FEWEST_TRIES times, and up to MOST_TRIES times within TRIES_S
+seconds, because a CPU limit may stop the process for most of each tenth of a second.
 """
 CHECKED = 32
 """Number of examples that are read at a time to find the one with an error."""
@@ -278,8 +278,8 @@ def _seconds_to_read(program: ModuleType, counts: tuple[int, ...]) -> list[float
     """
     shortest_s = [math.inf] * len(counts)
     started_s = time.monotonic()
-    for tried in range(MOST_TRIED):
-        if tried >= TRIED and time.monotonic() - started_s > TRIED_S:
+    for tried in range(MOST_TRIES):
+        if tried >= FEWEST_TRIES and time.monotonic() - started_s > TRIES_S:
             break
         for place, count in enumerate(counts):
             began_s = time.monotonic()

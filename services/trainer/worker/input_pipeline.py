@@ -59,7 +59,7 @@ PORTIONS, STAGED, BATCHES = "weir_portions", "weir_staged", "weir_batches"
 LOSSES = "weir_losses"
 PORTION_TYPES = [tf.variant, tf.string, tf.int64]
 """The types of what `portion_batches` returns."""
-HIDING_TYPES = (tf.variant, tf.resource)
+REFERENCE_TYPES = (tf.variant, tf.resource)
 """The types of tensors that may refer to functions or tables."""
 TENSOR_DATASETS = (
     from_tensor_slices_op._TensorSliceDataset,
@@ -283,7 +283,7 @@ def _has_only_tensors(dataset: Any) -> bool:
     """Return whether a dataset cuts and joins tensors, and has no function and no resource."""
     if not isinstance(dataset, TENSOR_DATASETS):
         return False
-    if any(tensor.dtype in HIDING_TYPES for tensor in getattr(dataset, "_tensors", ())):
+    if any(tensor.dtype in REFERENCE_TYPES for tensor in getattr(dataset, "_tensors", ())):
         return False
     return all(_has_only_tensors(each) for each in dataset._inputs())
 
@@ -295,12 +295,16 @@ def _serialized_graph(dataset: Any) -> tuple[bytes, Any]:
     uses a lookup table that can change, for example.
     """
     try:
-        return _adapt_graph(bytes(dataset._as_serialized_graph().numpy())), dataset
+        return _graph_bytes(dataset), dataset
     except tf.errors.OpError:
         called = tf.data.Dataset.from_generator(
             lambda: iter(dataset), output_signature=dataset.element_spec
         )
-        return _adapt_graph(bytes(called._as_serialized_graph().numpy())), (dataset, called)
+        return _graph_bytes(called), (dataset, called)
+
+
+def _graph_bytes(dataset: Any) -> bytes:
+    return _adapt_graph(bytes(dataset._as_serialized_graph().numpy()))
 
 
 def _adapt_graph(graph: bytes) -> bytes:
@@ -445,8 +449,7 @@ class Pipeline:
         """Return the dataset of a portion's passes and of the mark of its end.
 
         An element has the position of the pass and the size of its batch (0: it is not cut), the
-        time and the turn of the portion, and the examples of the pass. Without cutting, no function
-        is called for a batch: that would cost more than reading it.
+        time and the turn of the portion, and the examples of the pass.
         """
         variant = tf.cond(
             tf.strings.length(graph) > 0,
@@ -454,14 +457,24 @@ class Pipeline:
             lambda: dataset,
         )
         batches = dataset_ops._VariantDataset(variant, self.spec)
-        empty = _empty_batch(self.spec)
-        positions = tf.data.Dataset.range(row[START], tf.int64.max, row[PORTION_BATCH])
         of_portion = tf.data.Dataset.from_tensors((took_ms, row[PORTION_TURN])).repeat()
-        if not self._most:
-            unknown = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat()
-            passes = batches.concatenate(tf.data.Dataset.from_tensors(empty))
-            numbered = tf.data.Dataset.zip((positions, unknown))
-            return tf.data.Dataset.zip((numbered, of_portion, passes))
+        positions = tf.data.Dataset.range(row[START], tf.int64.max, row[PORTION_BATCH])
+        if self._most:
+            return self._cut_batches(row[START], positions, batches, of_portion)
+        return self._whole_batches(positions, batches, of_portion)
+
+    def _whole_batches(self, positions: Any, batches: Any, of_portion: Any) -> Any:
+        """Return the passes if each batch is one, and the mark.
+
+        No function is called for a batch: that would cost more than reading it.
+        """
+        unknown = tf.data.Dataset.from_tensors(tf.constant(0, tf.int64)).repeat()
+        mark = tf.data.Dataset.from_tensors(_empty_batch(self.spec))
+        numbered = tf.data.Dataset.zip((positions, unknown))
+        return tf.data.Dataset.zip((numbered, of_portion, batches.concatenate(mark)))
+
+    def _cut_batches(self, start: tf.Tensor, positions: Any, batches: Any, of_portion: Any) -> Any:
+        """Return the passes of at most `most` examples, and the mark."""
 
         def cut(position: tf.Tensor, batch: Any) -> Any:
             whole = _row_count(batch)
@@ -470,8 +483,9 @@ class Pipeline:
             sizes = tf.data.Dataset.from_tensors(whole).repeat()
             return tf.data.Dataset.zip((tf.data.Dataset.zip((starts, sizes)), passes))
 
-        end = tf.data.Dataset.from_tensors(((row[START], tf.constant(0, tf.int64)), empty))
-        passes = tf.data.Dataset.zip((positions, batches)).flat_map(cut).concatenate(end)
+        mark = ((start, tf.constant(0, tf.int64)), _empty_batch(self.spec))
+        passes = tf.data.Dataset.zip((positions, batches)).flat_map(cut)
+        passes = passes.concatenate(tf.data.Dataset.from_tensors(mark))
         return tf.data.Dataset.zip((passes, of_portion)).map(
             lambda of_pass, portion: (of_pass[0], portion, of_pass[1])
         )

@@ -158,12 +158,12 @@ def case_of(optimizer, model=net, inputs=images, most=None, share=1.0, fits=None
 def recording(fetch):
     """Return the same function, but with the size of each pass added to `fed`."""
 
-    def recorded(passes, turn):
+    def fetch_and_record(passes, turn):
         staged = fetch(passes, turn)
         fed.extend(each.size for each in staged if each.size)
         return staged
 
-    return recorded
+    return fetch_and_record
 
 
 def trained(case, workers, weights=None):

@@ -100,7 +100,7 @@ def failing(call, at, executes):
     """
     numbers = itertools.count(1)
 
-    def called(*arguments):
+    def call_or_fail(*arguments):
         number = next(numbers)
         if number != at:
             return call(*arguments)
@@ -109,10 +109,10 @@ def failing(call, at, executes):
         cause = tf.errors.UnavailableError(None, None, "Connection reset by peer")
         raise remote_worker.WorkerFailure(cause, lost=False)
 
-    return called
+    return call_or_fail
 
 
-def trained(functions, shuffle, fields, workers, fails=False):
+def train(functions, shuffle, fields, workers, fails=False):
     program = SimpleNamespace(
         __file__=__file__,
         model=counting.model,
@@ -148,7 +148,7 @@ def trained(functions, shuffle, fields, workers, fails=False):
 
 
 print(
-    json.dumps({name: trained(*case, WORKERS, name == FAILING) for name, case in CASES.items()}),
+    json.dumps({name: train(*case, WORKERS, name == FAILING) for name, case in CASES.items()}),
     flush=True,
 )
 sys.stdout.flush()

@@ -108,7 +108,7 @@ def test_batches_of_slices_are_those_of_batch(count: int) -> None:
     assert [values(each) for each in made] == [values(each) for each in dataset.batch(4)]
 
 
-def test_ragged_slices_are_batched_as_ever() -> None:
+def test_ragged_slices_are_batched_by_tensorflow() -> None:
     rows = tf.ragged.constant([[1], [2, 3], [], [4, 5, 6]])
     dataset = tf.data.Dataset.from_tensor_slices((rows, np.arange(4)))
 

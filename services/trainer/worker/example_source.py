@@ -11,6 +11,7 @@ examples between them, if reading these takes less time than another call.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ import tensorflow as tf
 
 from services.trainer.program import BadProgram, example_count, reads_files
 from services.trainer.worker import program_data, shard_ledger
-from services.trainer.worker.example_order import ExampleOrder, range_order
+from services.trainer.worker.example_order import ExampleOrder, Numbers, range_order
 from services.trainer.worker.file_source import (
     FileList,
     FileOrder,
@@ -35,7 +36,7 @@ from services.trainer.worker.program_data import (
     range_dataset,
     takes_numbers,
 )
-from services.trainer.worker.shard_ledger import Ledger
+from services.trainer.worker.shard_ledger import Ledger, Run, Shard
 from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Shuffle
 from shared.text import format_count, format_some_names
@@ -68,15 +69,15 @@ class ExampleSource(Protocol):
     def order_of(self, fields: tuple[int, ...]) -> Order:
         """Return the order with these fields (`order_fields`)."""
 
-    def dataset(self, order: Any, start: int, stop: int) -> Any:
+    def dataset(self, order: Any, run: Run) -> Any:
         """Return the dataset of the examples at these positions, in this order. Raise `BadProgram`
         if the program cannot give it.
         """
 
-    def call_name(self, order: Any, start: int, stop: int) -> str:
+    def call_name(self, order: Any, run: Run) -> str:
         """Return the calls that give these examples, as text."""
 
-    def check(self, order: Any, start: int, stop: int, dog: Watchdog) -> None:
+    def check(self, order: Any, run: Run, dog: Watchdog) -> None:
         """Read these examples, and raise the error with its place in the program."""
 
 
@@ -103,6 +104,8 @@ def _with_seed(fields: tuple[int, ...]) -> list[Any]:
 
 
 class FileSource:
+    """The examples of files. A run is one shard, of one group of files."""
+
     def __init__(self, program: ModuleType) -> None:
         self._program = program
         self._files = FileList(program)
@@ -119,19 +122,18 @@ class FileSource:
             self._files.groups, epochs, self._files.digest, expected
         )
 
-    def dataset(self, order: FileOrder, start: int, stop: int) -> Any:
-        made = self._files.group_dataset(order, start, stop)
-        file = self._files.group_files(order, start)[0]
+    def dataset(self, order: FileOrder, run: Run) -> Any:
+        (shard,) = run
+        made = self._files.group_dataset(order, shard.start, shard.stop)
+        file = self._files.group_files(order, shard.start)[0]
         return check_elements(self._program, made, f"read({file!r})", self._program.read)
 
-    def call_name(self, order: FileOrder, start: int, stop: int) -> str:
-        return self._call_name(self._files.group_files(order, start))
-
-    def _call_name(self, files: list[str]) -> str:
+    def call_name(self, order: FileOrder, run: Run) -> str:
+        files = self._files.group_files(order, run[0].start)
         return f"read({format_some_names(files, 'file')})"
 
-    def check(self, order: FileOrder, start: int, stop: int, dog: Watchdog) -> None:
-        for file in self._files.group_files(order, start):
+    def check(self, order: FileOrder, run: Run, dog: Watchdog) -> None:
+        for file in self._files.group_files(order, run[0].start):
             with dog.limit(f"read({file!r}), or an example of it,") as inside:
                 dataset = self._files.read(file)
                 try:
@@ -158,8 +160,8 @@ class _NumberedSource:
     def order_of(self, fields: tuple[int, ...]) -> ExampleOrder:
         return ExampleOrder(*_with_seed(fields[: len(ExampleOrder._fields)]))
 
-    def check(self, order: ExampleOrder, start: int, stop: int, dog: Watchdog) -> None:
-        numbers = order.numbers(start, stop)
+    def check(self, order: ExampleOrder, run: Run, dog: Watchdog) -> None:
+        numbers = run_numbers(order, run)
         for first in range(0, len(numbers), CHECKED):
             chosen = numbers[first : first + CHECKED]
             named = format_some_names([str(number) for number in chosen], "example")
@@ -177,10 +179,11 @@ class NumberSource(_NumberedSource):
             return ExampleOrder(examples)
         return ExampleOrder(examples, shuffle.seed)
 
-    def dataset(self, order: ExampleOrder, start: int, stop: int) -> Any:
-        return _with_length(self._dataset(order.numbers(start, stop)), stop - start)
+    def dataset(self, order: ExampleOrder, run: Run) -> Any:
+        numbers = run_numbers(order, run)
+        return _with_length(self._dataset(numbers), len(numbers))
 
-    def call_name(self, order: ExampleOrder, start: int, stop: int) -> str:
+    def call_name(self, order: ExampleOrder, run: Run) -> str:
         return "dataset(numbers)"
 
     def _dataset(self, numbers: Any) -> Any:
@@ -210,12 +213,13 @@ class RangeSource(_NumberedSource):
         each = program_data.example_bytes(range_dataset(self._program, 0, 1).element_spec)
         return range_order(examples, shuffle.seed, each)
 
-    def dataset(self, order: ExampleOrder, start: int, stop: int) -> Any:
-        numbers = order.numbers(start, stop)
+    def dataset(self, order: ExampleOrder, run: Run) -> Any:
         if order.seed is None:
-            first = int(numbers[0])
-            made = range_dataset(self._program, first, first + len(numbers))
-            return _with_length(made, len(numbers))
+            return functools.reduce(
+                lambda made, more: made.concatenate(more),
+                [self._shard_dataset(order, shard) for shard in run],
+            )
+        numbers = run_numbers(order, run)
         if self._costs is None:
             self._costs = measure_costs(self._program, order.examples)
         ranges = covering_ranges(np.sort(numbers), self._costs.gap, self._costs.longest)
@@ -223,15 +227,26 @@ class RangeSource(_NumberedSource):
         made = tf.data.Dataset.from_tensor_slices(chosen)
         return _restore_structure(made, self._costs.spec)
 
-    def call_name(self, order: ExampleOrder, start: int, stop: int) -> str:
+    def _shard_dataset(self, order: ExampleOrder, shard: Shard) -> Any:
+        """Return the dataset of a shard, whose examples are in the order of their numbers."""
+        first = shard.start % order.examples
+        return _with_length(range_dataset(self._program, first, first + shard.size), shard.size)
+
+    def call_name(self, order: ExampleOrder, run: Run) -> str:
         if order.seed is not None:
-            return f"dataset(start, stop), called for {stop - start} shuffled examples,"
-        first = start % order.examples
-        return f"dataset({first}, {first + stop - start})"
+            count = shard_ledger.run_size(run)
+            return f"dataset(start, stop), called for {count} shuffled examples,"
+        first = run[0].start % order.examples
+        return f"dataset({first}, {first + run[0].size})"
 
     def _read(self, numbers: Any) -> None:
         for start, stop in covering_ranges(np.sort(numbers), 0, CHECKED):
             program_batch(self._program, start, stop)
+
+
+def run_numbers(order: ExampleOrder, run: Run) -> Numbers:
+    """Return the example numbers at the positions of a run."""
+    return np.concatenate([order.numbers(shard.start, shard.stop) for shard in run])
 
 
 class RangeCosts(NamedTuple):

@@ -47,11 +47,16 @@ from tensorflow.python.data.ops import (
 from tensorflow.python.data.util import structure
 from tensorflow.python.ops import script_ops
 
-from services.trainer.worker import example_source, failure_cause, program_data
+from services.trainer.worker import (
+    example_source,
+    failure_cause,
+    program_data,
+    shard_ledger,
+)
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.example_source import ExampleSource, Order, order_fields
 from services.trainer.worker.file_source import FileOrder
-from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
+from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Run, Shard
 from services.trainer.worker.watchdog import Watchdog
 
 TOKEN, EXPLAIN_TOKEN = "weir_portion", "weir_explain"
@@ -85,32 +90,41 @@ ORDER_FIELDS = max(len(ExampleOrder._fields), len(FileOrder._fields))
 
 
 class Portion(NamedTuple):
-    """Positions start .. stop - 1 in an order, in batches. `batch`: examples of a batch.
+    """Positions in an order, in batches. `batch`: examples of a batch.
 
     `turn`: rises when a worker has to begin anew. `order`: the fields of the order.
     """
 
-    start: int
-    stop: int
+    run: Run
     batch: int
     turn: int
     order: tuple[int, ...]
 
+    @property
+    def start(self) -> int:
+        return self.run[0].start
+
+    @property
+    def size(self) -> int:
+        return shard_ledger.run_size(self.run)
+
     def row(self) -> list[int]:
         """Return the portion as whole numbers."""
         unused = [0] * (ORDER_FIELDS - len(self.order))
-        return [self.start, self.stop, self.batch, self.turn, *self.order, *unused]
+        positions = [each for shard in self.run for each in (shard.start, shard.stop)]
+        return [self.batch, self.turn, *self.order, *unused, *positions]
 
 
-START, PORTION_BATCH, PORTION_TURN = [
-    Portion._fields.index(name) for name in ("start", "batch", "turn")
-]
-ROW = tf.TensorSpec([4 + ORDER_FIELDS], tf.int64)
+PORTION_BATCH, PORTION_TURN, START = 0, 1, 2 + ORDER_FIELDS
+"""The places of these numbers in the row of a portion."""
+ROW = tf.TensorSpec([None], tf.int64)
 
 
 def portion_of(row: Any) -> Portion:
-    start, stop, batch, turn, *order = map(int, row)
-    return Portion(start, stop, batch, turn, tuple(order))
+    batch, turn, *numbers = map(int, row)
+    order, positions = numbers[:ORDER_FIELDS], numbers[ORDER_FIELDS:]
+    run = tuple([Shard(*pair) for pair in zip(positions[::2], positions[1::2], strict=True)])
+    return Portion(run, batch, turn, tuple(order))
 
 
 class DataPlan(NamedTuple):
@@ -167,18 +181,16 @@ class DataPlan(NamedTuple):
         rest = order.window - start % order.examples % order.window
         return rest if rest >= update else rest + order.window
 
-    def portion(self, shard: Shard, turn: int = 0) -> Portion:
-        return Portion(shard.start, shard.stop, self.batch, turn, order_fields(self.order))
-
-    def batches(self, shard: Shard) -> int:
-        """Return the number of batches of a shard, if each of its positions has an example."""
-        return -(-shard.size // self.batch)
+    def portion(self, run: Run, turn: int = 0, batch: int | None = None) -> Portion:
+        """Return a run as a portion. `batch`: None for the plan's."""
+        return Portion(run, batch or self.batch, turn, order_fields(self.order))
 
 
 class StagedPass(NamedTuple):
-    """A pass that was read: its first position, its number of examples, and that of its batch.
+    """A pass that was read, its number of examples, and that of its batch.
 
-    The mark of a portion's end has no examples.
+    `position`: the first position of its portion, plus the number of examples before it. The mark
+    of a portion's end has no examples.
     """
 
     position: int
@@ -243,10 +255,10 @@ class _PortionReader:
             source = self.source
             order = source.order_of(portion.order)
             with (
-                self._dog.limit(source.call_name(order, portion.start, portion.stop)),
+                self._dog.limit(source.call_name(order, portion.run)),
                 tf.device("/cpu:0"),
             ):
-                made = source.dataset(order, portion.start, portion.stop)
+                made = source.dataset(order, portion.run)
                 made = program_data.batches(self._program, made, portion.batch)
                 graph, kept = b"", None
                 if not _has_only_tensors(made):
@@ -264,7 +276,7 @@ class _PortionReader:
         portion = portion_of(row)
         try:
             order = self.source.order_of(portion.order)
-            self.source.check(order, portion.start, portion.stop, self._dog)
+            self.source.check(order, portion.run, self._dog)
             self._check_batches(order, portion)
         except Exception as error:
             raise failure_cause.mark_failure(error, str(self._program.__file__)) from None
@@ -272,7 +284,7 @@ class _PortionReader:
 
     def _check_batches(self, order: Order, portion: Portion) -> None:
         """Read the batches of a portion. That fails if its examples do not fit together."""
-        made = self.source.dataset(order, portion.start, portion.stop)
+        made = self.source.dataset(order, portion.run)
         maker = program_data.data_function(self._program)
         with self._dog.limit("a batch of it") as inside, program_data.locate_errors(made, maker):
             for _ in program_data.batches(self._program, made, portion.batch):
@@ -387,9 +399,8 @@ class Pipeline:
         self._element = (number, number, self.spec)
         self._types = structure.get_flat_tensor_types(self._element)
         self._shapes = structure.get_flat_tensor_shapes(self._element)
-        rows = tf.TensorSpec([None, ROW.shape[0]], tf.int64)
         self.open = _trace(self._open)
-        self.push = _trace(self._push, rows)
+        self.push = _trace(self._push, ROW)
         self.fetch = _trace(self._fetch, tf.TensorSpec([], tf.int32), number)
         self.drop_staged = _trace(self._drop_staged)
         self.explain = _trace(self._explain, ROW)
@@ -494,8 +505,8 @@ class Pipeline:
         (done,) = tf.raw_ops.PyFunc(input=[row], token=EXPLAIN_TOKEN, Tout=[tf.bool])
         return done
 
-    def _push(self, rows: tf.Tensor) -> tf.Tensor:
-        tf.raw_ops.QueueEnqueueManyV2(handle=self._portion_queue(), components=[rows])
+    def _push(self, row: tf.Tensor) -> tf.Tensor:
+        tf.raw_ops.QueueEnqueueV2(handle=self._portion_queue(), components=[row])
         return tf.constant(True)
 
     def _drop_staged(self) -> tf.Tensor:
@@ -561,7 +572,6 @@ class Pipeline:
     def _portion_queue(self) -> tf.Tensor:
         return tf.raw_ops.FIFOQueueV2(
             component_types=[ROW.dtype],
-            shapes=[ROW.shape],
             shared_name=f"{PORTIONS}_{self._number}",
         )
 

@@ -48,7 +48,7 @@ from services.trainer.worker.input_pipeline import (
     UpdateLoss,
 )
 from services.trainer.worker.remote_worker import WorkerFailure
-from services.trainer.worker.shard_ledger import Ledger, Shard
+from services.trainer.worker.shard_ledger import Ledger, Run, Shard
 from services.trainer.worker.watchdog import Watchdog
 from shared.text import format_count, format_names
 
@@ -189,24 +189,43 @@ class PortionSize:
         return examples_ms / batch_ms if batch_ms else math.inf
 
 
-class _Lane:
+class PendingPortion:
+    """A portion that a worker reads.
+
+    `whole`: its positions; `run`: those that are not staged; `position`: the position that the
+    worker reports for the next batch (`StagedPass`). `asked`: the number of batches that was asked
+    for; `batches`: the number that it has.
+    """
+
+    def __init__(self, portion: Portion, asked: int) -> None:
+        self.whole = self.run = portion.run
+        self.position = portion.start
+        self.asked = asked
+        self.batches = -(-portion.size // portion.batch)
+
+    def take(self, examples: int) -> Run:
+        """Remove the first positions from the run, and return them."""
+        taken, self.run = shard_ledger.split_run(self.run, examples)
+        self.position += examples
+        return taken
+
+
+class Lane:
     """The batches of one worker.
 
-    `pending`: the parts of its portions that are not staged; `passes`: the staged passes of a batch
+    `pending`: its portions that are not staged to the end; `passes`: the staged passes of a batch
     that is not complete; `ready`: the staged batches. `updating`: an update is in progress, or its
-    loss is being fetched. `sizes`: the batches that were asked for, and those that were given, of
-    each portion of `pending`.
+    loss is being fetched.
     """
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.pending: deque[Shard] = deque()
+        self.pending: deque[PendingPortion] = deque()
         self.passes: list[StagedPass] = []
-        self.ready: deque[Shard] = deque()
+        self.ready: deque[Run] = deque()
         self.updating = False
         self.losses_taken_s = -math.inf
         self.portion_size = PortionSize()
-        self.sizes: deque[tuple[int, int]] = deque()
         self.lost = False
         self.failures = 0
         self.turn = self.staged_turn = 0
@@ -223,28 +242,29 @@ class _Lane:
             batch_s = SMOOTHING * self.batch_s + (1 - SMOOTHING) * batch_s
         self.batch_s = batch_s
 
-    def drop_unused(self) -> list[Shard]:
+    def drop_unused(self) -> list[Run]:
         """Drop the batches of which no update has begun, and return them."""
-        dropped = [*self.ready, *[shard for shard in self.pending if shard.size]]
+        dropped = [*self.ready, *[portion.run for portion in self.pending]]
         self.ready, self.pending, self.passes = deque(), deque(), []
-        self.sizes.clear()
         self.turn += 1
         return dropped
+
+    def has_unread(self) -> bool:
+        return any(portion.run for portion in self.pending)
 
     def add_pass(self, staged: StagedPass) -> None:
         """Record a staged pass, and its batch as ready if it is the last one of it.
 
         Raise `RuntimeError` if the worker was not told to stage it now.
         """
-        shard = self.pending[0] if self.pending else Shard(0, 0)
+        run = self.pending[0].run if self.pending else ()
+        position = self.pending[0].position if self.pending else 0
         done = sum([each.size for each in self.passes])
-        if staged.position != shard.start + done or done + staged.size > shard.size:
-            raise RuntimeError(f"{shard} was given out, and the worker staged {staged}")
+        if staged.position != position + done or done + staged.size > shard_ledger.run_size(run):
+            raise RuntimeError(f"{run} was given out, and the worker staged {staged}")
         self.passes.append(staged)
         if done + staged.size == staged.batch_size:
-            end = shard.start + staged.batch_size
-            self.ready.append(Shard(shard.start, end))
-            self.pending[0] = Shard(end, shard.stop)
+            self.ready.append(self.pending[0].take(staged.batch_size))
             self.passes = []
 
 
@@ -258,7 +278,7 @@ class Lanes:
     def __init__(self, workers: Sequence[Worker], plan: DataPlan, inbox: queue.Queue[Any]) -> None:
         self._plan = plan
         self._inbox = inbox
-        self._lanes = [_Lane(worker) for worker in workers]
+        self._lanes = [Lane(worker) for worker in workers]
         self._changed = threading.Condition()
         self._running = False
         self._losses: list[UpdateLoss] = []
@@ -322,7 +342,7 @@ class Lanes:
 
     # ------------------------------------------------------------ the threads of a lane
 
-    def _guard(self, target: Any, lane: _Lane) -> None:
+    def _guard(self, target: Any, lane: Lane) -> None:
         try:
             while not lane.lost:
                 target(lane)
@@ -333,19 +353,19 @@ class Lanes:
                 self._changed.notify_all()
             self._post_once("failed", error)
 
-    def _feed(self, lane: _Lane) -> None:
+    def _feed(self, lane: Lane) -> None:
         """Give the worker a portion if few positions are pending, else stage batches."""
         with self._changed:
             self._changed.wait_for(lambda: lane.lost or self._has_to_read(lane))
             if lane.lost:
                 return
             turn = lane.turn
-            portion = self._take_portion(lane) if self._needs_portion(lane) else None
-            passes = 0 if portion else self._missing_passes(lane)
-            reading = list(lane.pending)[:1]
+            given = self._take_portion(lane) if self._needs_portion(lane) else None
+            passes = 0 if given else self._missing_passes(lane)
+            reading = [portion.run or portion.whole for portion in list(lane.pending)[:1]]
         try:
-            if portion is not None:
-                lane.worker.push(portion)
+            if given is not None:
+                lane.worker.push(given)
             else:
                 self._stage(lane, passes, turn)
         except WorkerFailure as failure:
@@ -355,7 +375,7 @@ class Lanes:
             self._explain(lane, reading)
             raise
 
-    def _finish_updates(self, lane: _Lane) -> None:
+    def _finish_updates(self, lane: Lane) -> None:
         """Wait until the batches read before an error are applied, unless training stops."""
         with self._changed:
             self._changed.wait_for(
@@ -364,40 +384,44 @@ class Lanes:
                 )
             )
 
-    def _has_to_read(self, lane: _Lane) -> bool:
+    def _has_to_read(self, lane: Lane) -> bool:
         if self._needs_portion(lane):
             return True
         return bool(lane.pending) and len(lane.ready) <= self._most_to_stage(lane)
 
-    def _needs_portion(self, lane: _Lane) -> bool:
+    def _needs_portion(self, lane: Lane) -> bool:
         if not self.ledger.todo:
             return False
         return len(lane.pending) < (1 if self._plan.reads_files else PORTIONS_AHEAD)
 
-    def _most_to_stage(self, lane: _Lane) -> int:
+    def _most_to_stage(self, lane: Lane) -> int:
         """Return the number of batches that one call may stage: half of those to keep staged."""
         return staged_batches(self._plan, lane.batch_s, not self.ledger.todo) // 2
 
-    def _missing_passes(self, lane: _Lane) -> int:
+    def _missing_passes(self, lane: Lane) -> int:
         """Return the number of passes to stage in one call."""
         most = self._most_to_stage(lane)
         batches = batches_to_stage(len(lane.ready), most, lane.batch_s, lane.read_s)
-        return batches * self._plan.passes(self._plan.batch) - len(lane.passes)
+        return batches * self._batch_passes(lane) - len(lane.passes)
 
-    def _take_portion(self, lane: _Lane) -> Portion | None:
+    def _batch_passes(self, lane: Lane) -> int:
+        """Return the number of passes of a batch of this lane."""
+        return self._plan.passes(self._plan.batch)
+
+    def _take_portion(self, lane: Lane) -> Portion | None:
         present = sum([not each.lost for each in self._lanes])
         asked = lane.portion_size.batches
         size = self._plan.portion_size(self.ledger, max(present, 1), asked)
         self.ledger, shard = shard_ledger.take_shard(self.ledger, size)
         if shard is None:
             return None
-        lane.pending.append(shard)
-        lane.sizes.append((asked, self._plan.batches(shard)))
+        portion = self._plan.portion((shard,), lane.turn)
+        lane.pending.append(PendingPortion(portion, asked))
         if not self.ledger.todo:  # a lane may have its last update, of fewer batches
             self._changed.notify_all()
-        return self._plan.portion(shard, lane.turn)
+        return portion
 
-    def _stage(self, lane: _Lane, passes: int, turn: int) -> None:
+    def _stage(self, lane: Lane, passes: int, turn: int) -> None:
         """Stage this many passes, fewer if a portion ends before. Skip passes of earlier turns."""
         self._drop_earlier(lane, turn)
         staged: list[StagedPass] = []
@@ -408,20 +432,19 @@ class Lanes:
         with self._changed:
             if lane.turn != turn:
                 return
-            lane.read_s = read_s * self._plan.passes(self._plan.batch) / len(staged)
+            lane.read_s = read_s * self._batch_passes(lane) / len(staged)
             for each in staged:
                 if each.size:
                     lane.add_pass(each)
                 else:
-                    lane.portion_size.record_read(*lane.sizes.popleft(), each.read_ms)
-                    self._end_portion(lane)
+                    self._end_portion(lane, each.read_ms)
             finished = self.ledger.finished
             self._changed.notify_all()
         self._fetch_last_losses(lane, turn)
         if finished:  # the last group of files had no more examples
             self._post_once("finished", "finished")
 
-    def _drop_earlier(self, lane: _Lane, turn: int) -> None:
+    def _drop_earlier(self, lane: Lane, turn: int) -> None:
         """Drop what is staged of earlier turns, after an update in progress, which uses it."""
         if lane.staged_turn == turn:
             return
@@ -431,29 +454,30 @@ class Lanes:
             lane.worker.drop_staged()
             lane.staged_turn = turn
 
-    def _end_portion(self, lane: _Lane) -> None:
-        """Drop a portion that was read to its end.
+    def _end_portion(self, lane: Lane, read_ms: int) -> None:
+        """Drop a portion that was read to its end, and record how long that took.
 
         Raise `BadProgram` if examples are missing, unless it is of files whose length was not
         known.
         """
-        rest = lane.pending.popleft()
-        if not rest.size:
+        portion = lane.pending.popleft()
+        lane.portion_size.record_read(portion.asked, portion.batches, read_ms)
+        if not portion.run:
             return
-        order = self._plan.order
+        rest, order = portion.run[0], self._plan.order
         if not isinstance(order, FileOrder) or not shard_ledger.is_open(self.ledger, rest):
             raise BadProgram(
-                f"{format_count(rest.size, 'example')} at the end of "
+                f"{format_count(shard_ledger.run_size(portion.run), 'example')} at the end of "
                 f"{describe_shard(self.ledger, rest)} are missing: each epoch has to have every "
                 "example, and batched() may not leave out any"
             )
         self.ledger = shard_ledger.end_group(self.ledger, rest, order.group(rest.start))
 
-    def _explain(self, lane: _Lane, shards: Iterable[Shard]) -> None:
-        for shard in shards:
-            lane.worker.explain(self._plan.portion(shard))
+    def _explain(self, lane: Lane, runs: Iterable[Run]) -> None:
+        for run in runs:
+            lane.worker.explain(self._plan.portion(run))
 
-    def _step(self, lane: _Lane) -> None:
+    def _step(self, lane: Lane) -> None:
         """Make one update. Fetch the losses if that is due."""
         with self._changed:
             self._changed.wait_for(lambda: lane.lost or self._has_update(lane))
@@ -465,7 +489,7 @@ class Lanes:
             lane.updating = True
             if self._has_to_read(lane):  # a thread that is woken for nothing costs CPU
                 self._changed.notify_all()
-        passes = sum([self._plan.passes(batch.size) for batch in batches])
+        passes = sum([self._plan.passes(shard_ledger.run_size(batch)) for batch in batches])
         began_s = time.monotonic()
         try:
             lane.worker.update(passes, len(batches))
@@ -479,29 +503,29 @@ class Lanes:
                 self._fetch_losses(lane, turn)
         self._end_update(lane)
 
-    def _has_update(self, lane: _Lane) -> bool:
+    def _has_update(self, lane: Lane) -> bool:
         """Return whether an update's batches are ready: as many as it needs, or the last ones."""
         if not self._running or not lane.ready:
             return False
         enough = len(lane.ready) >= self._plan.accumulated
         return enough or not (lane.pending or self.ledger.todo)
 
-    def _record_applied(self, lane: _Lane, batches: Sequence[Shard]) -> None:
+    def _record_applied(self, lane: Lane, batches: Sequence[Run]) -> None:
         with self._changed:
-            for batch in batches:
-                self.ledger = shard_ledger.mark_applied(self.ledger, batch)
+            for shard in [shard for batch in batches for shard in batch]:
+                self.ledger = shard_ledger.mark_applied(self.ledger, shard)
             lane.failures = 0
             self._steps += 1
             self.applied_s = time.time()
         self._post_once("first", "first")
 
-    def _losses_are_due(self, lane: _Lane) -> bool:
+    def _losses_are_due(self, lane: Lane) -> bool:
         """Return whether to fetch a lane's losses: every `LOSSES_S`, and after its last update."""
         with self._changed:
             is_last = self._is_exhausted(lane) or not self._running
         return is_last or time.monotonic() >= lane.losses_taken_s + LOSSES_S
 
-    def _fetch_losses(self, lane: _Lane, turn: int) -> None:
+    def _fetch_losses(self, lane: Lane, turn: int) -> None:
         """Fetch the losses of a lane's updates. They are only reported, so training continues
         without those of a worker that fails now.
         """
@@ -514,11 +538,11 @@ class Lanes:
         with self._changed:
             self._losses += losses
 
-    def _is_exhausted(self, lane: _Lane) -> bool:
+    def _is_exhausted(self, lane: Lane) -> bool:
         """Return whether nothing is left for a lane but the update in progress."""
-        return not (lane.ready or self.ledger.todo or any(shard.size for shard in lane.pending))
+        return not (lane.ready or self.ledger.todo or lane.has_unread())
 
-    def _fetch_last_losses(self, lane: _Lane, turn: int) -> None:
+    def _fetch_last_losses(self, lane: Lane, turn: int) -> None:
         """Fetch the losses of a lane if no update follows.
 
         It may learn only from the end of its data that no update follows.
@@ -530,7 +554,7 @@ class Lanes:
         if not lane.lost:
             self._fetch_losses(lane, turn)
 
-    def _end_update(self, lane: _Lane) -> None:
+    def _end_update(self, lane: Lane) -> None:
         with self._changed:
             lane.updating = False
             finished = self.ledger.finished
@@ -541,7 +565,7 @@ class Lanes:
         if finished:
             self._post_once("finished", "finished")
 
-    def _handle_failure(self, lane: _Lane, failure: WorkerFailure, turn: int) -> None:
+    def _handle_failure(self, lane: Lane, failure: WorkerFailure, turn: int) -> None:
         """Put the worker's unused batches back to do, but not those of an update in progress.
 
         Raise the cause if the worker has failed too often in a row without being lost.
@@ -555,10 +579,10 @@ class Lanes:
             lane.lost = failure.lost
             self._return_batches(lane.drop_unused())
 
-    def _return_batches(self, batches: Iterable[Shard]) -> None:
+    def _return_batches(self, batches: Iterable[Run]) -> None:
         with self._changed:
-            for batch in batches:
-                self.ledger = shard_ledger.return_shard(self.ledger, batch)
+            for shard in [shard for batch in batches for shard in batch]:
+                self.ledger = shard_ledger.return_shard(self.ledger, shard)
             self._changed.notify_all()
 
     def _post_once(self, key: str, word: object) -> None:
@@ -574,7 +598,7 @@ def update_once(worker: Worker, plan: DataPlan) -> float | None:
 
     Return None if the first file has no example. Raise the error of the program or of the worker.
     """
-    portion = plan.portion(Shard(0, min(plan.batch, plan.order.examples)))
+    portion = plan.portion((Shard(0, min(plan.batch, plan.order.examples)),))
     staged: list[StagedPass] = []
     try:
         worker.push(portion)

@@ -80,7 +80,7 @@ class RemoteWorker:
         if not self._opened:
             self._call(self._reading, self._pipeline.open)
             self._opened = True
-        self._call(self._reading, self._pipeline.push, tf.constant([portion.row()], tf.int64))
+        self._call(self._reading, self._pipeline.push, tf.constant(portion.row(), tf.int64))
 
     def fetch(self, passes: int, turn: int) -> list[StagedPass]:
         arguments = tf.constant(passes, tf.int32), tf.constant(turn, tf.int64)

@@ -14,6 +14,8 @@ it is read by another worker from there on. At its end the positions without an 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from shared.text import format_count
@@ -30,6 +32,10 @@ class Shard(msgspec.Struct, frozen=True, order=True, array_like=True):
         return self.stop - self.start
 
 
+Run = tuple[Shard, ...]
+"""Positions that are used one after the other. They are not adjacent where a hand-over or a lost
+worker has left gaps.
+"""
 GROUP_POSITIONS = 1 << 40
 UNKNOWN = -1
 """Stands for the number of examples of a group that was not read to its end yet."""
@@ -141,6 +147,36 @@ def take_shard(ledger: Ledger, size: int) -> tuple[Ledger, Shard | None]:
     return msgspec.structs.replace(ledger, todo=left, given=(*ledger.given, shard)), shard
 
 
+def take_run(ledger: Ledger, size: int) -> tuple[Ledger, Run]:
+    """Return the ledger with the next positions given out: at most `size`, all of one unit; none if
+    none is left now.
+    """
+    run: list[Shard] = []
+    while size:
+        if run and ledger.todo and _unit_of(ledger, ledger.todo[0]) != _unit_of(ledger, run[0]):
+            break
+        ledger, shard = take_shard(ledger, size)
+        if shard is None:
+            break
+        run.append(shard)
+        size -= shard.size
+    return ledger, tuple(run)
+
+
+def left_in_unit(ledger: Ledger) -> int:
+    """Return the number of positions that are to do in the unit of the first of them."""
+    if not ledger.todo:
+        return 0
+    unit = _unit_of(ledger, ledger.todo[0])
+    end = (unit + 1) * ledger.unit
+    inside = [shard for shard in ledger.todo if shard.start < end]
+    return sum([min(shard.stop, end) - shard.start for shard in inside])
+
+
+def _unit_of(ledger: Ledger, shard: Shard) -> int:
+    return shard.start // ledger.unit
+
+
 def mark_applied(ledger: Ledger, part: Shard) -> Ledger:
     """Return the ledger after an update with these positions, a part of one given shard.
 
@@ -159,6 +195,31 @@ def return_shard(ledger: Ledger, part: Shard) -> Ledger:
     """Return the ledger with positions back in `todo` that were given out and not applied."""
     returned = _without_given(ledger, part)
     return msgspec.structs.replace(returned, todo=_merge_shards(sorted((*returned.todo, part))))
+
+
+def mark_update_applied(ledger: Ledger, parts: Iterable[Run], examples: int) -> Ledger:
+    """Return the ledger after one update with all these parts.
+
+    Raise ValueError unless they have `examples` examples together, or fewer and all that were left
+    of their epoch.
+    """
+    shards = [shard for run in parts for shard in run]
+    for shard in shards:
+        ledger = mark_applied(ledger, shard)
+    applied = sum([shard.size for shard in shards])
+    epochs = {shard.start // ledger.examples for shard in shards}
+    left = [shard for shard in (*ledger.todo, *ledger.given) if _touches(ledger, shard, epochs)]
+    if applied > examples or len(epochs) > 1 or (applied < examples and left):
+        raise ValueError(
+            f"an update with {format_count(applied, 'example')} in place of {examples}: {shards}"
+        )
+    return ledger
+
+
+def _touches(ledger: Ledger, shard: Shard, epochs: set[int]) -> bool:
+    """Return whether positions of a shard are in one of these epochs."""
+    first, last = shard.start // ledger.examples, (shard.stop - 1) // ledger.examples
+    return any(first <= epoch <= last for epoch in epochs)
 
 
 def end_group(ledger: Ledger, rest: Shard, group: int) -> Ledger:
@@ -222,6 +283,24 @@ def extend_epochs(ledger: Ledger, epochs: int) -> Ledger:
         return ledger
     added = Shard(ledger.examples * ledger.epochs, ledger.examples * epochs)
     return msgspec.structs.replace(ledger, epochs=epochs, todo=(*ledger.todo, added))
+
+
+def run_size(run: Run) -> int:
+    return sum([shard.size for shard in run])
+
+
+def split_run(run: Run, size: int) -> tuple[Run, Run]:
+    """Return the first `size` positions of a run, and the others."""
+    head: list[Shard] = []
+    for place, shard in enumerate(run):
+        if size < shard.size:
+            cut = shard.start + size
+            if size:
+                head.append(Shard(shard.start, cut))
+            return tuple(head), (Shard(cut, shard.stop), *run[place + 1 :])
+        head.append(shard)
+        size -= shard.size
+    return tuple(head), ()
 
 
 def example_range(ledger: Ledger, shard: Shard) -> tuple[int, int]:

@@ -35,7 +35,7 @@ spec = program_data.element_spec(module, built.model)
 (worker,) = remote_worker.trace_workers(module, strategy, built, plan, spec, 1)
 for _ in range(3):
     ledger, shard = shard_ledger.take_shard(ledger, 16)
-    worker.push(plan.portion(shard))
+    worker.push(plan.portion((shard,)))
     worker.fetch(2, 0)  # its pass and the mark of its end
     worker.update(1, 1)
     ledger = shard_ledger.mark_applied(ledger, shard)

@@ -58,7 +58,7 @@ ledger = shard_ledger.new_ledger(module.examples(), 3)
 def trained(ledger, steps):
     for _ in range(steps):
         ledger, shard = shard_ledger.take_shard(ledger, 16)
-        worker.push(plan.portion(shard))
+        worker.push(plan.portion((shard,)))
         worker.fetch(2, 0)  # its pass and the mark of its end
         worker.update(1, 1)
         ledger = shard_ledger.mark_applied(ledger, shard)

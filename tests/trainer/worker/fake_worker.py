@@ -29,10 +29,10 @@ class FakeWorker:
         self.losses: list[UpdateLoss] = []
 
     def push(self, portion: Portion) -> None:
-        self.portions.append(portion.stop - portion.start)
-        batches = -(-(portion.stop - portion.start) // portion.batch)
+        self.portions.append(portion.size)
+        batches = -(-portion.size // portion.batch)
         read_ms = self.read_ms + self.batch_ms * batches
-        stop = min(portion.stop, portion.start + self.examples_of(portion))
+        stop = portion.start + min(portion.size, self.examples_of(portion))
         for first in range(portion.start, stop, portion.batch):
             end = min(first + portion.batch, stop)
             most = self.plan.most or portion.batch
@@ -43,7 +43,7 @@ class FakeWorker:
 
     def examples_of(self, portion: Portion) -> int:
         """Return the number of examples of this portion."""
-        return portion.stop - portion.start
+        return portion.size
 
     def fetch(self, passes: int, turn: int) -> list[StagedPass]:
         found: list[StagedPass] = []

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.example_source import RangeSource, covering_ranges
+from services.trainer.worker.shard_ledger import Shard
 
 EXAMPLES = 9_000
 
@@ -42,11 +43,12 @@ def test_a_program_that_reads_quickly_is_called_seldom() -> None:
     program.dataset = dataset  # type: ignore[attr-defined]
     program.loss = lambda labels, outputs: outputs  # type: ignore[attr-defined]
     source, order = RangeSource(program), ExampleOrder(EXAMPLES, 3, 2)
-    source.dataset(order, 0, 2_000)
+    source.dataset(order, (Shard(0, 2_000),))
     calls.clear()
 
-    made = source.dataset(order, 2_000, 6_000)
+    made = source.dataset(order, (Shard(2_000, 4_000), Shard(4_100, 6_000)))
 
     found = [(int(number), int(label)) for number, label in made]
-    assert found == [(number, -number) for number in order.numbers(2_000, 6_000)]
+    expected = [*order.numbers(2_000, 4_000), *order.numbers(4_100, 6_000)]
+    assert found == [(number, -number) for number in expected]
     assert len(calls) < 50, "each block of two would be a call"

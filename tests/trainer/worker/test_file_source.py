@@ -14,7 +14,7 @@ from services.trainer.program import BadProgram
 from services.trainer.worker.example_source import source_of
 from services.trainer.worker.file_source import FileList, group_count
 from services.trainer.worker.input_pipeline import _adapt_graph
-from services.trainer.worker.shard_ledger import GROUP_POSITIONS
+from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Shard
 from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Shuffle
 
@@ -37,7 +37,7 @@ def number_files(folder: Path, lengths: tuple[int, ...] = LENGTHS) -> Any:
 
 
 def positions(source: Any, order: Any, start: int, stop: int) -> list[int]:
-    return [int(line) for line in source.dataset(order, start, stop).as_numpy_iterator()]
+    return [int(line) for line in source.dataset(order, (Shard(start, stop),)).as_numpy_iterator()]
 
 
 def epoch(source: Any, order: Any, number: int) -> list[list[int]]:
@@ -129,7 +129,7 @@ def test_paths_may_be_objects(tmp_path: Path) -> None:
 def test_a_bad_dataset_of_a_file_is_refused(made: Any, told: str) -> None:
     source = source_of(program(files=lambda: ["a"], read=made))
     with pytest.raises(BadProgram) as caught:
-        source.dataset(source.order(None), 0, GROUP_POSITIONS)
+        source.dataset(source.order(None), (Shard(0, GROUP_POSITIONS),))
     assert "read('a')" in str(caught.value) and told in str(caught.value)
 
 
@@ -139,7 +139,7 @@ def test_another_list_than_the_chiefs_is_refused(tmp_path: Path) -> None:
     order = source_of(made).order(None)
     other = source_of(program(files=lambda: paths[::-1], read=made.read))
     with pytest.raises(BadProgram, match="does not return the same list in every process"):
-        other.dataset(order, 0, GROUP_POSITIONS)
+        other.dataset(order, (Shard(0, GROUP_POSITIONS),))
 
 
 @pytest.mark.parametrize("lost", ["part-003", "part-000"])
@@ -148,11 +148,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, lost: str) -> None:
     (tmp_path / lost).unlink()
     order = source.order(Shuffle(seed=4))
     for place in range(order.groups):
-        if lost in source.call_name(order, place * GROUP_POSITIONS, 0):
+        if lost in source.call_name(order, (Shard(place * GROUP_POSITIONS, 0),)):
             break
     with pytest.raises(tf.errors.NotFoundError, match=f"{lost} cannot be read"):
         start = place * GROUP_POSITIONS
-        source.check(order, start, start + GROUP_POSITIONS, Watchdog(__file__, 60.0, 60.0))
+        source.check(
+            order, (Shard(start, start + GROUP_POSITIONS),), Watchdog(__file__, 60.0, 60.0)
+        )
 
 
 def test_parallel_parts_keep_their_order_whatever_the_program_asks_for() -> None:

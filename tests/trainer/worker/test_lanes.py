@@ -473,7 +473,7 @@ class FileReader(FakeWorker):
         assert isinstance(self.plan.order, FileOrder)
         group = self.plan.order.group(portion.start)
         left = self.lengths[group] - portion.start % GROUP_POSITIONS
-        return min(portion.stop - portion.start, left)
+        return min(portion.size, left)
 
 
 def test_all_losses_of_files_are_fetched() -> None:

@@ -289,6 +289,9 @@ class Shuffle(Part, frozen=True, kw_only=True):
     window: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
 
 
+Consistency = Literal["async", "global-batch"]
+
+
 class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested"):
     """A request for training. Durable at once; answered by `JobAccepted` or `JobRejected`.
 
@@ -298,7 +301,8 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     `learning_rate` says how the rate follows a changed batch: `keep`, `linear` (by the ratio) or
     `sqrt` (its root). `rate_with_workers`: with more workers than at the start the rate falls so
     far that stale gradients stay `stable` (see `services/trainer/worker/scaling.py`), or not at all
-    (`keep`). `cpu_limits`: `hard`: a task never uses more cores than it has; `soft`: its cores are
+    (`keep`). `consistency`: `async`: each worker makes updates of its own; `global-batch`: all
+    workers make each update together, of `batch` examples in all. `cpu_limits`: `hard`: a task never uses more cores than it has; `soft`: its cores are
     its share where others want theirs, and it may use what nobody else on its node does. `params`:
     values for keyword arguments of the program's functions.
 
@@ -323,6 +327,7 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     handover: HandOver = "make-before-break"
     learning_rate: Literal["keep", "linear", "sqrt"] = "keep"
     rate_with_workers: Literal["stable", "keep"] = "stable"
+    consistency: Consistency = "async"
     cpu_limits: CpuLimits = "hard"
     volumes: tuple[Volume, ...] = ()
     shuffle: Shuffle | None = None

@@ -16,6 +16,7 @@ import contextlib
 import queue
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -55,6 +56,7 @@ from services.trainer.worker.checkpoint import (
     restore_newest,
 )
 from services.trainer.worker.example_source import Order
+from services.trainer.worker.global_batch import GlobalBatchLanes, rehearse_parts
 from services.trainer.worker.input_pipeline import DataPlan
 from services.trainer.worker.lanes import (
     Lanes,
@@ -62,7 +64,7 @@ from services.trainer.worker.lanes import (
     rehearse_updates,
     unreachable_tasks,
 )
-from services.trainer.worker.remote_worker import trace_workers
+from services.trainer.worker.remote_worker import trace_part_workers, trace_workers
 from services.trainer.worker.saving import CheckpointSaver, Draft
 from services.trainer.worker.shard_ledger import Ledger
 from services.trainer.worker.tensorboard_events import EventWriter
@@ -144,6 +146,7 @@ class Chief:
         self.watchdog = watchdog
         self.folder = f"{assignment.checkpoint_dir}/gen-{assignment.generation}"
         self.workers = len(assignment.cluster["worker"])
+        self._rehearse_updates: Callable[[], None] = lambda: None
         self.summaries = EventWriter(
             assignment.checkpoint_dir, tensorboard_events.generation_size(assignment)
         )
@@ -183,10 +186,7 @@ class Chief:
             spec = program_data.element_spec(self.program, self.built.model)
             order = self.source.order(self.assignment.request.shuffle)
             self.plan = self._data_plan(order, spec)
-            self.remote_workers = trace_workers(
-                self.program, self.strategy, self.built, self.plan, spec, self.workers
-            )
-        self.lanes = Lanes(self.remote_workers, self.plan, self.inbox)
+            self._trace_workers(spec)
         self.watchdog.missing_tasks = self._missing_tasks
         self.watchdog.checks.append(
             StallDetector(self.lanes, self.watchdog, self.assignment.stuck_patience)
@@ -202,6 +202,23 @@ class Chief:
             self.assignment.redo_s,
         )
 
+    def _trace_workers(self, spec: Any) -> None:
+        """Trace what workers run. `spec`: the structure of a batch."""
+        parts = self.program, self.strategy, self.built, self.plan, spec, self.workers
+        if not self._makes_updates_together:
+            workers = trace_workers(*parts)
+            self.lanes = Lanes(workers, self.plan, self.inbox)
+            self._rehearse_updates = partial(rehearse_updates, workers, self.plan)
+            return
+        part_workers, updater = trace_part_workers(*parts)
+        self.lanes = GlobalBatchLanes(part_workers, self.plan, self.inbox, updater)
+        self._rehearse_updates = partial(rehearse_parts, part_workers, self.plan, updater)
+
+    @property
+    def _makes_updates_together(self) -> bool:
+        """Return whether all workers make each update together. One worker always does."""
+        return self.assignment.request.consistency == "global-batch" and self.workers > 1
+
     def _rehearse(self) -> None:
         """Run the step on every worker, a save, a restore and an evaluation for the first time.
 
@@ -209,7 +226,7 @@ class Chief:
         """
         if self.assignment.warms_up:
             with self.checkpoint.rehearse(self.folder, self._on_rehearsal_failed):
-                rehearse_updates(self.remote_workers, self.plan)
+                self._rehearse_updates()
         if self.assignment.first:
             evaluation.try_evaluation(self.program, self.watchdog)
 
@@ -221,7 +238,7 @@ class Chief:
 
     def _data_plan(self, order: Order, spec: Any) -> DataPlan:
         """`spec`: the structure of a batch."""
-        return DataPlan(
+        plan = DataPlan(
             order=order,
             batch=self.assignment.batch,
             most=self.assignment.request.device_batch_max,
@@ -229,6 +246,10 @@ class Chief:
             example_bytes=program_data.example_bytes(spec),
             has_fixed_size=program_data.has_fixed_size(spec),
         )
+        if self._makes_updates_together and plan.update > plan.batch * self.workers:
+            # A part is larger than a batch, for which the memory was chosen.
+            return plan._replace(most=min(plan.most or plan.batch, plan.batch))
+        return plan
 
     def _on_rehearsal_failed(self, error: Any) -> None:
         """Fail a hand-over that cannot save. A generation with nothing beside it trains anyway."""
@@ -309,6 +330,8 @@ class Chief:
         share = scaling.rate_for_batch(
             request.learning_rate, self.assignment.batch, request.batch.start
         )
+        if request.consistency == "global-batch":
+            return share
         return share * scaling.rate_for_workers(
             request.rate_with_workers, self.workers, request.workers.start
         )

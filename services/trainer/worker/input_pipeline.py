@@ -143,6 +143,11 @@ class DataPlan(NamedTuple):
     has_fixed_size: bool = True
 
     @property
+    def update(self) -> int:
+        """The number of examples of an update."""
+        return self.batch * self.accumulated
+
+    @property
     def reads_files(self) -> bool:
         return isinstance(self.order, FileOrder)
 
@@ -165,13 +170,12 @@ class DataPlan(NamedTuple):
         fits = program_data.READ_BYTES // (self.example_bytes * self.batch)
         batches = max(min(wanted, share, fits, most_batches), 1)
         # Whole updates, so that only the last one of a worker may have fewer batches.
-        update = self.batch * self.accumulated
         updates = batches // self.accumulated
         if self.order.window > 1:
-            updates = min(updates, self._window_rest(self.order, ledger, update) // update)
-        return update * max(updates, 1)
+            updates = min(updates, self._window_rest(self.order, ledger) // self.update)
+        return self.update * max(updates, 1)
 
-    def _window_rest(self, order: ExampleOrder, ledger: Ledger, update: int) -> int:
+    def _window_rest(self, order: ExampleOrder, ledger: Ledger) -> int:
         """Return the number of positions that are left in the window of the order.
 
         A portion that reaches into another window has to read more blocks. If less than an update
@@ -179,7 +183,7 @@ class DataPlan(NamedTuple):
         """
         start = ledger.todo[0].start if ledger.todo else 0
         rest = order.window - start % order.examples % order.window
-        return rest if rest >= update else rest + order.window
+        return rest if rest >= self.update else rest + order.window
 
     def portion(self, run: Run, turn: int = 0, batch: int | None = None) -> Portion:
         """Return a run as a portion. `batch`: None for the plan's."""

@@ -30,7 +30,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -192,13 +192,14 @@ class PortionSize:
 class PendingPortion:
     """A portion that a worker reads.
 
-    `whole`: its positions; `run`: those that are not staged; `position`: the position that the
-    worker reports for the next batch (`StagedPass`). `asked`: the number of batches that was asked
-    for; `batches`: the number that it has.
+    `run`: the positions that are not staged; `position`: the position that the worker reports for
+    the next batch (`StagedPass`). `asked`: the number of batches that was asked for; `batches`: the
+    number that it has.
     """
 
     def __init__(self, portion: Portion, asked: int) -> None:
-        self.whole = self.run = portion.run
+        self.portion = portion
+        self.run = portion.run
         self.position = portion.start
         self.asked = asked
         self.batches = -(-portion.size // portion.batch)
@@ -233,14 +234,16 @@ class Lane:
         but not used. `staged_turn`: the turn of what is staged.
         """
         self.batch_s = math.inf  # mean time of training a batch
+        self.examples_per_s = 0.0  # while it trains; 0: unknown
         self.read_s = 0.0  # time of reading a batch, in the last call
 
-    def record_update(self, took_s: float, batches: int) -> None:
-        """Record the time of an update of this many batches."""
-        batch_s = took_s / batches
+    def record_update(self, took_s: float, batches: int, examples: int) -> None:
+        """Record the time of an update of this many batches, and of this many examples."""
+        batch_s, examples_per_s = took_s / batches, examples / max(took_s, 1e-6)
         if math.isfinite(self.batch_s):
             batch_s = SMOOTHING * self.batch_s + (1 - SMOOTHING) * batch_s
-        self.batch_s = batch_s
+            examples_per_s = SMOOTHING * self.examples_per_s + (1 - SMOOTHING) * examples_per_s
+        self.batch_s, self.examples_per_s = batch_s, examples_per_s
 
     def drop_unused(self) -> list[Run]:
         """Drop the batches of which no update has begun, and return them."""
@@ -311,7 +314,7 @@ class Lanes:
         with self._changed:
             self._running = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not any(lane.updating for lane in self._lanes))
+            self._changed.wait_for(lambda: not self._is_busy())
             return shard_ledger.settle_ledger(self.ledger)
 
     def no_worker_left(self) -> bool:
@@ -327,8 +330,11 @@ class Lanes:
     @property
     def is_updating(self) -> bool:
         """Return whether an update is due or in progress."""
-        is_due = self._running and bool(self.ledger.given)
-        return is_due or any(lane.updating for lane in self._lanes)
+        return (self._running and bool(self.ledger.given)) or self._is_busy()
+
+    def _is_busy(self) -> bool:
+        """Return whether an update is in progress."""
+        return any(lane.updating for lane in self._lanes)
 
     def take_losses(self) -> tuple[float | None, int]:
         """Return the mean loss of the examples applied since the last call, and their number."""
@@ -348,10 +354,14 @@ class Lanes:
                 target(lane)
         except Exception as error:
             with self._changed:
-                self._running = False
-                lane.updating = False
-                self._changed.notify_all()
+                self._end_lane(lane)
             self._post_once("failed", error)
+
+    def _end_lane(self, lane: Lane) -> None:
+        """End training after an error of a lane."""
+        self._running = False
+        lane.updating = False
+        self._changed.notify_all()
 
     def _feed(self, lane: Lane) -> None:
         """Give the worker a portion if few positions are pending, else stage batches."""
@@ -361,8 +371,10 @@ class Lanes:
                 return
             turn = lane.turn
             given = self._take_portion(lane) if self._needs_portion(lane) else None
+            if given is None and not lane.pending:
+                return
             passes = 0 if given else self._missing_passes(lane)
-            reading = [portion.run or portion.whole for portion in list(lane.pending)[:1]]
+            reading = [each.run or each.portion.run for each in list(lane.pending)[:1]]
         try:
             if given is not None:
                 lane.worker.push(given)
@@ -489,7 +501,8 @@ class Lanes:
             lane.updating = True
             if self._has_to_read(lane):  # a thread that is woken for nothing costs CPU
                 self._changed.notify_all()
-        passes = sum([self._plan.passes(shard_ledger.run_size(batch)) for batch in batches])
+        sizes = [shard_ledger.run_size(batch) for batch in batches]
+        passes = sum([self._plan.passes(size) for size in sizes])
         began_s = time.monotonic()
         try:
             lane.worker.update(passes, len(batches))
@@ -497,7 +510,7 @@ class Lanes:
             self._return_batches(batches)
             self._handle_failure(lane, failure, turn)
         else:
-            lane.record_update(time.monotonic() - began_s, len(batches))
+            lane.record_update(time.monotonic() - began_s, len(batches), sum(sizes))
             self._record_applied(lane, batches)
             if self._losses_are_due(lane):
                 self._fetch_losses(lane, turn)
@@ -599,16 +612,28 @@ def update_once(worker: Worker, plan: DataPlan) -> float | None:
     Return None if the first file has no example. Raise the error of the program or of the worker.
     """
     portion = plan.portion((Shard(0, min(plan.batch, plan.order.examples)),))
-    staged: list[StagedPass] = []
-    try:
-        worker.push(portion)
-        while not staged or staged[-1].size:
-            staged += worker.fetch(1, 0)
-        passes = len(staged) - 1
+    with explained_errors(worker, portion):
+        passes = stage_portion(worker, portion)
         if not passes:
             return None
         worker.update(passes, 1)
         return worker.take_losses()[-1].loss
+
+
+def stage_portion(worker: Worker, portion: Portion) -> int:
+    """Let a worker stage a portion to its end; return the number of passes."""
+    staged: list[StagedPass] = []
+    worker.push(portion)
+    while not staged or staged[-1].size:
+        staged += worker.fetch(1, 0)
+    return len(staged) - 1
+
+
+@contextlib.contextmanager
+def explained_errors(worker: Worker, portion: Portion) -> Iterator[None]:
+    """Raise the error of the program, with its line, or of the worker."""
+    try:
+        yield
     except WorkerFailure as failure:
         raise failure.cause from failure
     except tf.errors.OpError:

@@ -244,13 +244,15 @@ def _update_with_packed_gradients(
 
 
 def pack_gradients(gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Any]:
-    """Return these gradients; small ones of variables on the same ps are sent there as one tensor.
-
-    The tensor is split on the ps.
+    """Return these gradients; small ones of variables on the same ps are sent there as one tensor,
+    unless they are there already. The tensor is split on the ps.
     """
     together = defaultdict[tuple[str, tf.DType], list[int]](list)
     for place, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
-        if isinstance(gradient, tf.Tensor) and _is_small(gradient):
+        is_there = (
+            bool(variable.device) and gradient is not None and (gradient.device == variable.device)
+        )
+        if isinstance(gradient, tf.Tensor) and is_small(gradient) and not is_there:
             together[variable.device, gradient.dtype].append(place)
     packed = list(gradients)
     for (device, _), places in together.items():
@@ -264,7 +266,8 @@ def pack_gradients(gradients: Sequence[Any], variables: Sequence[tf.Variable]) -
     return packed
 
 
-def _is_small(gradient: tf.Tensor) -> bool:
+def is_small(gradient: tf.Tensor) -> bool:
+    """Return whether a gradient is sent together with others."""
     count: int | None = gradient.shape.num_elements()  # None: not known before the step runs
     return count is not None and count * gradient.dtype.size <= PACKED_BYTES
 

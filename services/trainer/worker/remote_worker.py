@@ -9,6 +9,8 @@ final), something between worker and ps failed for a moment, or the program is a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context, executor
 
-from services.trainer.worker import scaling, training_step
+from services.trainer.worker import part_step, scaling, training_step
 from services.trainer.worker.input_pipeline import (
     DataPlan,
     Pipeline,
@@ -24,6 +26,7 @@ from services.trainer.worker.input_pipeline import (
     StagedPass,
     UpdateLoss,
 )
+from services.trainer.worker.part_exchange import Part, PartExchange
 from services.trainer.worker.training_step import BuiltModel
 
 PS_NAME = "/job:ps"
@@ -60,6 +63,29 @@ def trace_workers(
     return [RemoteWorker(index, pipeline, step, several) for index in range(count)]
 
 
+def trace_part_workers(
+    program: ModuleType,
+    strategy: Any,
+    built: BuiltModel,
+    plan: DataPlan,
+    spec: Any,
+    count: int,
+) -> tuple[list[RemoteWorker], RemoteUpdater]:
+    """Trace the functions of updates that workers make together; return `count` workers, and what
+    applies their updates.
+
+    `spec`: the structure of a batch.
+    """
+    is_cut = plan.most is not None and plan.most < plan.update
+    training_step.check_passes(program, built, is_cut=True)
+    pipeline = Pipeline(spec, plan.most if is_cut else None)
+    exchange = PartExchange()
+    traced = part_step.trace_part(program, strategy, built, pipeline, exchange, is_cut)
+    part = traced.get_concrete_function()
+    workers = [RemoteWorker(index, pipeline, part, is_cut) for index in range(count)]
+    return workers, RemoteUpdater(strategy, built, exchange, count)
+
+
 class RemoteWorker:
     """One worker of the cluster. Reading and updates have a stream of calls each, so that neither
     waits for the other.
@@ -94,6 +120,10 @@ class RemoteWorker:
         arguments = training_step.step_arguments(passes, batches) if self._several else ()
         self._call(self._updating, self.step, *arguments)
 
+    def compute_part(self, part: Part) -> None:
+        """`step` has to be that of `trace_part`."""
+        self._call(self._updating, self.step, part_step.part_order(part))
+
     def take_losses(self) -> list[UpdateLoss]:
         rows = self._call(self._updating, self._pipeline.take_losses)
         return [UpdateLoss(loss, int(examples)) for loss, examples in rows.tolist()]
@@ -108,15 +138,48 @@ class RemoteWorker:
         The call returns when the function has ended. A result is one more call, of nearly the same
         cost.
         """
-        try:
-            with tf.device(self._device), context.executor_scope(stream):
-                result = function(*arguments)
-                return None if result is None else result.numpy()
-        except tf.errors.OpError as error:
-            failure = classify_error(error)
-            if failure is None:
-                raise
-            raise failure from error
+        with _as_failure(), tf.device(self._device), context.executor_scope(stream):
+            result = function(*arguments)
+            return None if result is None else result.numpy()
+
+
+class RemoteUpdater:
+    """Applies the updates that workers make together. `parts`: the usual number of parts."""
+
+    def __init__(
+        self, strategy: Any, built: BuiltModel, exchange: PartExchange, parts: int
+    ) -> None:
+        self._strategy, self._built, self._exchange = strategy, built, exchange
+        self._updates: dict[int, Any] = {}
+        self._clear = tf.function(exchange.clear, input_signature=[]).get_concrete_function()
+        self._update(parts)
+
+    def _update(self, parts: int) -> Any:
+        """Return the traced update of this many parts."""
+        if parts not in self._updates:
+            traced = part_step.trace_update(self._strategy, self._built, self._exchange, parts)
+            self._updates[parts] = traced.get_concrete_function()
+        return self._updates[parts]
+
+    def apply(self, update: int, parts: int, examples: int) -> None:
+        with _as_failure():
+            self._update(parts)(part_step.part_order(Part(update, 0, 0, examples)))
+
+    def clear(self) -> None:
+        with _as_failure():
+            self._clear()
+
+
+@contextmanager
+def _as_failure() -> Iterator[None]:
+    """Raise an error of the worker or the network as `WorkerFailure`."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        failure = classify_error(error)
+        if failure is None:
+            raise
+        raise failure from error
 
 
 def classify_error(error: Any) -> WorkerFailure | None:

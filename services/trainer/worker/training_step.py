@@ -299,9 +299,9 @@ def _update_in_one_pass(
     if own_step.is_own_step(built.kind):
         return _update_by_own_step(program, built, batch, count)
     scale = optimizers.loss_scale(built.optimizer)
-    loss, gradients = _loss_and_gradients(program, built, batch, scale)
-    _apply_gradients(built, gradients, scale, count)
-    _check_resources(program, built)
+    loss, gradients = loss_and_gradients(program, built, batch, scale)
+    apply_gradients(built, gradients, scale, count)
+    check_resources(program, built)
     return loss
 
 
@@ -313,11 +313,11 @@ def _update_by_own_step(
     record = update_record(count, [loss])
     with tf.control_dependencies(_after_updates(built.variables)):
         built.counters.count_update(record)
-    _check_resources(program, built)
+    check_resources(program, built)
     return loss
 
 
-def _check_resources(program: ModuleType, built: BuiltModel) -> None:
+def check_resources(program: ModuleType, built: BuiltModel) -> None:
     if step_resources.PS in built.counters.applied.device:
         step_resources.check_resources(program)
 
@@ -332,10 +332,32 @@ def _update_by_passes(
     """Make one update; return its mean loss and the number of its examples."""
     scale = optimizers.loss_scale(built.optimizer)
 
+    def share(count: tf.Tensor, batch_count: tf.Tensor) -> tf.Tensor:
+        return count / (batch_count * tf.cast(batches, tf.int64))
+
+    loss, examples, gradients = sum_passes(program, built, pipeline, passes, share, scale)
+    apply_gradients(built, gradients, scale, examples)
+    check_resources(program, built)
+    return loss, examples
+
+
+def sum_passes(
+    program: ModuleType,
+    built: BuiltModel,
+    pipeline: Pipeline,
+    passes: tf.Tensor,
+    share_of: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    scale: tf.Tensor | None,
+) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
+    """Return the sums over passes of loss times share, examples, and gradients times share.
+
+    `share_of`: the share of a pass, from its number of examples and that of its batch.
+    """
+
     def one_pass() -> tuple[tf.Tensor, list[Any], tf.Tensor]:
         batch, count, batch_count = pipeline.take()
-        share = tf.cast(count / (batch_count * tf.cast(batches, tf.int64)), tf.float32)
-        loss, gradients = _loss_and_gradients(program, built, batch, scale)
+        share = tf.cast(share_of(count, batch_count), tf.float32)
+        loss, gradients = loss_and_gradients(program, built, batch, scale)
         shared = [optimizers.multiply_gradient(each, share) for each in gradients]
         return tf.cast(loss, tf.float32) * share, shared, count
 
@@ -356,14 +378,12 @@ def _update_by_passes(
     _, loss, examples, parts = tf.while_loop(
         lambda at, *_: at < passes, add_pass, begin, shapes, parallel_iterations=1
     )
-    _apply_gradients(built, _join_parts(first, parts), scale, examples)
-    _check_resources(program, built)
-    return loss, examples
+    return loss, examples, _join_parts(first, parts)
 
 
-def check_passes(program: ModuleType, built: BuiltModel, cut: bool) -> None:
+def check_passes(program: ModuleType, built: BuiltModel, is_cut: bool) -> None:
     """Raise `BadProgram` if a batch is to be cut into passes, and its loss needs all of it."""
-    if not cut or built.kind == "loss":
+    if not is_cut or built.kind == "loss":
         return
     remedy = "leave device_batch_max out, or let it be no smaller than the batch"
     if own_step.is_own_step(built.kind):
@@ -381,7 +401,7 @@ def check_passes(program: ModuleType, built: BuiltModel, cut: bool) -> None:
         )
 
 
-def _loss_and_gradients(
+def loss_and_gradients(
     program: ModuleType, built: BuiltModel, batch: Any, scale: tf.Tensor | None
 ) -> tuple[tf.Tensor, list[Any]]:
     """Return the mean loss, and the gradients of `scale` times all that is minimised."""
@@ -396,7 +416,7 @@ def _loss_and_gradients(
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def _apply_gradients(
+def apply_gradients(
     built: BuiltModel, gradients: list[Any], scale: tf.Tensor | None, count: tf.Tensor
 ) -> None:
     """Apply one update and count it."""

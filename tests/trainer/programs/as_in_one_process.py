@@ -25,6 +25,7 @@ from services.trainer.worker import (
 )
 from services.trainer.worker.checkpoint import Checkpoint
 from services.trainer.worker.example_order import ExampleOrder
+from services.trainer.worker.global_batch import GlobalBatchLanes
 from services.trainer.worker.lanes import Lanes
 from services.trainer.worker.watchdog import Watchdog
 from tests.trainer.programs.servers import started
@@ -166,11 +167,11 @@ def recording(fetch):
     return fetch_and_record
 
 
-def trained(case, workers, weights=None):
+def trained(case, workers, weights=None, ps=1, makes_updates_together=False):
     """Train as a chief does. Return the model with its optimizer, and the lanes."""
     program = getattr(case, "program", None) or program_of(case)
     input_pipeline.serve_portions(program, Watchdog(__file__, 60.0, 60.0))
-    built = training_step.build_model(program, strategy, 1)
+    built = training_step.build_model(program, strategy, ps)
     if weights is not None:
         built.model.set_weights(weights)
     optimizers.scale_schedules(built.optimizer, case.share)
@@ -178,12 +179,18 @@ def trained(case, workers, weights=None):
     batches = optimizers.accumulated_batches(built.optimizer)
     plan = input_pipeline.DataPlan(ExampleOrder(EXAMPLES), BATCH, case.most, batches)
     spec = program_data.element_spec(program, built.model)
-    remote = remote_worker.trace_workers(program, strategy, built, plan, spec, workers)
+    parts = program, strategy, built, plan, spec, workers
+    inbox = queue.Queue()
+    if makes_updates_together:
+        plan = plan._replace(example_bytes=program_data.READ_BYTES)  # an update in a round
+        remote, updater = remote_worker.trace_part_workers(*parts)
+        running = GlobalBatchLanes(remote, plan, inbox, updater)
+    else:
+        remote = remote_worker.trace_workers(*parts)
+        running = Lanes(remote, plan, inbox)
     fed.clear()
     for worker in remote:
         worker.fetch = recording(worker.fetch)
-    inbox = queue.Queue()
-    running = Lanes(remote, plan, inbox)
     running.start(shard_ledger.new_ledger(EXAMPLES, case.epochs), 0)
     while (word := inbox.get(timeout=120)) != "finished":
         if isinstance(word, Exception):
@@ -220,9 +227,9 @@ def accuracy(model, inputs):
     return float(np.mean(np.argmax(outputs, -1) == labels[EXAMPLES:]))
 
 
-def compared(case):
+def compared(case, workers=1, **fields):
     model, before = fitted(case)
-    built, lanes = trained(case, 1, before)
+    built, lanes = trained(case, workers, before, **fields)
     moved = apart([v.numpy() for v in model.variables], before)
     scale = getattr(built.optimizer, "dynamic_scale", None)
     return {
@@ -240,6 +247,15 @@ def compared(case):
         "scale": None if scale is None else float(scale.numpy()),
         "saved": sorted(part.key for part in Checkpoint(built)._parts) if scale is not None else [],
     }
+
+
+def compared_in_parts(case):
+    """Train with two workers that make each update together."""
+    return compared(case, 2, makes_updates_together=True)
+
+
+def compared_in_parts_on_three_ps(case):
+    return compared(case, 2, ps=3, makes_updates_together=True)
 
 
 def together(case):
@@ -293,6 +309,7 @@ EXACT = {
         fits=lambda: o.MultiOptimizer(o.OptimizerMap(o.SGD(0.1), {"dense.*": o.Adam(1e-2)})),
     ),
 }
+IN_PARTS = {name: case for name, case in EXACT.items() if case.model is not normalised}
 TOGETHER = {
     "loss-scale": case_of(lambda: o.LossScaleOptimizer(o.SGD(0.1)), epochs=12),
     "ema": case_of(lambda: o.Adam(5e-3, use_ema=True, ema_momentum=0.95), epochs=8),
@@ -303,8 +320,13 @@ TOGETHER = {
 
 if __name__ == "__main__":
     tf.get_logger().setLevel("ERROR")
-    said = {"exact": {}, "together": {}, "placed": placed()}
-    for kind, cases, look in (("exact", EXACT, compared), ("together", TOGETHER, together)):
+    said = {"exact": {}, "in parts": {}, "on three ps": {}, "together": {}, "placed": placed()}
+    for kind, cases, look in (
+        ("exact", EXACT, compared),
+        ("in parts", IN_PARTS, compared_in_parts),
+        ("on three ps", IN_PARTS, compared_in_parts_on_three_ps),
+        ("together", TOGETHER, together),
+    ):
         for name, case in cases.items():
             said[kind][name] = look(case)
             print(

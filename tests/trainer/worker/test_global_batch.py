@@ -1,0 +1,222 @@
+"""Tests of updates that all workers make together: each has exactly the examples of one update."""
+
+from __future__ import annotations
+
+import queue
+from collections import Counter
+
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.trainer.worker import shard_ledger
+from services.trainer.worker.example_order import ExampleOrder
+from services.trainer.worker.global_batch import (
+    GlobalBatchLanes,
+    Part,
+    divide_examples,
+    part_speeds,
+    plan_round,
+)
+from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass, UpdateLoss
+from services.trainer.worker.remote_worker import WorkerFailure
+from services.trainer.worker.shard_ledger import Ledger, Shard
+from tests.trainer.worker.fake_worker import FakeWorker
+
+WITHIN_S = 60.0
+
+
+def gone() -> tf.errors.UnavailableError:
+    return tf.errors.UnavailableError(None, None, "Connection reset by peer")
+
+
+class Ps:
+    """The parts that are stored on the parameter servers, and the updates that were applied.
+
+    A part is the positions of its examples.
+    """
+
+    def __init__(self) -> None:
+        self.stored: dict[tuple[int, int], list[int]] = {}
+        self.applied: list[list[int]] = []
+        self.cleared = 0
+
+    def apply(self, update: int, parts: int, examples: int) -> None:
+        found = [each for slot in range(parts) for each in self.stored.pop((update, slot))]
+        assert len(found) == examples
+        self.applied.append(found)
+
+    def clear(self) -> None:
+        self.stored.clear()
+        self.cleared += 1
+
+
+class PartWorker(FakeWorker):
+    """A worker that stores the positions of a part. `fails`: the numbers of the calls that fail;
+    `lost_at`: the call from which on all fail.
+    """
+
+    def __init__(
+        self,
+        plan: DataPlan,
+        ps: Ps,
+        name: str = "worker-0",
+        fails: frozenset[int] = frozenset(),
+        lost_at: int | None = None,
+    ) -> None:
+        super().__init__(plan, name)
+        self.ps, self.fails, self.lost_at, self.calls = ps, fails, lost_at, 0
+        self.runs: dict[int, list[int]] = {}
+
+    def push(self, portion: Portion) -> None:
+        super().push(portion)
+        positions = [each for shard in portion.run for each in range(shard.start, shard.stop)]
+        for place, position in enumerate(positions):
+            self.runs.setdefault(portion.start + place, []).append(position)
+
+    def compute_part(self, part: Part) -> None:
+        self.calls += 1
+        lost = self.lost_at is not None and self.calls >= self.lost_at
+        if lost or self.calls in self.fails:
+            raise WorkerFailure(gone(), lost)
+        taken = [self.staged.popleft() for _ in range(part.passes)]
+        self.ps.stored[part.update, part.slot] = [
+            self.runs[position][-1]
+            for each in taken
+            for position in range(each.position, each.position + each.size)
+        ]
+        self.losses.append(UpdateLoss(1.0, sum([each.size for each in taken])))
+
+
+def train(workers: list[PartWorker], plan: DataPlan, ledger: Ledger) -> GlobalBatchLanes:
+    """Train to the end."""
+    inbox = queue.Queue[object]()
+    lanes = GlobalBatchLanes(workers, plan, inbox, workers[0].ps)
+    lanes.start(ledger, 0)
+    words = [inbox.get(timeout=WITHIN_S)]
+    while words[-1] == "first":
+        words.append(inbox.get(timeout=WITHIN_S))
+    assert words[-1] == "finished", words
+    lanes.drain()
+    return lanes
+
+
+def check_updates(applied: list[list[int]], examples: int, epochs: int, update: int) -> None:
+    """Check that each position is in one update, and the sizes: those of one process."""
+    counts = Counter(position for each in applied for position in each)
+    assert counts == dict.fromkeys(range(examples * epochs), 1)
+    whole, rest = divmod(examples, update)
+    sizes = [*[update] * whole, *([rest] if rest else [])]
+    for epoch in range(epochs):
+        of_epoch = [each for each in applied if each[0] // examples == epoch]
+        assert sorted(map(len, of_epoch), reverse=True) == sizes
+        assert all(position // examples == epoch for each in of_epoch for position in each)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(1, 300),
+    st.integers(1, 3),
+    st.integers(1, 40),
+    st.integers(1, 2),
+    st.integers(2, 5),
+    st.sampled_from([None, 3]),
+)
+def test_every_update_has_the_examples_of_one_process(
+    examples: int, epochs: int, batch: int, accumulated: int, workers: int, most: int | None
+) -> None:
+    plan, ps = DataPlan(ExampleOrder(examples), batch, most, accumulated), Ps()
+    lanes = train(
+        [PartWorker(plan, ps, f"worker-{n}") for n in range(workers)],
+        plan,
+        shard_ledger.new_ledger(examples, epochs),
+    )
+    check_updates(ps.applied, examples, epochs, batch * accumulated)
+    assert lanes.steps == len(ps.applied) and lanes.ledger.finished
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.frozensets(st.integers(1, 60), max_size=3), min_size=2, max_size=4),
+    st.integers(2, 40),
+    st.integers(1, 200),
+)
+def test_failures_and_lost_workers_change_no_update(
+    fails: list[frozenset[int]], lost_at: int, examples: int
+) -> None:
+    plan, ps = DataPlan(ExampleOrder(examples), 16), Ps()
+    workers = [PartWorker(plan, ps, f"worker-{n}", failing) for n, failing in enumerate(fails)]
+    workers[-1].lost_at = lost_at
+    lanes = train(workers, plan, shard_ledger.new_ledger(examples, 4))
+    check_updates(ps.applied, examples, 4, 16)
+    assert set(lanes.lost_workers()) <= {workers[-1].name}
+
+
+def test_a_job_continues_in_the_gaps_that_a_hand_over_left() -> None:
+    plan, ps = DataPlan(ExampleOrder(100), 10), Ps()
+    gaps = tuple([Shard(at, at + 7) for at in range(0, 70, 10)])
+    ledger = Ledger(examples=100, epochs=1, todo=(*gaps, Shard(90, 91)))
+    train([PartWorker(plan, ps, f"worker-{n}") for n in range(3)], plan, ledger)
+    assert [len(each) for each in ps.applied] == [10] * 5
+    assert sorted(sum(ps.applied, [])) == [
+        each for gap in ledger.todo for each in range(gap.start, gap.stop)
+    ]
+
+
+class CannotRead(PartWorker):
+    """A worker that is lost while it reads."""
+
+    def fetch(self, passes: int, turn: int) -> list[StagedPass]:
+        if self.calls >= 3:
+            raise WorkerFailure(gone(), lost=True)
+        return super().fetch(passes, turn)
+
+
+def test_a_worker_that_is_lost_while_it_reads_takes_no_part() -> None:
+    plan, ps = DataPlan(ExampleOrder(640), 16), Ps()
+    workers = [PartWorker(plan, ps), CannotRead(plan, ps, "worker-1")]
+    lanes = train(workers, plan, shard_ledger.new_ledger(640, 3))
+    check_updates(ps.applied, 640, 3, 16)
+    assert lanes.lost_workers() == ["worker-1"]
+
+
+def test_an_error_of_the_program_ends_training() -> None:
+    class Wrong(PartWorker):
+        def compute_part(self, part: Part) -> None:
+            raise ValueError("the shapes do not fit")
+
+    plan, ps, inbox = DataPlan(ExampleOrder(64), 16), Ps(), queue.Queue[object]()
+    lanes = GlobalBatchLanes([Wrong(plan, ps), PartWorker(plan, ps, "worker-1")], plan, inbox, ps)
+    lanes.start(shard_ledger.new_ledger(64, 1), 0)
+    assert isinstance(inbox.get(timeout=WITHIN_S), ValueError)
+    assert lanes.drain().applied == 0
+
+
+def test_an_update_is_counted_once_for_all_its_examples() -> None:
+    ledger = shard_ledger.new_ledger(100, 1)
+    ledger, planned = plan_round(ledger, 32, [1.0, 1.0], 2)
+    assert planned.parts == (16, 16) and [run[0] for run in planned.runs] == [
+        Shard(0, 32),
+        Shard(32, 64),
+    ]
+    first = [(Shard(0, 16),), (Shard(32, 48),)]
+    assert shard_ledger.mark_update_applied(ledger, first, 32).applied == 32
+    with pytest.raises(ValueError, match="16 examples in place of 32"):
+        shard_ledger.mark_update_applied(ledger, first[:1], 32)
+    with pytest.raises(ValueError, match="32 examples in place of 24"):
+        shard_ledger.mark_update_applied(ledger, first, 24)
+
+
+@given(st.integers(1, 1000), st.lists(st.floats(0.01, 100.0), min_size=1, max_size=12))
+def test_parts_are_whole_and_follow_the_speeds(examples: int, speeds: list[float]) -> None:
+    parts = divide_examples(examples, speeds)
+    assert sum(parts) == examples and min(parts) >= (examples >= len(speeds))
+    exact = [max(examples - len(speeds), 0) * speed / sum(speeds) for speed in speeds]
+    assert all(abs(part - share) <= 2.0 for part, share in zip(parts, exact, strict=True))
+
+
+def test_only_clearly_different_speeds_count() -> None:
+    assert part_speeds([100.0, 110.0]) == [1.0, 1.0]
+    assert part_speeds([100.0, 0.0]) == [1.0, 1.0]
+    assert part_speeds([100.0, 200.0]) == [100.0, 200.0]

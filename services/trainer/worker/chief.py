@@ -64,6 +64,7 @@ from services.trainer.worker.lanes import (
     rehearse_updates,
     unreachable_tasks,
 )
+from services.trainer.worker.part_step import WholeBatchNeeded
 from services.trainer.worker.remote_worker import trace_part_workers, trace_workers
 from services.trainer.worker.saving import CheckpointSaver, Draft
 from services.trainer.worker.shard_ledger import Ledger
@@ -210,7 +211,13 @@ class Chief:
             self.lanes = Lanes(workers, self.plan, self.inbox)
             self._rehearse_updates = partial(rehearse_updates, workers, self.plan)
             return
-        part_workers, updater = trace_part_workers(*parts)
+        try:
+            part_workers, updater = trace_part_workers(*parts)
+        except WholeBatchNeeded:
+            workers = trace_workers(*parts)
+            self.lanes = GlobalBatchLanes(workers, self.plan, self.inbox, None)
+            self._rehearse_updates = partial(rehearse_updates, workers, self.plan)
+            return
         self.lanes = GlobalBatchLanes(part_workers, self.plan, self.inbox, updater)
         self._rehearse_updates = partial(rehearse_parts, part_workers, self.plan, updater)
 

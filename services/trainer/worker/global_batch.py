@@ -18,6 +18,10 @@ process. If a worker is lost, the update in progress is dropped, and all positio
 applied are planned anew.
 
 A faster worker gets a larger part, so that all parts are ready at about the same time.
+
+Some steps cannot be computed in parts: a step of the program's own that uses what it has updated,
+or a loss that is no mean over examples. Their updates are made one after the other, by the workers
+in turn. That is correct, but no faster than one worker.
 """
 
 from __future__ import annotations
@@ -134,8 +138,9 @@ class GlobalBatchLanes(Lanes):
         workers: Sequence[PartWorker],
         plan: DataPlan,
         inbox: queue.Queue[Any],
-        updater: Updater,
+        updater: Updater | None,
     ) -> None:
+        """`updater`: None if the workers make the updates in turn."""
         super().__init__(workers, plan, inbox)
         self._updater = updater
         self._assigned: dict[Lane, deque[PendingPortion]] = {lane: deque() for lane in self._lanes}
@@ -173,6 +178,9 @@ class GlobalBatchLanes(Lanes):
         part = -(-self._plan.update // len(lanes))
         fits = program_data.READ_BYTES // (self._plan.example_bytes * part)
         most = max(min(asked, fits, PORTION_EXAMPLES // part), 1)
+        if self._updater is None:
+            self._plan_turns(lanes, most, asked)
+            return
         self.ledger, planned = plan_round(self.ledger, self._plan.update, speeds, most)
         for lane, part, run in zip(lanes, planned.parts, planned.runs, strict=True):
             if run:
@@ -180,6 +188,20 @@ class GlobalBatchLanes(Lanes):
                 self._assigned[lane].append(PendingPortion(portion, asked))
         used = [lane for lane, part in zip(lanes, planned.parts, strict=True) if part]
         self._planned += [used] * planned.updates
+
+    def _plan_turns(self, lanes: Sequence[Lane], most_updates: int, asked: int) -> None:
+        """Let each lane make some whole updates, in turn."""
+        counts = []
+        for lane in lanes:
+            size = self._plan.update * most_updates
+            self.ledger, run = shard_ledger.take_run(self.ledger, size)
+            if run:
+                self._assigned[lane].append(PendingPortion(self._plan.portion(run), asked))
+            counts.append(-(-shard_ledger.run_size(run) // self._plan.update))
+        for turn in range(most_updates):
+            self._planned += [
+                [lane] for lane, count in zip(lanes, counts, strict=True) if turn < count
+            ]
 
     def _batch_passes(self, lane: Lane) -> int:
         return self._plan.passes(
@@ -234,8 +256,11 @@ class GlobalBatchLanes(Lanes):
         passes = self._plan.passes(shard_ledger.run_size(run))
         began_s = time.monotonic()
         try:
-            part = Part(update.number, update.slot(lane), passes, update.examples)
-            lane.worker.compute_part(part)  # type: ignore[attr-defined]
+            if self._updater is None:
+                lane.worker.update(passes, 1)
+            else:
+                part = Part(update.number, update.slot(lane), passes, update.examples)
+                lane.worker.compute_part(part)  # type: ignore[attr-defined]
         except WorkerFailure as failure:
             update.failures.append((lane, failure))
         else:
@@ -263,7 +288,8 @@ class GlobalBatchLanes(Lanes):
             self._drop_update(update)
             return
         try:
-            self._updater.apply(update.number, len(update.parts), update.examples)
+            if self._updater is not None:
+                self._updater.apply(update.number, len(update.parts), update.examples)
         except WorkerFailure as failure:
             raise failure.cause from failure  # nobody knows whether it is applied
         with self._changed:
@@ -291,7 +317,8 @@ class GlobalBatchLanes(Lanes):
     def _drop_update(self, update: _Update) -> None:
         """Drop an update of which a part failed, and plan its examples anew."""
         try:
-            self._updater.clear()
+            if self._updater is not None:
+                self._updater.clear()
         except WorkerFailure as error:
             raise error.cause from error
         with self._changed:

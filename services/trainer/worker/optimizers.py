@@ -28,7 +28,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -162,6 +162,39 @@ def _record_apply(
         if id(variable) not in known:
             known.add(id(variable))
             variables.append(variable)
+
+
+class RecordedUpdate(NamedTuple):
+    """Gradients that an optimizer was to apply to these variables. `place`: the number of
+    operations in the graph at that time.
+    """
+
+    optimizer: Any
+    gradients: list[Any]
+    variables: list[Any]
+    place: int
+
+
+@contextmanager
+def record_updates(optimizers: Sequence[Any]) -> Iterator[list[RecordedUpdate]]:
+    """Record what each optimizer would apply, and apply nothing. Trace a step in here."""
+    found: list[RecordedUpdate] = []
+    kept = [(optimizer, vars(optimizer).get("apply")) for optimizer in optimizers]
+
+    def record(optimizer: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        variables = list(trainable_variables or optimizer._trainable_variables)
+        place = len(tf.compat.v1.get_default_graph().get_operations())
+        found.append(RecordedUpdate(optimizer, list(grads), variables, place))
+
+    for optimizer, _ in kept:
+        optimizer.apply = partial(record, optimizer)
+    try:
+        yield found
+    finally:
+        for optimizer, apply in kept:
+            del optimizer.apply
+            if apply is not None:
+                optimizer.apply = apply
 
 
 def all_optimizers(optimizer: Any) -> list[Any]:

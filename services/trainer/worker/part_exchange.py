@@ -154,9 +154,10 @@ class PartExchange:
             total = tf.add_n([tensor for (tensor,) in parts])
             combined[what] = _shaped(total, contribution.value.shape)
 
-    def assign_states(self, combined: Sequence[Any], first: int) -> None:
-        """Assign the combined values to their variables, from the contribution `first` on."""
-        for contribution, value in zip(self._contributions[first:], combined[first:], strict=True):
+    def assign_states(self, values: Sequence[Any]) -> None:
+        """Assign these combined values of the last contributions to their variables."""
+        first = len(self._contributions) - len(values)
+        for contribution, value in zip(self._contributions[first:], values, strict=True):
             with tf.device(contribution.variable.device):
                 contribution.variable.assign(value, read_value=False)
 

@@ -10,6 +10,7 @@ The states of random numbers are those that the first part leaves; each part dra
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -18,14 +19,16 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from services.trainer.worker import optimizers, training_step
+from services.trainer.worker import optimizers, own_step, step_loss, training_step
 from services.trainer.worker.input_pipeline import Pipeline
+from services.trainer.worker.optimizers import RecordedUpdate
 from services.trainer.worker.part_exchange import Contribution, Part, PartExchange, part_key
 from services.trainer.worker.step_resources import PS
 from services.trainer.worker.training_step import BuiltModel
 
 ORDER = tf.TensorSpec([4], tf.int64)
 """The fields of a `Part`. An update has its number and its number of examples in the same places."""
+NOT_USES = ("VarIsInitializedOp", "VariableShape")
 SEED_STATE = "seed_generator_state"
 SEED_DISTANCE = 1_000_003
 """Between the seeds of two parts; they are counted up by one with each draw."""
@@ -35,91 +38,158 @@ def part_order(part: Part) -> tf.Tensor:
     return tf.constant(list(part), tf.int64)
 
 
-def trace_part(
-    program: ModuleType,
-    strategy: Any,
-    built: BuiltModel,
-    pipeline: Pipeline,
-    exchange: PartExchange,
-    several: bool,
-) -> Any:
-    """Return a function that computes a part of the examples that are staged next on the worker
-    that runs it, stores what it contributes, and leaves the mean loss in the pipeline.
+class WholeBatchNeeded(Exception):
+    """An update cannot be computed in parts. The text says why."""
 
-    `several`: a part may have more than one pass.
-    """
-    compute = _part_by_passes if several else _part_in_one_pass
 
-    def part(order: tf.Tensor) -> None:
-        losses = pipeline.loss_queue()
-        loss, count = strategy.run(compute, args=(program, built, pipeline, exchange, order))
-        pipeline.add_loss(losses, loss, count)
+class PartStep:
+    """The traced functions of a generation. Trace the part first."""
 
-    return tf.function(part, input_signature=[ORDER])
+    def __init__(
+        self,
+        program: ModuleType,
+        strategy: Any,
+        built: BuiltModel,
+        pipeline: Pipeline,
+        exchange: PartExchange,
+    ) -> None:
+        self._program, self._strategy, self._built = program, strategy, built
+        self._pipeline, self._exchange = pipeline, exchange
+        self._updates: list[RecordedUpdate] = []
+
+    # ------------------------------------------------------------ on a worker
+
+    def trace_part(self, several: bool) -> Any:
+        """Return a function that computes a part of the examples that are staged next on the worker
+        that runs it, stores what it contributes, and leaves the mean loss in the pipeline.
+
+        `several`: a part may have more than one pass. Raise `WholeBatchNeeded`, and `BadProgram`.
+        """
+        if self._built.kind == "compiled":
+            why = step_loss.whole_batch_reason(self._built.model)
+            if why:
+                raise WholeBatchNeeded(why)
+        compute = self._compute_by_passes if several else self._compute_in_one_pass
+
+        def part(order: tf.Tensor) -> None:
+            losses = self._pipeline.loss_queue()
+            loss, count = self._strategy.run(compute, args=(order,))
+            self._pipeline.add_loss(losses, loss, count)
+
+        traced = tf.function(part, input_signature=[ORDER]).get_concrete_function()
+        if own_step.is_own_step(self._built.kind):
+            _check_sequence(traced.graph, self._updates)
+        return traced
+
+    def _compute_in_one_pass(self, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        part = _fields(order)
+        batch, count, _ = self._pipeline.take()
+        with _record_states(self._built, part.slot) as states:
+            loss, self._updates = self._loss_and_updates(batch)
+        self._store(part, states, tf.cast(count / part.examples, tf.float32))
+        return loss, count
+
+    def _loss_and_updates(self, batch: Any) -> tuple[tf.Tensor, list[RecordedUpdate]]:
+        """Return the mean loss, and what the optimizers are to apply."""
+        program, built = self._program, self._built
+        if own_step.is_own_step(built.kind):
+            step = own_step.bound_step(
+                program, built.kind, built.model, built.optimizer, built.metrics
+            )
+            with optimizers.record_updates(optimizers.all_optimizers(built.optimizer)) as updates:
+                return step(batch), updates
+        scale = optimizers.loss_scale(built.optimizer)
+        loss, gradients = training_step.loss_and_gradients(program, built, batch, scale)
+        return loss, [self._update_of(gradients)]
+
+    def _update_of(self, gradients: list[Any]) -> RecordedUpdate:
+        return RecordedUpdate(self._built.optimizer, gradients, self._built.trainable_variables, 0)
+
+    def _compute_by_passes(self, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """What a pass assigns to variables that are not trained is assigned at once."""
+        part, built = _fields(order), self._built
+        loss, count, gradients = training_step.sum_passes(
+            self._program,
+            built,
+            self._pipeline,
+            tf.cast(part.passes, tf.int32),
+            lambda examples, _: examples / part.examples,
+            optimizers.loss_scale(built.optimizer),
+        )
+        self._updates = [self._update_of(gradients)]
+        self._store(part, [], tf.ones(()))
+        return loss * tf.cast(part.examples / count, loss.dtype), count
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def _store(self, part: Part, states: list[Contribution], share: tf.Tensor) -> None:
+        contributions = [
+            Contribution(variable.value, gradient)
+            for update in self._updates
+            for variable, gradient in zip(update.variables, update.gradients, strict=True)
+        ]
+        key = part_key(part.update, part.slot)
+        self._exchange.store(key, [*contributions, *states], share)
+        training_step.check_resources(self._program, self._built)
+
+    # ------------------------------------------------------------ on the ps
+
+    def trace_update(self, parts: int) -> Any:
+        """Return a function that applies an update of this many stored parts, and counts it."""
+
+        def update(order: tf.Tensor) -> None:
+            with _on_ps(self._built):
+                self._strategy.run(self._apply, args=(order, parts))
+
+        return tf.function(update, input_signature=[ORDER]).get_concrete_function()
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def _apply(self, order: tf.Tensor, parts: int) -> None:
+        part = _fields(order)
+        combined = self._exchange.take(part.update, parts)
+        left = iter(combined)
+        updates = [
+            update._replace(gradients=list(itertools.islice(left, len(update.variables))))
+            for update in self._updates
+        ]
+        training_step.apply_updates(self._built, updates, part.examples)
+        self._exchange.assign_states(list(left))
+
+    def trace_clear(self) -> Any:
+        """Return a function that drops all stored parts."""
+        return tf.function(self._exchange.clear, input_signature=[]).get_concrete_function()
 
 
 def _fields(order: tf.Tensor) -> Part:
     return Part(*tf.unstack(order))
 
 
-def _part_in_one_pass(
-    program: ModuleType,
-    built: BuiltModel,
-    pipeline: Pipeline,
-    exchange: PartExchange,
-    order: tf.Tensor,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    part = _fields(order)
-    batch, count, _ = pipeline.take()
-    scale = optimizers.loss_scale(built.optimizer)
-    with _record_states(built, part.slot) as states:
-        loss, gradients = training_step.loss_and_gradients(program, built, batch, scale)
-    contributions = [*_gradient_contributions(built, gradients), *states]
-    exchange.store(part_key(part.update, part.slot), contributions, count / part.examples)
-    training_step.check_resources(program, built)
-    return loss, count
-
-
-def _part_by_passes(
-    program: ModuleType,
-    built: BuiltModel,
-    pipeline: Pipeline,
-    exchange: PartExchange,
-    order: tf.Tensor,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """What a pass assigns to variables that are not trained is assigned at once."""
-    part = _fields(order)
-    scale = optimizers.loss_scale(built.optimizer)
-
-    def share(count: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
-        return count / part.examples
-
-    passes = tf.cast(part.passes, tf.int32)
-    loss, count, gradients = training_step.sum_passes(
-        program, built, pipeline, passes, share, scale
-    )
-    exchange.store(
-        part_key(part.update, part.slot), _gradient_contributions(built, gradients), tf.ones(())
-    )
-    training_step.check_resources(program, built)
-    return loss * tf.cast(part.examples / count, loss.dtype), count
-
-
-def _gradient_contributions(built: BuiltModel, gradients: Sequence[Any]) -> list[Contribution]:
-    weights = built.trainable_variables
-    return [
-        Contribution(weight.value, gradient)
-        for weight, gradient in zip(weights, gradients, strict=True)
-    ]
+def _check_sequence(graph: Any, updates: Sequence[RecordedUpdate]) -> None:
+    """Raise `WholeBatchNeeded` if an operation uses a variable after its update."""
+    places = {op: place for place, op in enumerate(graph.get_operations())}
+    inner = {id(outer): placeholder for outer, placeholder in graph.captures}
+    updated: set[int] = set()
+    for update in updates:
+        for variable in update.variables:
+            handle = inner.get(id(variable.value.handle))
+            users = [] if handle is None else handle.consumers()
+            late = [op for op in users if places[op] >= update.place and op.type not in NOT_USES]
+            if late or id(variable) in updated:
+                raise WholeBatchNeeded(
+                    f"train_step uses or updates {variable.path} after its update"
+                )
+            updated.add(id(variable))
 
 
 @contextmanager
 def _record_states(built: BuiltModel, slot: tf.Tensor) -> Iterator[list[Contribution]]:
     """Add what is assigned to variables that are not trained to the list that this returns, at the
-    end, and assign nothing. `slot`: the number of the part.
+    end, and assign nothing. `slot`: the number of the part. A step of the program's own may assign
+    to any variable.
     """
     metrics = {id(variable) for variable in built.metrics}
     states = [each for model in built.models for each in model.non_trainable_variables]
+    if own_step.is_own_step(built.kind):
+        states = list(built.variables)
     if built.random is not None:
         states.append(built.random)
     states = [each for each in states if id(each) not in metrics]
@@ -153,25 +223,6 @@ def _seed_of_part(state: tf.Variable, slot: tf.Tensor) -> tf.Tensor:
     return state.read_value() + tf.cast(distance, state.dtype)
 
 
-def trace_update(strategy: Any, built: BuiltModel, exchange: PartExchange, parts: int) -> Any:
-    """Return a function that applies an update of this many stored parts."""
-
-    def update(order: tf.Tensor) -> None:
-        with _on_ps(built):
-            strategy.run(_apply_parts, args=(built, exchange, order, parts))
-
-    return tf.function(update, input_signature=[ORDER])
-
-
-@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def _apply_parts(built: BuiltModel, exchange: PartExchange, order: tf.Tensor, parts: int) -> None:
-    part = _fields(order)
-    combined = exchange.take(part.update, parts)
-    weights = built.trainable_variables
-    training_step.apply_gradients(built, combined[: len(weights)], None, part.examples)
-    exchange.assign_states(combined, len(weights))
-
-
 def _on_ps(built: BuiltModel) -> AbstractContextManager[Any]:
     """Return a context in which operations on values of a ps run there.
 
@@ -180,7 +231,7 @@ def _on_ps(built: BuiltModel) -> AbstractContextManager[Any]:
     devices = {variable.value.device for variable in built.variables}
     devices.add(built.counters.applied.device)
     if len(devices) == 1:
-        return tf.device(devices.pop())
+        return cast(AbstractContextManager[Any], tf.device(devices.pop()))
     if not any(PS in device for device in devices):
         return nullcontext()
     graph: Any = tf.compat.v1.get_default_graph()

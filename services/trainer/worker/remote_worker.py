@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context, executor
 
-from services.trainer.worker import part_step, scaling, training_step
+from services.trainer.worker import scaling, training_step
 from services.trainer.worker.input_pipeline import (
     DataPlan,
     Pipeline,
@@ -27,6 +27,7 @@ from services.trainer.worker.input_pipeline import (
     UpdateLoss,
 )
 from services.trainer.worker.part_exchange import Part, PartExchange
+from services.trainer.worker.part_step import PartStep, part_order
 from services.trainer.worker.training_step import BuiltModel
 
 PS_NAME = "/job:ps"
@@ -72,18 +73,17 @@ def trace_part_workers(
     count: int,
 ) -> tuple[list[RemoteWorker], RemoteUpdater]:
     """Trace the functions of updates that workers make together; return `count` workers, and what
-    applies their updates.
+    applies their updates. Raise `WholeBatchNeeded` if an update cannot be computed in parts.
 
     `spec`: the structure of a batch.
     """
     is_cut = plan.most is not None and plan.most < plan.update
-    training_step.check_passes(program, built, is_cut=True)
+    training_step.check_passes(program, built, is_cut)
     pipeline = Pipeline(spec, plan.most if is_cut else None)
-    exchange = PartExchange()
-    traced = part_step.trace_part(program, strategy, built, pipeline, exchange, is_cut)
-    part = traced.get_concrete_function()
+    step = PartStep(program, strategy, built, pipeline, PartExchange())
+    part = step.trace_part(several=is_cut)
     workers = [RemoteWorker(index, pipeline, part, is_cut) for index in range(count)]
-    return workers, RemoteUpdater(strategy, built, exchange, count)
+    return workers, RemoteUpdater(step, count)
 
 
 class RemoteWorker:
@@ -122,7 +122,7 @@ class RemoteWorker:
 
     def compute_part(self, part: Part) -> None:
         """`step` has to be that of `trace_part`."""
-        self._call(self._updating, self.step, part_step.part_order(part))
+        self._call(self._updating, self.step, part_order(part))
 
     def take_losses(self) -> list[UpdateLoss]:
         rows = self._call(self._updating, self._pipeline.take_losses)
@@ -146,24 +146,16 @@ class RemoteWorker:
 class RemoteUpdater:
     """Applies the updates that workers make together. `parts`: the usual number of parts."""
 
-    def __init__(
-        self, strategy: Any, built: BuiltModel, exchange: PartExchange, parts: int
-    ) -> None:
-        self._strategy, self._built, self._exchange = strategy, built, exchange
-        self._updates: dict[int, Any] = {}
-        self._clear = tf.function(exchange.clear, input_signature=[]).get_concrete_function()
-        self._update(parts)
-
-    def _update(self, parts: int) -> Any:
-        """Return the traced update of this many parts."""
-        if parts not in self._updates:
-            traced = part_step.trace_update(self._strategy, self._built, self._exchange, parts)
-            self._updates[parts] = traced.get_concrete_function()
-        return self._updates[parts]
+    def __init__(self, step: PartStep, parts: int) -> None:
+        self._step = step
+        self._clear = step.trace_clear()
+        self._updates = {parts: step.trace_update(parts)}
 
     def apply(self, update: int, parts: int, examples: int) -> None:
+        if parts not in self._updates:
+            self._updates[parts] = self._step.trace_update(parts)
         with _as_failure():
-            self._update(parts)(part_step.part_order(Part(update, 0, 0, examples)))
+            self._updates[parts](part_order(Part(update, 0, 0, examples)))
 
     def clear(self) -> None:
         with _as_failure():

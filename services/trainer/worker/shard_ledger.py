@@ -200,26 +200,27 @@ def return_shard(ledger: Ledger, part: Shard) -> Ledger:
 def mark_update_applied(ledger: Ledger, parts: Iterable[Run], examples: int) -> Ledger:
     """Return the ledger after one update with all these parts.
 
-    Raise ValueError unless they have `examples` examples together, or fewer and all that were left
-    of their epoch.
+    Raise ValueError unless they have `examples` examples of one epoch, or fewer and all other
+    updates of that epoch have as many.
     """
     shards = [shard for run in parts for shard in run]
     for shard in shards:
         ledger = mark_applied(ledger, shard)
     applied = sum([shard.size for shard in shards])
     epochs = {shard.start // ledger.examples for shard in shards}
-    left = [shard for shard in (*ledger.todo, *ledger.given) if _touches(ledger, shard, epochs)]
-    if applied > examples or len(epochs) > 1 or (applied < examples and left):
+    is_short = applied < examples and _left_in_epoch(ledger, min(epochs)) % examples == 0
+    if len(epochs) > 1 or not (applied == examples or is_short):
         raise ValueError(
             f"an update with {format_count(applied, 'example')} in place of {examples}: {shards}"
         )
     return ledger
 
 
-def _touches(ledger: Ledger, shard: Shard, epochs: set[int]) -> bool:
-    """Return whether positions of a shard are in one of these epochs."""
-    first, last = shard.start // ledger.examples, (shard.stop - 1) // ledger.examples
-    return any(first <= epoch <= last for epoch in epochs)
+def _left_in_epoch(ledger: Ledger, epoch: int) -> int:
+    """Return the number of positions of an epoch that are to do or given out."""
+    begin, end = epoch * ledger.examples, (epoch + 1) * ledger.examples
+    shards = (*ledger.todo, *ledger.given)
+    return sum([max(min(each.stop, end) - max(each.start, begin), 0) for each in shards])
 
 
 def end_group(ledger: Ledger, rest: Shard, group: int) -> Ledger:

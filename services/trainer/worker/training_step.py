@@ -22,6 +22,7 @@ import tensorflow as tf
 from services.trainer.program import BadProgram, has_function
 from services.trainer.worker import optimizers, own_step, program_data, step_loss, step_resources
 from services.trainer.worker.input_pipeline import Pipeline
+from services.trainer.worker.optimizers import RecordedUpdate
 from services.trainer.worker.own_step import Kind
 from services.trainer.worker.scaling import PlacementPlan
 from shared.messages import ModelProfile
@@ -420,10 +421,19 @@ def apply_gradients(
     built: BuiltModel, gradients: list[Any], scale: tf.Tensor | None, count: tf.Tensor
 ) -> None:
     """Apply one update and count it."""
-    weights = built.model.trainable_variables
     matched = optimizers.match_scale(built.optimizer, gradients, scale)
-    record = update_record(count, _gradient_parts(gradients))
-    built.optimizer.apply_gradients(zip(matched, weights, strict=True))
+    weights = built.model.trainable_variables
+    apply_updates(built, [RecordedUpdate(built.optimizer, matched, weights, 0)], count)
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def apply_updates(built: BuiltModel, updates: Sequence[RecordedUpdate], count: tf.Tensor) -> None:
+    """Let each optimizer apply its gradients, and count one update of `count` examples."""
+    computed = [part for each in updates for part in _gradient_parts(each.gradients)]
+    record = update_record(count, computed)
+    for each in updates:
+        each.optimizer.apply(each.gradients, each.variables)
+    weights = [variable for each in updates for variable in each.variables]
     with tf.control_dependencies(_after_updates(weights)):
         built.counters.count_update(record)
 

@@ -27,6 +27,7 @@ from services.trainer.worker.checkpoint import Checkpoint
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.global_batch import GlobalBatchLanes
 from services.trainer.worker.lanes import Lanes
+from services.trainer.worker.part_step import WholeBatchNeeded
 from services.trainer.worker.watchdog import Watchdog
 from tests.trainer.programs.servers import started
 
@@ -183,7 +184,10 @@ def trained(case, workers, weights=None, ps=1, makes_updates_together=False):
     inbox = queue.Queue()
     if makes_updates_together:
         plan = plan._replace(example_bytes=program_data.READ_BYTES)  # an update in a round
-        remote, updater = remote_worker.trace_part_workers(*parts)
+        try:
+            remote, updater = remote_worker.trace_part_workers(*parts)
+        except WholeBatchNeeded:
+            remote, updater = remote_worker.trace_workers(*parts), None
         running = GlobalBatchLanes(remote, plan, inbox, updater)
     else:
         remote = remote_worker.trace_workers(*parts)

@@ -276,11 +276,11 @@ def values(parts):
     return [variable.numpy() for part in parts for variable in part.variables]
 
 
-def compared(name, program, by):
+def compared(name, program, by, **fields):
     alone, used, loss, metrics = by(program)
     case = case_of(None, most=CUT.get(name))
     case.program = program
-    built, lanes = trained(case, 1)
+    built, lanes = trained(case, **{"workers": 1, **fields})
     ours, theirs = built.models, training_step.all_models(alone)
     assert [v.path for m in ours for v in m.variables], "it has variables"
     measured = {}
@@ -374,6 +374,9 @@ if __name__ == "__main__":
         cases, by = (FITTED, fitted) if name in FITTED else (LOOPED, looped)
         said[name] = compared(name, cases[name], by)
         print(name, said[name], file=sys.stderr, flush=True)
+        together = compared(name, cases[name], by, workers=2, ps=3, makes_updates_together=True)
+        said[f"{name} in parts"] = together
+        print(name, "in parts", together, file=sys.stderr, flush=True)
     if not sys.argv[1:]:
         said["refused"] = {name: refused(asked) for name, asked in REFUSED.items()}
         with tempfile.TemporaryDirectory() as folder:

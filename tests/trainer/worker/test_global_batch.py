@@ -159,7 +159,7 @@ def test_a_job_continues_in_the_gaps_that_a_hand_over_left() -> None:
     ledger = Ledger(examples=100, epochs=1, todo=(*gaps, Shard(90, 91)))
     train([PartWorker(plan, ps, f"worker-{n}") for n in range(3)], plan, ledger)
     assert [len(each) for each in ps.applied] == [10] * 5
-    assert sorted(sum(ps.applied, [])) == [
+    assert sorted(each for update in ps.applied for each in update) == [
         each for gap in ledger.todo for each in range(gap.start, gap.stop)
     ]
 

@@ -5,6 +5,7 @@ The ps itself counts how often each example is applied.
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import signal
@@ -29,6 +30,8 @@ from shared.messages import (
 from tests.trainer.fleet import Fleet
 
 EXAMPLES, BATCH = 250, 16
+UPDATES = math.ceil(EXAMPLES / BATCH)
+"""Updates of an epoch in one process."""
 SELDOM = CheckpointRule(every_s=1000.0)  # none is due, however slow the machine is
 Start = Callable[..., Fleet]
 
@@ -71,6 +74,37 @@ async def test_every_example_counts_once_per_epoch_across_resizes(
         for number in (2, 3, 4):
             assert resumed[number].samples >= drained[number - 1].samples > 0
             assert resumed[number].phases.restore_s > 0
+
+
+async def test_workers_make_updates_together_as_one_process_across_resizes(start: Start) -> None:
+    epochs = 12
+    async with start(epochs=epochs, consistency="global-batch") as fleet:
+        for number, (ps, workers) in enumerate([(1, 1), (2, 2), (1, 3), (2, 1)], start=1):
+            await fleet.generation(number, ps=ps, workers=workers, previous=number - 1 or None)
+            await fleet.steps(5, generation=number)
+        fleet.pace(0)
+        finished = await fleet.finished()
+        counted_once(fleet, finished)
+        assert finished.step == epochs * UPDATES
+
+
+async def test_an_update_of_which_a_worker_is_killed_is_made_by_the_others(start: Start) -> None:
+    epochs = 8
+    async with start(epochs=epochs, consistency="global-batch") as fleet:
+        await fleet.generation(1, ps=1, workers=3)
+        await fleet.steps(5, generation=1)
+        await fleet.kill("worker-1")
+        await fleet.steps(5, generation=1)
+        await fleet.kill("worker-2")
+        await fleet.steps(5, generation=1)
+        fleet.pace(0)
+        finished = await fleet.finished()
+        assert finished.outcome == "succeeded", finished.cause
+        assert finished.counted == finished.samples == EXAMPLES * epochs
+        assert finished.step == epochs * UPDATES
+        read = fleet.counts()
+        assert min(read["counts"]) == epochs, "each example is in an update of each epoch"
+        assert sum(read["counts"]) <= EXAMPLES * epochs + 2 * BATCH, "two updates were dropped"
 
 
 async def test_a_restarted_job_counts_every_example_once(

@@ -56,7 +56,11 @@ from services.trainer.worker.checkpoint import (
     restore_newest,
 )
 from services.trainer.worker.example_source import Order
-from services.trainer.worker.global_batch import GlobalBatchLanes, rehearse_parts
+from services.trainer.worker.global_batch import (
+    FileBatchLanes,
+    GlobalBatchLanes,
+    rehearse_parts,
+)
 from services.trainer.worker.input_pipeline import DataPlan
 from services.trainer.worker.lanes import (
     Lanes,
@@ -211,14 +215,15 @@ class Chief:
             self.lanes = Lanes(workers, self.plan, self.inbox)
             self._rehearse_updates = partial(rehearse_updates, workers, self.plan)
             return
+        lanes = FileBatchLanes if self.plan.reads_files else GlobalBatchLanes
         try:
             part_workers, updater = trace_part_workers(*parts)
         except WholeBatchNeeded:
             workers = trace_workers(*parts)
-            self.lanes = GlobalBatchLanes(workers, self.plan, self.inbox, None)
+            self.lanes = lanes(workers, self.plan, self.inbox, None)
             self._rehearse_updates = partial(rehearse_updates, workers, self.plan)
             return
-        self.lanes = GlobalBatchLanes(part_workers, self.plan, self.inbox, updater)
+        self.lanes = lanes(part_workers, self.plan, self.inbox, updater)
         self._rehearse_updates = partial(rehearse_parts, part_workers, self.plan, updater)
 
     @property

@@ -19,6 +19,10 @@ applied are planned anew.
 
 A faster worker gets a larger part, so that all parts are ready at about the same time.
 
+Files have unknown lengths, so the examples of an update are not planned. A worker gets the next
+group of files when it has read the one before, and each update takes the first staged examples of
+all workers, cut so that they are B in all (`divide_staged`).
+
 Some steps cannot be computed in parts: a step of the program's own that uses what it has updated,
 or a loss that is no mean over examples. Their updates are made one after the other, by the workers
 in turn. That is correct, but no faster than one worker.
@@ -49,7 +53,7 @@ from services.trainer.worker.lanes import (
 )
 from services.trainer.worker.part_exchange import Part
 from services.trainer.worker.remote_worker import WorkerFailure
-from services.trainer.worker.shard_ledger import Ledger, Run, Shard
+from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Run, Shard
 
 REHEARSED = (-1, -2)
 """The numbers of the updates before training."""
@@ -113,21 +117,57 @@ def divide_examples(examples: int, speeds: Sequence[float]) -> tuple[int, ...]:
     return tuple(parts)
 
 
+def divide_staged(staged: Sequence[Sequence[int]], examples: int) -> list[list[int]] | None:
+    """Return the sizes of the passes of each worker in an update of `examples` examples; None if
+    fewer are staged.
+
+    `staged`: the sizes of the staged batches of each worker, of which the first ones are taken.
+    The last pass of a worker may be the beginning of a batch.
+    """
+    if sum([sum(sizes) for sizes in staged]) < examples:
+        return None
+    wanted = [0] * len(staged)
+    missing = examples
+    while missing:
+        open_ = [at for at, sizes in enumerate(staged) if wanted[at] < sum(sizes)]
+        for at, more in zip(open_, divide_examples(missing, [1.0] * len(open_)), strict=True):
+            wanted[at] = min(wanted[at] + more, sum(staged[at]))
+        missing = examples - sum(wanted)
+    return [_first_examples(sizes, count) for sizes, count in zip(staged, wanted, strict=True)]
+
+
+def _first_examples(sizes: Sequence[int], count: int) -> list[int]:
+    """Return the sizes of the first batches, of which the last is cut, with `count` examples."""
+    taken: list[int] = []
+    for size in sizes:
+        if count > 0:
+            taken.append(min(size, count))
+            count -= size
+    return taken
+
+
 class _Update:
-    """An update in progress. `unbegun`: lanes whose part is not begun; `missing`: lanes whose part
-    is not stored.
+    """An update in progress. `parts`: the runs of each pass; `unbegun`: lanes whose part is not
+    begun; `missing`: lanes whose part is not stored.
     """
 
-    def __init__(self, number: int, parts: dict[Lane, Run]) -> None:
+    def __init__(self, number: int, parts: dict[Lane, list[Run]]) -> None:
         self.number = number
         self.parts = parts
-        self.examples = sum([shard_ledger.run_size(run) for run in parts.values()])
+        self.examples = sum([self.part_size(lane) for lane in parts])
         self.unbegun = set(parts)
         self.missing = set(parts)
         self.failures: list[tuple[Lane, WorkerFailure]] = []
 
     def slot(self, lane: Lane) -> int:
         return list(self.parts).index(lane)
+
+    def part_size(self, lane: Lane) -> int:
+        return sum([shard_ledger.run_size(run) for run in self.parts[lane]])
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for runs in self.parts.values() for run in runs]
 
 
 class GlobalBatchLanes(Lanes):
@@ -242,32 +282,37 @@ class GlobalBatchLanes(Lanes):
         self._end_part(lane)
 
     def _begin_update(self) -> _Update:
-        parts = {lane: lane.ready.popleft() for lane in self._planned.popleft()}
-        self._update = _Update(self._begun, parts)
+        self._update = _Update(self._begun, self._take_parts())
         self._begun += 1
-        for lane in parts:
+        for lane in self._update.parts:
             lane.updating = True
         self._changed.notify_all()
         return self._update
 
+    def _take_parts(self) -> dict[Lane, list[Run]]:
+        """Take the examples of the next update from what is staged."""
+        return {lane: [lane.ready.popleft()] for lane in self._planned.popleft()}
+
     def _compute_part(self, lane: Lane, update: _Update) -> bool:
         """Return whether this was the last part of the update in progress, also if it failed."""
-        run = update.parts[lane]
-        passes = self._plan.passes(shard_ledger.run_size(run))
+        part = self._part_of(lane, update)
         began_s = time.monotonic()
         try:
             if self._updater is None:
-                lane.worker.update(passes, 1)
+                lane.worker.update(part.passes, 1)
             else:
-                part = Part(update.number, update.slot(lane), passes, update.examples)
                 lane.worker.compute_part(part)  # type: ignore[attr-defined]
         except WorkerFailure as failure:
             update.failures.append((lane, failure))
         else:
-            lane.record_update(time.monotonic() - began_s, 1, shard_ledger.run_size(run))
+            lane.record_update(time.monotonic() - began_s, 1, update.part_size(lane))
         with self._changed:
             update.missing.remove(lane)
             return not update.missing and self._update is update
+
+    def _part_of(self, lane: Lane, update: _Update) -> Part:
+        passes = self._plan.passes(update.part_size(lane))
+        return Part(update.number, update.slot(lane), passes, update.examples)
 
     def _give_up_part(self, lane: Lane) -> None:
         """Let the update in progress fail if a lost lane did not begin its part."""
@@ -293,9 +338,7 @@ class GlobalBatchLanes(Lanes):
         except WorkerFailure as failure:
             raise failure.cause from failure  # nobody knows whether it is applied
         with self._changed:
-            self.ledger = shard_ledger.mark_update_applied(
-                self.ledger, update.parts.values(), self._plan.update
-            )
+            self.ledger = self._mark_applied(update)
             for lane in update.parts:
                 lane.failures = 0
             self._steps += 1
@@ -306,6 +349,9 @@ class GlobalBatchLanes(Lanes):
         self._post_once("first", "first")
         if finished:
             self._post_once("finished", "finished")
+
+    def _mark_applied(self, update: _Update) -> Ledger:
+        return shard_ledger.mark_update_applied(self.ledger, update.runs, self._plan.update)
 
     def _end_part(self, lane: Lane) -> None:
         with self._changed:
@@ -322,7 +368,7 @@ class GlobalBatchLanes(Lanes):
         except WorkerFailure as error:
             raise error.cause from error
         with self._changed:
-            self._return_batches(update.parts.values())
+            self._return_batches(update.runs)
             self._update = None
             for lane, failure in update.failures:
                 if not lane.lost:
@@ -359,6 +405,105 @@ class GlobalBatchLanes(Lanes):
         super()._end_lane(lane)
 
 
+class FileBatchLanes(GlobalBatchLanes):
+    """Lanes that make each update together, of the examples of files.
+
+    Without an updater they make updates in turn, each of a batch as it was read: the last one of a
+    group of files is shorter.
+    """
+
+    def _needs_portion(self, lane: Lane) -> bool:
+        return bool(self.ledger.todo) and not lane.pending and lane in self._used_lanes()
+
+    def _take_portion(self, lane: Lane) -> Portion | None:
+        self.ledger, run = shard_ledger.take_run(self.ledger, GROUP_POSITIONS)
+        part = -(-self._plan.update // len(self._used_lanes()))
+        batch = None if self._updater is None else min(part, self._plan.most or part)
+        portion = self._plan.portion(run, lane.turn, batch)
+        lane.pending.append(PendingPortion(portion, lane.portion_size.batches))
+        return portion
+
+    def _has_to_read(self, lane: Lane) -> bool:
+        """Return whether to read: also if the others have no example any more."""
+        staged = sum([shard_ledger.run_size(run) for run in lane.ready])
+        is_needed = bool(lane.pending) and staged < self._plan.update
+        return is_needed or super()._has_to_read(lane)
+
+    def _batch_passes(self, lane: Lane) -> int:
+        return 1
+
+    def _has_update(self, lane: Lane) -> bool:
+        if self._update is not None:
+            return lane in self._update.unbegun
+        return self._running and bool(self._divide_staged().get(lane))
+
+    def _divide_staged(self) -> dict[Lane, list[int]]:
+        """Return the sizes of the passes of the next update; empty if too few are staged."""
+        if self._updater is None:
+            return self._next_turn()
+        epoch = self._first_epoch()
+        ready = [
+            [shard_ledger.run_size(run) for run in lane.ready if self._epoch(run) == epoch]
+            for lane in self._lanes
+        ]
+        staged = sum([sum(sizes) for sizes in ready])
+        examples = min(staged, self._plan.update) if self._is_read(epoch) else self._plan.update
+        divided = divide_staged(ready, examples) if staged else None
+        if divided is None:
+            return {}
+        return {lane: sizes for lane, sizes in zip(self._lanes, divided, strict=True) if sizes}
+
+    def _next_turn(self) -> dict[Lane, list[int]]:
+        """Return the update of the lane whose turn it is, if it has a batch; else of another."""
+        turn = self._begun % len(self._lanes)
+        for lane in (*self._lanes[turn:], *self._lanes[:turn]):
+            if lane.ready:
+                return {lane: [shard_ledger.run_size(lane.ready[0])]}
+        return {}
+
+    def _first_epoch(self) -> int:
+        """Return the first epoch of which examples are not in an update."""
+        unread = [portion.run for lane in self._lanes for portion in lane.pending]
+        ready = [run for lane in self._lanes for run in lane.ready]
+        todo = [(shard,) for shard in self.ledger.todo[:1]]
+        return min([self._epoch(run) for run in (*unread, *ready, *todo) if run], default=0)
+
+    def _is_read(self, epoch: int) -> bool:
+        """Return whether all examples of this epoch, and of those before, are staged."""
+        unread = [portion.run for lane in self._lanes for portion in lane.pending]
+        todo = [(shard,) for shard in self.ledger.todo[:1]]
+        return all(self._epoch(run) > epoch for run in (*unread, *todo) if run)
+
+    def _epoch(self, run: Run) -> int:
+        return run[0].start // self.ledger.examples
+
+    def _take_parts(self) -> dict[Lane, list[Run]]:
+        return {
+            lane: [_take_examples(lane, size) for size in sizes]
+            for lane, sizes in self._divide_staged().items()
+        }
+
+    def _mark_applied(self, update: _Update) -> Ledger:
+        if self._updater is not None:
+            return super()._mark_applied(update)
+        ledger = self.ledger
+        for shard in [shard for run in update.runs for shard in run]:
+            ledger = shard_ledger.mark_applied(ledger, shard)
+        return ledger
+
+    def _part_of(self, lane: Lane, update: _Update) -> Part:
+        rows = tuple([shard_ledger.run_size(run) for run in update.parts[lane]])
+        return Part(update.number, update.slot(lane), len(rows), update.examples, rows)
+
+
+def _take_examples(lane: Lane, count: int) -> Run:
+    """Remove the first `count` examples of the first staged batch, and return their positions."""
+    taken, rest = shard_ledger.split_run(lane.ready.popleft(), count)
+    if rest:
+        lane.ready.appendleft(rest)
+    return taken
+
+
 def part_speeds(examples_per_s: Sequence[float]) -> list[float]:
     """Return relative speeds: equal unless all are known (not 0) and they clearly differ."""
     known = [speed for speed in examples_per_s if speed > 0.0 and math.isfinite(speed)]
@@ -373,15 +518,20 @@ def rehearse_parts(workers: Sequence[PartWorker], plan: DataPlan, updater: Updat
     runs = [(Shard(0, min(max(size, 1), plan.order.examples)),) for size in sizes]
     examples = sum([shard_ledger.run_size(run) for run in runs])
 
-    def compute(update: int, slot: int) -> None:
+    def compute(update: int, slot: int) -> int:
+        """Return the number of passes; 0 if the first file has no example."""
         worker, run = workers[slot], runs[slot]
         portion = plan.portion(run, batch=shard_ledger.run_size(run))
         with explained_errors(worker, portion):
-            passes = stage_portion(worker, portion)
-            worker.compute_part(Part(update, slot, passes, examples))
-            worker.take_losses()
+            sizes = stage_portion(worker, portion)
+            if sizes:
+                rows = tuple(sizes) if plan.reads_files else ()
+                worker.compute_part(Part(update, slot, len(sizes), examples, rows))
+                worker.take_losses()
+            return len(sizes)
 
     for update in REHEARSED:
         with ThreadPoolExecutor(len(workers)) as threads:
-            list(threads.map(partial(compute, update), range(len(workers))))
-        updater.apply(update, len(workers), examples)
+            passes = list(threads.map(partial(compute, update), range(len(workers))))
+        if all(passes):
+            updater.apply(update, len(workers), examples)

@@ -61,7 +61,7 @@ from services.trainer.worker.watchdog import Watchdog
 
 TOKEN, EXPLAIN_TOKEN = "weir_portion", "weir_explain"
 PORTIONS, STAGED, BATCHES = "weir_portions", "weir_staged", "weir_batches"
-LOSSES = "weir_losses"
+LOSSES, RESTS = "weir_losses", "weir_rests"
 PORTION_TYPES = [tf.variant, tf.string, tf.int64]
 """The types of what `portion_batches` returns."""
 REFERENCE_TYPES = (tf.variant, tf.resource)
@@ -350,6 +350,23 @@ def _row_count(batch: Any) -> tf.Tensor:
     return tf.shape(first, out_type=tf.int64)[0]
 
 
+def _rows(batch: Any, spec: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:
+    """Return the examples start .. stop - 1 of a batch of this structure."""
+
+    def cut(leaf: Any, leaf_spec: Any) -> Any:
+        if isinstance(leaf, tf.SparseTensor):
+            shape = leaf.dense_shape
+            begin = tf.concat([[start], tf.zeros_like(shape[1:])], 0)
+            size = tf.concat([[stop - start], shape[1:]], 0)
+            return tf.sparse.slice(leaf, begin, size)
+        part = leaf[start:stop]
+        if isinstance(leaf_spec, tf.TensorSpec):
+            part.set_shape(leaf_spec.shape)
+        return part
+
+    return tf.nest.map_structure(cut, batch, spec)
+
+
 def _empty_batch(spec: Any) -> Any:
     """Return a batch of no examples of this structure."""
 
@@ -421,6 +438,46 @@ class Pipeline:
             value.set_shape(shape)
         size, batch_size, batch = structure.from_compatible_tensor_list(self._element, values)
         return batch, size, batch_size
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def row_cutter(
+        self, rows: tf.Tensor
+    ) -> Callable[[tf.Tensor], tuple[Any, tf.Tensor, tf.Tensor]]:
+        """Return a function that takes `rows[n]` examples for pass n, as `take`.
+
+        They are the first ones of what is staged next. The others of it are staged before all else.
+        Call it in a traced step.
+        """
+        staged_queue, rest_queue = self._staged_queue(), self._rest_queue()
+
+        def dequeue(queue: tf.Tensor) -> list[tf.Tensor]:
+            values = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=self._types)
+            return list(values)
+
+        def take(at: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
+            values = tf.cond(
+                tf.raw_ops.QueueSizeV2(handle=rest_queue) > 0,
+                lambda: dequeue(rest_queue),
+                lambda: dequeue(staged_queue),
+            )
+            for value, shape in zip(values, self._shapes, strict=True):
+                value.set_shape(shape)
+            size, batch_size, batch = structure.from_compatible_tensor_list(self._element, values)
+            count = rows[at]
+            rest = (size - count, batch_size, _rows(batch, self.spec, count, size))
+            components = structure.to_tensor_list(self._element, rest)
+
+            def keep_rest() -> tf.Tensor:
+                tf.raw_ops.QueueEnqueueV2(handle=rest_queue, components=components)
+                return tf.constant(True)
+
+            tf.cond(size > count, keep_rest, lambda: tf.constant(False))
+            return _rows(batch, self.spec, tf.zeros_like(count), count), count, batch_size
+
+        plain: Callable[[tf.Tensor], tuple[Any, tf.Tensor, tf.Tensor]] = (
+            tf.autograph.experimental.do_not_convert(take)
+        )
+        return plain
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def add_loss(self, queue: tf.Tensor, loss: tf.Tensor, examples: tf.Tensor) -> None:
@@ -515,16 +572,18 @@ class Pipeline:
 
     def _drop_staged(self) -> tf.Tensor:
         """Drop the staged passes."""
-        queue = self._staged_queue()
+        for queue in (self._staged_queue(), self._rest_queue()):
+            self._empty_queue(queue)
+        return tf.constant(True)
 
+    def _empty_queue(self, queue: tf.Tensor) -> None:
         def drop(left: tf.Tensor) -> tf.Tensor:
             dropped = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=self._types)
             with tf.control_dependencies(dropped):
                 return left - 1
 
-        staged = tf.raw_ops.QueueSizeV2(handle=queue)
-        tf.while_loop(lambda left: left > 0, drop, [staged], parallel_iterations=1)
-        return tf.constant(True)
+        size = tf.raw_ops.QueueSizeV2(handle=queue)
+        tf.while_loop(lambda left: left > 0, drop, [size], parallel_iterations=1)
 
     def _fetch(self, count: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
         """Read `count` passes, fewer if the portion ends before, and stage those of this turn.
@@ -590,6 +649,11 @@ class Pipeline:
             component_types=LOSS_FIELDS,
             shapes=[[] for _ in LOSS_FIELDS],
             shared_name=f"{LOSSES}_{self._number}",
+        )
+
+    def _rest_queue(self) -> tf.Tensor:
+        return tf.raw_ops.FIFOQueueV2(
+            component_types=self._types, shared_name=f"{RESTS}_{self._number}"
         )
 
     def _staged_queue(self) -> tf.Tensor:

@@ -616,17 +616,17 @@ def update_once(worker: Worker, plan: DataPlan) -> float | None:
         passes = stage_portion(worker, portion)
         if not passes:
             return None
-        worker.update(passes, 1)
+        worker.update(len(passes), 1)
         return worker.take_losses()[-1].loss
 
 
-def stage_portion(worker: Worker, portion: Portion) -> int:
-    """Let a worker stage a portion to its end; return the number of passes."""
+def stage_portion(worker: Worker, portion: Portion) -> list[int]:
+    """Let a worker stage a portion to its end; return the number of examples of each pass."""
     staged: list[StagedPass] = []
     worker.push(portion)
     while not staged or staged[-1].size:
         staged += worker.fetch(1, 0)
-    return len(staged) - 1
+    return [each.size for each in staged if each.size]
 
 
 @contextlib.contextmanager

@@ -26,13 +26,15 @@ _numbers = itertools.count()
 
 class Part(NamedTuple):
     """A part of an update. `update`: a number that is not used again; `slot`: number of the part;
-    `passes`: in which it is computed; `examples`: of the whole update.
+    `passes`: in which it is computed; `examples`: of the whole update. `rows`: the examples of each
+    pass if they are cut from what is staged; empty if they are the staged passes.
     """
 
     update: int
     slot: int
     passes: int
     examples: int
+    rows: tuple[int, ...] = ()
 
 
 class Contribution(NamedTuple):

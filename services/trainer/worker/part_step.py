@@ -26,8 +26,11 @@ from services.trainer.worker.part_exchange import Contribution, Part, PartExchan
 from services.trainer.worker.step_resources import PS
 from services.trainer.worker.training_step import BuiltModel
 
-ORDER = tf.TensorSpec([4], tf.int64)
-"""The fields of a `Part`. An update has its number and its number of examples in the same places."""
+ORDER = tf.TensorSpec([None], tf.int64)
+"""The fields of a `Part`, the rows last. An update has its number, and its number of examples, in
+the same places.
+"""
+FIXED = len(Part._fields) - 1
 NOT_USES = ("VarIsInitializedOp", "VariableShape")
 SEED_STATE = "seed_generator_state"
 SEED_DISTANCE = 1_000_003
@@ -35,7 +38,7 @@ SEED_DISTANCE = 1_000_003
 
 
 def part_order(part: Part) -> tf.Tensor:
-    return tf.constant(list(part), tf.int64)
+    return tf.constant([*part[:FIXED], *part.rows], tf.int64)
 
 
 class WholeBatchNeeded(Exception):
@@ -56,20 +59,23 @@ class PartStep:
         self._program, self._strategy, self._built = program, strategy, built
         self._pipeline, self._exchange = pipeline, exchange
         self._updates: list[RecordedUpdate] = []
+        self._cuts_rows = False
 
     # ------------------------------------------------------------ on a worker
 
-    def trace_part(self, several: bool) -> Any:
+    def trace_part(self, several: bool, cuts_rows: bool = False) -> Any:
         """Return a function that computes a part of the examples that are staged next on the worker
         that runs it, stores what it contributes, and leaves the mean loss in the pipeline.
 
-        `several`: a part may have more than one pass. Raise `WholeBatchNeeded`, and `BadProgram`.
+        `several`: a part may have more than one pass; `cuts_rows`: the passes are cut from what is
+        staged. Raise `WholeBatchNeeded`, and `BadProgram`.
         """
         if self._built.kind == "compiled":
             why = step_loss.whole_batch_reason(self._built.model)
             if why:
                 raise WholeBatchNeeded(why)
-        compute = self._compute_by_passes if several else self._compute_in_one_pass
+        self._cuts_rows = cuts_rows
+        compute = self._compute_by_passes if several or cuts_rows else self._compute_in_one_pass
 
         def part(order: tf.Tensor) -> None:
             losses = self._pipeline.loss_queue()
@@ -108,10 +114,13 @@ class PartStep:
     def _compute_by_passes(self, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """What a pass assigns to variables that are not trained is assigned at once."""
         part, built = _fields(order), self._built
+        take: Any = lambda _: self._pipeline.take()  # noqa: E731
+        if self._cuts_rows:
+            take = self._pipeline.row_cutter(part.rows)
         loss, count, gradients = training_step.sum_passes(
             self._program,
             built,
-            self._pipeline,
+            take,
             tf.cast(part.passes, tf.int32),
             lambda examples, _: examples / part.examples,
             optimizers.loss_scale(built.optimizer),
@@ -160,7 +169,8 @@ class PartStep:
 
 
 def _fields(order: tf.Tensor) -> Part:
-    return Part(*tf.unstack(order))
+    update, slot, passes, examples = tf.unstack(order[:FIXED])
+    return Part(update, slot, passes, examples, order[FIXED:])
 
 
 def _check_sequence(graph: Any, updates: Sequence[RecordedUpdate]) -> None:

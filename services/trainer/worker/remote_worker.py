@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context, executor
 
-from services.trainer.worker import scaling, training_step
+from services.trainer.worker import own_step, scaling, training_step
 from services.trainer.worker.input_pipeline import (
     DataPlan,
     Pipeline,
@@ -27,7 +27,7 @@ from services.trainer.worker.input_pipeline import (
     UpdateLoss,
 )
 from services.trainer.worker.part_exchange import Part, PartExchange
-from services.trainer.worker.part_step import PartStep, part_order
+from services.trainer.worker.part_step import PartStep, WholeBatchNeeded, part_order
 from services.trainer.worker.training_step import BuiltModel
 
 PS_NAME = "/job:ps"
@@ -79,9 +79,11 @@ def trace_part_workers(
     """
     is_cut = plan.most is not None and plan.most < plan.update
     training_step.check_passes(program, built, is_cut)
-    pipeline = Pipeline(spec, plan.most if is_cut else None)
+    if plan.reads_files and own_step.is_own_step(built.kind):
+        raise WholeBatchNeeded("a part may have the end of a file and the beginning of another")
+    pipeline = Pipeline(spec, plan.most if is_cut and not plan.reads_files else None)
     step = PartStep(program, strategy, built, pipeline, PartExchange())
-    part = step.trace_part(several=is_cut)
+    part = step.trace_part(is_cut, cuts_rows=plan.reads_files)
     workers = [RemoteWorker(index, pipeline, part, is_cut) for index in range(count)]
     return workers, RemoteUpdater(step, count)
 

@@ -201,14 +201,15 @@ def mark_update_applied(ledger: Ledger, parts: Iterable[Run], examples: int) -> 
     """Return the ledger after one update with all these parts.
 
     Raise ValueError unless they have `examples` examples of one epoch, or fewer and all other
-    updates of that epoch have as many.
+    updates of that epoch have as many. Of files, the update with fewer is the last of its epoch.
     """
     shards = [shard for run in parts for shard in run]
     for shard in shards:
         ledger = mark_applied(ledger, shard)
     applied = sum([shard.size for shard in shards])
     epochs = {shard.start // ledger.examples for shard in shards}
-    is_short = applied < examples and _left_in_epoch(ledger, min(epochs)) % examples == 0
+    left = _left_in_epoch(ledger, min(epochs))
+    is_short = applied < examples and (left == 0 or (not ledger.files and left % examples == 0))
     if len(epochs) > 1 or not (applied == examples or is_short):
         raise ValueError(
             f"an update with {format_count(applied, 'example')} in place of {examples}: {shards}"

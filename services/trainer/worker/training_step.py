@@ -336,7 +336,9 @@ def _update_by_passes(
     def share(count: tf.Tensor, batch_count: tf.Tensor) -> tf.Tensor:
         return count / (batch_count * tf.cast(batches, tf.int64))
 
-    loss, examples, gradients = sum_passes(program, built, pipeline, passes, share, scale)
+    loss, examples, gradients = sum_passes(
+        program, built, lambda _: pipeline.take(), passes, share, scale
+    )
     apply_gradients(built, gradients, scale, examples)
     check_resources(program, built)
     return loss, examples
@@ -345,18 +347,19 @@ def _update_by_passes(
 def sum_passes(
     program: ModuleType,
     built: BuiltModel,
-    pipeline: Pipeline,
+    take: Callable[[tf.Tensor], tuple[Any, tf.Tensor, tf.Tensor]],
     passes: tf.Tensor,
     share_of: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     scale: tf.Tensor | None,
 ) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
     """Return the sums over passes of loss times share, examples, and gradients times share.
 
-    `share_of`: the share of a pass, from its number of examples and that of its batch.
+    `take`: takes the pass with this number, as `Pipeline.take`; `share_of`: the share of a pass,
+    from its number of examples and that of its batch.
     """
 
-    def one_pass() -> tuple[tf.Tensor, list[Any], tf.Tensor]:
-        batch, count, batch_count = pipeline.take()
+    def one_pass(at: tf.Tensor) -> tuple[tf.Tensor, list[Any], tf.Tensor]:
+        batch, count, batch_count = take(at)
         share = tf.cast(share_of(count, batch_count), tf.float32)
         loss, gradients = loss_and_gradients(program, built, batch, scale)
         shared = [optimizers.multiply_gradient(each, share) for each in gradients]
@@ -365,7 +368,7 @@ def sum_passes(
     def add_pass(
         at: tf.Tensor, loss: tf.Tensor, examples: tf.Tensor, parts: list[tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Any]:
-        more, found, count = one_pass()
+        more, found, count = one_pass(at)
         return (
             at + 1,
             loss + more,
@@ -373,7 +376,7 @@ def sum_passes(
             _add_parts(first, parts, _gradient_parts(found)),
         )
 
-    loss, first, count = one_pass()
+    loss, first, count = one_pass(tf.constant(0))
     begin = (tf.constant(1), loss, count, _gradient_parts(first))
     shapes = (tf.TensorShape([]), tf.TensorShape([]), tf.TensorShape([]), _part_shapes(first))
     _, loss, examples, parts = tf.while_loop(

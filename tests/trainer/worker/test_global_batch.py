@@ -12,16 +12,18 @@ from hypothesis import strategies as st
 
 from services.trainer.worker import shard_ledger
 from services.trainer.worker.example_order import ExampleOrder
+from services.trainer.worker.file_source import FileOrder
 from services.trainer.worker.global_batch import (
+    FileBatchLanes,
     GlobalBatchLanes,
-    Part,
     divide_examples,
     part_speeds,
     plan_round,
 )
 from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass, UpdateLoss
+from services.trainer.worker.part_exchange import Part
 from services.trainer.worker.remote_worker import WorkerFailure
-from services.trainer.worker.shard_ledger import Ledger, Shard
+from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
 from tests.trainer.worker.fake_worker import FakeWorker
 
 WITHIN_S = 60.0
@@ -220,3 +222,119 @@ def test_only_clearly_different_speeds_count() -> None:
     assert part_speeds([100.0, 110.0]) == [1.0, 1.0]
     assert part_speeds([100.0, 0.0]) == [1.0, 1.0]
     assert part_speeds([100.0, 200.0]) == [100.0, 200.0]
+
+
+class FileWorker(FakeWorker):
+    """A worker that reads files, and stores the positions of a part.
+
+    `lengths`: the number of examples of each group of files; `lost_at`: the number of the part at
+    which it is lost.
+    """
+
+    def __init__(
+        self, plan: DataPlan, ps: Ps, name: str, lengths: list[int], lost_at: int | None = None
+    ) -> None:
+        super().__init__(plan, name)
+        self.ps, self.lengths, self.lost_at, self.calls = ps, lengths, lost_at, 0
+        self.rows: list[int] = []
+
+    def examples_of(self, portion: Portion) -> int:
+        assert isinstance(self.plan.order, FileOrder)
+        group = self.plan.order.group(portion.start)
+        return min(portion.size, self.lengths[group] - portion.start % GROUP_POSITIONS)
+
+    def drop_staged(self) -> None:
+        super().drop_staged()
+        self.rows.clear()
+
+    def compute_part(self, part: Part) -> None:
+        self.calls += 1
+        if self.lost_at is not None and self.calls >= self.lost_at:
+            raise WorkerFailure(gone(), lost=True)
+        stored = []
+        for count in part.rows:
+            if not self.rows:
+                each = self.staged.popleft()
+                self.rows = list(range(each.position, each.position + each.size))
+            assert count <= len(self.rows), "a pass is of one staged batch"
+            stored += self.rows[:count]
+            del self.rows[:count]
+        self.ps.stored[part.update, part.slot] = stored
+        self.losses.append(UpdateLoss(1.0, len(stored)))
+
+    def update(self, passes: int, batches: int) -> None:
+        staged = self.staged[0]
+        super().update(passes, batches)
+        self.ps.applied.append(list(range(staged.position, staged.position + staged.size)))
+
+
+def train_files(
+    lengths: list[int], epochs: int, workers: int, lost_at: int | None, batch: int, in_turn: bool
+) -> tuple[list[list[int]], FileOrder]:
+    """Return the positions of each update."""
+    order = FileOrder(len(lengths), 5, 100, digest=7)
+    plan, ps, inbox = DataPlan(order, batch), Ps(), queue.Queue[object]()
+    remote = [
+        FileWorker(plan, ps, f"worker-{n}", lengths, lost_at if n == 1 else None)
+        for n in range(workers)
+    ]
+    lanes = FileBatchLanes(remote, plan, inbox, None if in_turn else ps)
+    lanes.start(shard_ledger.new_file_ledger(len(lengths), epochs, 7), 0)
+    while (word := inbox.get(timeout=WITHIN_S)) != "finished":
+        assert word == "first", word
+    assert lanes.drain().finished
+    counts = Counter(position for update in ps.applied for position in update)
+    expected = {
+        (epoch * len(lengths) + place) * GROUP_POSITIONS + n
+        for epoch in range(epochs)
+        for place in range(len(lengths))
+        for n in range(lengths[order.group((epoch * len(lengths) + place) * GROUP_POSITIONS)])
+    }
+    assert counts == dict.fromkeys(expected, 1)
+    return ps.applied, order
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(any),
+    st.integers(1, 3),
+    st.integers(2, 4),
+    st.none() | st.integers(1, 20),
+    st.integers(1, 40),
+)
+def test_every_update_of_files_has_the_examples_of_one_process(
+    lengths: list[int], epochs: int, workers: int, lost_at: int | None, batch: int
+) -> None:
+    applied, order = train_files(lengths, epochs, workers, lost_at, batch, in_turn=False)
+    whole, rest = divmod(sum(lengths), batch)
+    sizes = [*[batch] * whole, *([rest] if rest else [])]
+    for epoch in range(epochs):
+        of_epoch = [each for each in applied if each[0] // order.examples == epoch]
+        assert list(map(len, of_epoch)) == sizes
+        assert all(position // order.examples == epoch for each in of_epoch for position in each)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(any), st.integers(2, 3))
+def test_workers_in_turn_apply_every_example_of_files_once(
+    lengths: list[int], workers: int
+) -> None:
+    train_files(lengths, 2, workers, None, 16, in_turn=True)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_workers_in_turn_make_whole_updates(workers: int) -> None:
+    class Whole(PartWorker):
+        def update(self, passes: int, batches: int) -> None:
+            staged = self.staged[0]
+            super().update(passes, batches)
+            self.ps.applied.append(list(range(staged.position, staged.position + staged.size)))
+
+    plan, ps, inbox = DataPlan(ExampleOrder(100), 16), Ps(), queue.Queue[object]()
+    remote = [Whole(plan, ps, f"worker-{n}") for n in range(workers)]
+    lanes = GlobalBatchLanes(remote, plan, inbox, None)
+    lanes.start(shard_ledger.new_ledger(100, 3), 0)
+    while inbox.get(timeout=WITHIN_S) != "finished":
+        pass
+    check_updates(ps.applied, 100, 3, 16)
+    assert all(worker.updates for worker in remote)

@@ -42,6 +42,7 @@ from services.trainer.worker import (
     evaluation,
     example_source,
     failure_cause,
+    global_batch,
     optimizers,
     program_data,
     saving,
@@ -56,11 +57,6 @@ from services.trainer.worker.checkpoint import (
     restore_newest,
 )
 from services.trainer.worker.example_source import Order
-from services.trainer.worker.global_batch import (
-    FileBatchLanes,
-    GlobalBatchLanes,
-    rehearse_parts,
-)
 from services.trainer.worker.input_pipeline import DataPlan
 from services.trainer.worker.lanes import (
     Lanes,
@@ -68,8 +64,7 @@ from services.trainer.worker.lanes import (
     rehearse_updates,
     unreachable_tasks,
 )
-from services.trainer.worker.part_step import WholeBatchNeeded
-from services.trainer.worker.remote_worker import trace_part_workers, trace_workers
+from services.trainer.worker.remote_worker import trace_workers
 from services.trainer.worker.saving import CheckpointSaver, Draft
 from services.trainer.worker.shard_ledger import Ledger
 from services.trainer.worker.tensorboard_events import EventWriter
@@ -151,7 +146,8 @@ class Chief:
         self.watchdog = watchdog
         self.folder = f"{assignment.checkpoint_dir}/gen-{assignment.generation}"
         self.workers = len(assignment.cluster["worker"])
-        self._rehearse_updates: Callable[[], None] = lambda: None
+        self.lanes: Lanes
+        self._rehearse_updates: Callable[[], None]
         self.summaries = EventWriter(
             assignment.checkpoint_dir, tensorboard_events.generation_size(assignment)
         )
@@ -210,21 +206,12 @@ class Chief:
     def _trace_workers(self, spec: Any) -> None:
         """Trace what workers run. `spec`: the structure of a batch."""
         parts = self.program, self.strategy, self.built, self.plan, spec, self.workers
-        if not self._makes_updates_together:
-            workers = trace_workers(*parts)
-            self.lanes = Lanes(workers, self.plan, self.inbox)
-            self._rehearse_updates = partial(rehearse_updates, workers, self.plan)
+        if self._makes_updates_together:
+            self.lanes, self._rehearse_updates = global_batch.trace_lanes(*parts, self.inbox)
             return
-        lanes = FileBatchLanes if self.plan.reads_files else GlobalBatchLanes
-        try:
-            part_workers, updater = trace_part_workers(*parts)
-        except WholeBatchNeeded:
-            workers = trace_workers(*parts)
-            self.lanes = lanes(workers, self.plan, self.inbox, None)
-            self._rehearse_updates = partial(rehearse_updates, workers, self.plan)
-            return
-        self.lanes = lanes(part_workers, self.plan, self.inbox, updater)
-        self._rehearse_updates = partial(rehearse_parts, part_workers, self.plan, updater)
+        workers = trace_workers(*parts)
+        self.lanes = Lanes(workers, self.plan, self.inbox)
+        self._rehearse_updates = partial(rehearse_updates, workers, self.plan)
 
     @property
     def _makes_updates_together(self) -> bool:

@@ -34,9 +34,10 @@ import math
 import queue
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
 from services.trainer.worker import program_data, shard_ledger
@@ -49,11 +50,18 @@ from services.trainer.worker.lanes import (
     PendingPortion,
     Worker,
     explained_errors,
+    rehearse_updates,
     stage_portion,
 )
 from services.trainer.worker.part_exchange import Part
-from services.trainer.worker.remote_worker import WorkerFailure
+from services.trainer.worker.part_step import WholeBatchNeeded
+from services.trainer.worker.remote_worker import (
+    WorkerFailure,
+    trace_part_workers,
+    trace_workers,
+)
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Run, Shard
+from services.trainer.worker.training_step import BuiltModel
 
 REHEARSED = (-1, -2)
 """The numbers of the updates before training."""
@@ -510,6 +518,33 @@ def part_speeds(examples_per_s: Sequence[float]) -> list[float]:
     if len(known) < len(examples_per_s) or max(known) < EQUALLY_FAST * min(known):
         return [1.0] * len(examples_per_s)
     return list(examples_per_s)
+
+
+class TracedLanes(NamedTuple):
+    """Lanes, and a function that makes two updates on every worker."""
+
+    lanes: Lanes
+    rehearse: Callable[[], None]
+
+
+def trace_lanes(
+    program: ModuleType,
+    strategy: Any,
+    built: BuiltModel,
+    plan: DataPlan,
+    spec: Any,
+    workers: int,
+    inbox: queue.Queue[Any],
+) -> TracedLanes:
+    """Trace what workers run in updates that all make together. `spec`: the structure of a batch."""
+    kind = FileBatchLanes if plan.reads_files else GlobalBatchLanes
+    try:
+        parts, updater = trace_part_workers(program, strategy, built, plan, spec, workers)
+    except WholeBatchNeeded:
+        whole = trace_workers(program, strategy, built, plan, spec, workers)
+        return TracedLanes(kind(whole, plan, inbox, None), partial(rehearse_updates, whole, plan))
+    lanes = kind(parts, plan, inbox, updater)
+    return TracedLanes(lanes, partial(rehearse_parts, parts, plan, updater))
 
 
 def rehearse_parts(workers: Sequence[PartWorker], plan: DataPlan, updater: Updater) -> None:

@@ -169,7 +169,7 @@ class PartStep:
 
 
 def _fields(order: tf.Tensor) -> Part:
-    update, slot, passes, examples = tf.unstack(order[:FIXED])
+    update, slot, passes, examples = tf.unstack(order[:FIXED], FIXED)
     return Part(update, slot, passes, examples, order[FIXED:])
 
 

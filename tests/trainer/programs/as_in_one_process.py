@@ -16,6 +16,7 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 from services.trainer.worker import (
+    global_batch,
     input_pipeline,
     optimizers,
     program_data,
@@ -25,9 +26,7 @@ from services.trainer.worker import (
 )
 from services.trainer.worker.checkpoint import Checkpoint
 from services.trainer.worker.example_order import ExampleOrder
-from services.trainer.worker.global_batch import GlobalBatchLanes
 from services.trainer.worker.lanes import Lanes
-from services.trainer.worker.part_step import WholeBatchNeeded
 from services.trainer.worker.watchdog import Watchdog
 from tests.trainer.programs.servers import started
 
@@ -184,17 +183,12 @@ def trained(case, workers, weights=None, ps=1, makes_updates_together=False):
     inbox = queue.Queue()
     if makes_updates_together:
         plan = plan._replace(example_bytes=program_data.READ_BYTES)  # an update in a round
-        try:
-            remote, updater = remote_worker.trace_part_workers(*parts)
-        except WholeBatchNeeded:
-            remote, updater = remote_worker.trace_workers(*parts), None
-        running = GlobalBatchLanes(remote, plan, inbox, updater)
+        running = global_batch.trace_lanes(program, strategy, built, plan, *parts[4:], inbox).lanes
     else:
-        remote = remote_worker.trace_workers(*parts)
-        running = Lanes(remote, plan, inbox)
+        running = Lanes(remote_worker.trace_workers(*parts), plan, inbox)
     fed.clear()
-    for worker in remote:
-        worker.fetch = recording(worker.fetch)
+    for lane in running._lanes:
+        lane.worker.fetch = recording(lane.worker.fetch)
     running.start(shard_ledger.new_ledger(EXAMPLES, case.epochs), 0)
     while (word := inbox.get(timeout=120)) != "finished":
         if isinstance(word, Exception):

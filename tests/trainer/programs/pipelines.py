@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from services.trainer.worker import (
     example_source,
+    global_batch,
     input_pipeline,
     program_data,
     remote_worker,
@@ -90,6 +91,10 @@ CASES["passes of files"] = (file_data.CASES["tfrecord"], Shuffle(seed=3), PASSES
 REGISTERED = "a registered file system"
 if REGISTERED in sys.argv:
     CASES[REGISTERED] = (file_data.veiled_program(), Shuffle(seed=3, window=30), {})
+CASES |= {
+    f"{name}, together": (functions, shuffle, {**fields, "together": True})
+    for name, (functions, shuffle, fields) in CASES.items()
+}
 if len(sys.argv) > 1:
     CASES = {name: CASES[name] for name in sys.argv[1:]}
 
@@ -113,6 +118,7 @@ def failing(call, at, executes):
 
 
 def train(functions, shuffle, fields, workers, fails=False):
+    """Train to the end. `together`: the workers make each update together."""
     program = SimpleNamespace(
         __file__=__file__,
         model=counting.model,
@@ -123,16 +129,21 @@ def train(functions, shuffle, fields, workers, fails=False):
     input_pipeline.serve_portions(program, Watchdog(__file__, 60.0, 60.0))
     built = training_step.build_model(program, strategy, 1)
     source = example_source.source_of(program)
-    plan = input_pipeline.DataPlan(source.order(shuffle), BATCH, **fields)
+    together = fields.get("together", False)
+    chosen = {name: value for name, value in fields.items() if name != "together"}
+    plan = input_pipeline.DataPlan(source.order(shuffle), BATCH, **chosen)
     spec = program_data.element_spec(program, built.model)
-    remote = remote_worker.trace_workers(program, strategy, built, plan, spec, workers)
+    parts = program, strategy, built, plan, spec, workers
+    inbox = queue.Queue()
+    if together:
+        lanes = global_batch.trace_lanes(*parts, inbox).lanes
+    else:
+        lanes = Lanes(remote_worker.trace_workers(*parts), plan, inbox)
     if fails:
-        for worker in remote:
+        for worker in [lane.worker for lane in lanes._lanes]:
             worker.update = failing(worker.update, 2, executes=False)
             worker.fetch = failing(worker.fetch, 4, executes=True)
     calls.clear()
-    inbox = queue.Queue()
-    lanes = Lanes(remote, plan, inbox)
     lanes.start(source.new_ledger(EPOCHS), 0)
     while (word := inbox.get(timeout=120)) != "finished":
         if isinstance(word, Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -11,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
+
+from services.trainer.worker.input_pipeline import _rows
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).parents[1] / "programs" / "pipelines.py"
-EXAMPLES, EPOCHS = 250, 2
+EXAMPLES, EPOCHS, BATCH, ACCUMULATED = 250, 2, 16, 3
 CASES = (
     "shuffled range",
     "shuffled numbers",
@@ -26,7 +30,18 @@ CASES = (
     "python generator",
     "padded of ranges",
 )
+TOGETHER = (
+    "shuffled range, together",
+    "passes, together",
+    "compressed tfrecord, together",
+    "ragged of numbers, together",
+    "passes of files, together",
+)
+IN_TURN = ("sparse of files, together",)
+"""A step of the program's own is not cut at the ends of files."""
 MORE_CASES = (
+    *TOGETHER,
+    *IN_TURN,
     "range",
     "numbers",
     "text",
@@ -80,3 +95,24 @@ def test_every_example_is_applied_once_per_epoch_with_every_other_form_of_data()
     assert set(told) == set(MORE_CASES)
     for case, found in told.items():
         assert (found["counts"], found["applied"]) == ([EPOCHS], EPOCHS * EXAMPLES), case
+    for case in TOGETHER:
+        update = BATCH * ACCUMULATED if "passes" in case else BATCH
+        assert told[case]["steps"] == EPOCHS * math.ceil(EXAMPLES / update), case
+
+
+@pytest.mark.parametrize("kind", ["dense", "ragged", "sparse"])
+def test_rows_are_cut_from_every_kind_of_batch(kind: str) -> None:
+    dense = tf.reshape(tf.range(12), [4, 3])
+    batch = {
+        "dense": lambda: dense,
+        "ragged": lambda: tf.RaggedTensor.from_tensor(dense),
+        "sparse": lambda: tf.sparse.from_dense(dense + 1),
+    }[kind]()
+    spec = tf.type_spec_from_value(batch)
+
+    found = _rows(batch, spec, tf.constant(1, tf.int64), tf.constant(3, tf.int64))
+
+    if kind == "sparse":
+        found = tf.sparse.to_dense(found) - 1
+    whole = found.to_tensor() if kind == "ragged" else found
+    assert whole.numpy().tolist() == [[3, 4, 5], [6, 7, 8]]

@@ -1028,12 +1028,21 @@ class ModelProfile(Part, frozen=True, kw_only=True):
     variables: NotNegative
 
 
+class Staleness(Part, frozen=True, kw_only=True):
+    """How many updates were applied while a gradient was computed: mean, 99th percentile, maximum."""
+
+    mean: Annotated[float, Meta(ge=0, le=LARGEST)]
+    p99: NotNegative
+    largest: NotNegative
+
+
 class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.progress"):
     """The progress of the job. `loss`: mean over the examples since the last report; `epoch`: the
     number of complete epochs.
 
     `gradient_noise`: variance of an example's gradient over the mean's square, in examples; None:
-    not measured. `applied_s`: the time of the last update; 0: unknown.
+    not measured. `applied_s`: the time of the last update; 0: unknown. `staleness`: of the
+    gradients since the last report; None: there were none, or they could not be counted.
     """
 
     step: NotNegative
@@ -1043,6 +1052,7 @@ class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.prog
     samples_per_second: Speed
     loss: Measured | None = None
     gradient_noise: Measured | None = None
+    staleness: Staleness | None = None
     usage: Annotated[tuple[TaskUsage, ...], Meta(max_length=10_000)] = ()
     profile: ModelProfile | None = None
     reported_s: Moment = 0.0

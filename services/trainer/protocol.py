@@ -16,7 +16,14 @@ import msgspec
 from services.trainer import checkpoint_policy
 from services.trainer.checkpoint_policy import SaveHistory
 from services.trainer.program import files_prefix
-from shared.messages import JobRequested, ModelProfile, PreparationParts, Resources, Role
+from shared.messages import (
+    JobRequested,
+    ModelProfile,
+    PreparationParts,
+    Resources,
+    Role,
+    Staleness,
+)
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
@@ -195,6 +202,7 @@ class Progress(Line, frozen=True, kw_only=True, tag="progress"):
     loss: float | None
     applied_s: float = 0.0
     profile: ModelProfile | None = None
+    staleness: Staleness | None = None
 
 
 class Finished(Line, frozen=True, kw_only=True, tag="finished"):

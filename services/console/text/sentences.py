@@ -320,7 +320,10 @@ def _describe_progress(m: ProgressReported) -> str:
     loss = "" if m.loss is None else f", loss {m.loss:.4f}"
     epochs = format_count(m.epoch, "epoch")
     speed = f"{m.samples_per_second:.0f} examples/s"
-    return f"{share:.1f} % done, {epochs} complete, {speed}{loss}"
+    stale = ""
+    if m.staleness is not None and m.staleness.largest:
+        stale = f", gradients {m.staleness.mean:.1f} updates old (p99 {m.staleness.p99})"
+    return f"{share:.1f} % done, {epochs} complete, {speed}{loss}{stale}"
 
 
 def _describe_finish(m: JobFinished) -> str:

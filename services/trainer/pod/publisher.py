@@ -169,6 +169,7 @@ class Publisher:
             loss=word.loss,
             usage=usage,
             profile=word.profile,
+            staleness=word.staleness,
             reported_s=time.time(),
             applied_s=word.applied_s,
         )

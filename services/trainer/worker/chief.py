@@ -67,6 +67,7 @@ from services.trainer.worker.lanes import (
 from services.trainer.worker.remote_worker import trace_workers
 from services.trainer.worker.saving import CheckpointSaver, Draft
 from services.trainer.worker.shard_ledger import Ledger
+from services.trainer.worker.staleness import read_histogram
 from services.trainer.worker.tensorboard_events import EventWriter
 from services.trainer.worker.watchdog import Watchdog
 from shared.messages import PreparationParts
@@ -188,6 +189,7 @@ class Chief:
             order = self.source.order(self.assignment.request.shuffle)
             self.plan = self._data_plan(order, spec)
             self._trace_workers(spec)
+        self.lanes.read_staleness = partial(read_histogram, self.built.staleness)
         self.watchdog.missing_tasks = self._missing_tasks
         self.watchdog.checks.append(
             StallDetector(self.lanes, self.watchdog, self.assignment.stuck_patience)
@@ -437,6 +439,7 @@ class Chief:
             loss=loss,
             applied_s=self.lanes.applied_s,
             profile=self.built.profile,
+            staleness=self.lanes.take_staleness(),
         )
         self.send(word)
         self.summaries.report(word)

@@ -30,7 +30,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -38,7 +38,7 @@ import tensorflow as tf
 
 from services.trainer.program import BadProgram
 from services.trainer.protocol import Failed
-from services.trainer.worker import shard_ledger
+from services.trainer.worker import shard_ledger, staleness
 from services.trainer.worker.file_source import FileOrder
 from services.trainer.worker.input_pipeline import (
     PORTION_EXAMPLES,
@@ -49,7 +49,9 @@ from services.trainer.worker.input_pipeline import (
 )
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import Ledger, Run, Shard
+from services.trainer.worker.staleness import NO_GRADIENTS
 from services.trainer.worker.watchdog import Watchdog
+from shared.messages import Staleness
 from shared.text import format_count, format_names
 
 REACH_S = 1.0
@@ -287,6 +289,9 @@ class Lanes:
         self._losses: list[UpdateLoss] = []
         self._steps = 0
         self._posted: set[str] = set()
+        self.read_staleness: Callable[[], tuple[int, ...]] = lambda: NO_GRADIENTS
+        """Returns the histogram of the ps (`staleness.py`)."""
+        self._gradients = self._reported_gradients = NO_GRADIENTS
         self.applied_s = 0.0  # when the last update was applied, in seconds since 1970
         self.ledger: Ledger = shard_ledger.new_ledger(1, 1)
 
@@ -345,6 +350,12 @@ class Lanes:
             total += loss * examples
             count += examples
         return (total / count if count else None), count
+
+    def take_staleness(self) -> Staleness | None:
+        """Return the staleness of the gradients since the last call, as far as it is fetched."""
+        with self._changed:
+            before, self._reported_gradients = self._reported_gradients, self._gradients
+        return staleness.describe(before, self._reported_gradients)
 
     # ------------------------------------------------------------ the threads of a lane
 
@@ -539,8 +550,8 @@ class Lanes:
         return is_last or time.monotonic() >= lane.losses_taken_s + LOSSES_S
 
     def _fetch_losses(self, lane: Lane, turn: int) -> None:
-        """Fetch the losses of a lane's updates. They are only reported, so training continues
-        without those of a worker that fails now.
+        """Fetch the losses of a lane's updates, and the staleness. They are only reported, so
+        training continues without those of a worker that fails now.
         """
         lane.losses_taken_s = time.monotonic()
         try:
@@ -548,8 +559,12 @@ class Lanes:
         except WorkerFailure as failure:
             self._handle_failure(lane, failure, turn)
             return
+        gradients = self._gradients
+        with contextlib.suppress(tf.errors.OpError):  # it is only reported
+            gradients = self.read_staleness()
         with self._changed:
             self._losses += losses
+            self._gradients = gradients
 
     def _is_exhausted(self, lane: Lane) -> bool:
         """Return whether nothing is left for a lane but the update in progress."""

@@ -156,10 +156,10 @@ class PartExchange:
             total = tf.add_n([tensor for (tensor,) in parts])
             combined[what] = _shaped(total, contribution.value.shape)
 
-    def assign_states(self, values: Sequence[Any]) -> None:
-        """Assign these combined values of the last contributions to their variables."""
-        first = len(self._contributions) - len(values)
-        for contribution, value in zip(self._contributions[first:], values, strict=True):
+    def assign_states(self, first: int, values: Sequence[Any]) -> None:
+        """Assign these combined values to the variables of the contributions from `first` on."""
+        contributions = self._contributions[first : first + len(values)]
+        for contribution, value in zip(contributions, values, strict=True):
             with tf.device(contribution.variable.device):
                 contribution.variable.assign(value, read_value=False)
 

@@ -136,8 +136,10 @@ class PartStep:
             for update in self._updates
             for variable, gradient in zip(update.variables, update.gradients, strict=True)
         ]
+        counters = self._built.counters
+        begun = Contribution(counters.step, counters.updates(), "first")
         key = part_key(part.update, part.slot)
-        self._exchange.store(key, [*contributions, *states], share)
+        self._exchange.store(key, [*contributions, *states, begun], share)
         training_step.check_resources(self._program, self._built)
 
     # ------------------------------------------------------------ on the ps
@@ -160,8 +162,10 @@ class PartStep:
             update._replace(gradients=list(itertools.islice(left, len(update.variables))))
             for update in self._updates
         ]
-        training_step.apply_updates(self._built, updates, part.examples)
-        self._exchange.assign_states(list(left))
+        states = list(left)
+        begun = states.pop()
+        training_step.apply_updates(self._built, updates, part.examples, begun)
+        self._exchange.assign_states(len(combined) - 1 - len(states), states)
 
     def trace_clear(self) -> Any:
         """Return a function that drops all stored parts."""

@@ -25,6 +25,7 @@ from services.trainer.worker.input_pipeline import Pipeline
 from services.trainer.worker.optimizers import RecordedUpdate
 from services.trainer.worker.own_step import Kind
 from services.trainer.worker.scaling import PlacementPlan
+from services.trainer.worker.staleness import count_gradient, new_histogram
 from shared.messages import ModelProfile
 
 PASSES = tf.TensorSpec([], tf.int32)
@@ -50,11 +51,19 @@ class TrainingCounters(tf.Module):  # type: ignore[misc]
         self.ledger = tf.Variable("", name="weir_ledger", trainable=False)
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def count_update(self, record: tf.Tensor) -> None:
-        """Count one update with this `update_record`. Call it in the step, after the gradient."""
+    def updates(self) -> tf.Tensor:
+        """Return the number of updates, on its ps. Call it in the step, before anything else."""
+        with tf.device(self.step.device):
+            return self.step.read_value()
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def count_update(self, record: tf.Tensor, begun: tf.Tensor, histogram: tf.Variable) -> None:
+        """Count one update with this `update_record`, and its staleness. Call it in the step, after
+        the gradient. `begun`: `updates` when the gradient was begun.
+        """
         with tf.device(self.applied.device):
             self.applied.assign_add(tf.cast(record[0], tf.int64))
-            self.step.assign_add(1)
+            count_gradient(histogram, self.step.assign_add(1) - 1, begun)
             now_s = record[1]
             self.last_s.assign(now_s)
             # Read once: a second read may see the value of another update.
@@ -75,13 +84,14 @@ class BuiltModel(NamedTuple):
     """`model` and `optimizer`: as the program's functions return them, so each may be a dict.
 
     `metrics`: the variables of the models' own metrics. `random`: the state of Keras's own random
-    numbers.
+    numbers. `staleness`: the histogram of this generation (`staleness.py`), not in checkpoints.
     """
 
     model: Any
     optimizer: Any
     counters: TrainingCounters
     profile: ModelProfile
+    staleness: tf.Variable
     kind: Kind = "loss"
     metrics: tuple[Any, ...] = ()
     random: Any = None
@@ -122,7 +132,8 @@ def build_model(program: ModuleType, strategy: Any, ps: int) -> BuiltModel:
         metrics = _build_metrics(program, model, kind)
         optimizer = _build_optimizers(program, model, kind, metrics)
         meter = TrainingCounters()
-    return BuiltModel(model, optimizer, meter, profile, kind, metrics, random)
+        histogram = new_histogram()
+    return BuiltModel(model, optimizer, meter, profile, histogram, kind, metrics, random)
 
 
 def make_model(program: ModuleType) -> Any:
@@ -272,16 +283,16 @@ def trace_step(
     """
 
     def step_by_passes(passes: tf.Tensor, batches: tf.Tensor) -> None:
-        losses = pipeline.loss_queue()
+        begun, losses = built.counters.updates(), pipeline.loss_queue()
         loss, examples = strategy.run(
-            _update_by_passes, args=(program, built, pipeline, passes, batches)
+            _update_by_passes, args=(program, built, pipeline, passes, batches, begun)
         )
         pipeline.add_loss(losses, loss, examples)
 
     def step() -> None:
-        losses = pipeline.loss_queue()
+        begun, losses = built.counters.updates(), pipeline.loss_queue()
         batch, examples, _ = pipeline.take()
-        loss = strategy.run(_update_in_one_pass, args=(program, built, batch, examples))
+        loss = strategy.run(_update_in_one_pass, args=(program, built, batch, examples, begun))
         pipeline.add_loss(losses, loss, examples)
 
     if several:
@@ -295,25 +306,25 @@ def step_arguments(passes: int, batches: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _update_in_one_pass(
-    program: ModuleType, built: BuiltModel, batch: Any, count: tf.Tensor
+    program: ModuleType, built: BuiltModel, batch: Any, count: tf.Tensor, begun: tf.Tensor
 ) -> tf.Tensor:
     if own_step.is_own_step(built.kind):
-        return _update_by_own_step(program, built, batch, count)
+        return _update_by_own_step(program, built, batch, count, begun)
     scale = optimizers.loss_scale(built.optimizer)
     loss, gradients = loss_and_gradients(program, built, batch, scale)
-    apply_gradients(built, gradients, scale, count)
+    apply_gradients(built, gradients, scale, count, begun)
     check_resources(program, built)
     return loss
 
 
 def _update_by_own_step(
-    program: ModuleType, built: BuiltModel, batch: Any, count: tf.Tensor
+    program: ModuleType, built: BuiltModel, batch: Any, count: tf.Tensor, begun: tf.Tensor
 ) -> tf.Tensor:
     step = own_step.bound_step(program, built.kind, built.model, built.optimizer, built.metrics)
     loss = step(batch)
     record = update_record(count, [loss])
     with tf.control_dependencies(_after_updates(built.variables)):
-        built.counters.count_update(record)
+        built.counters.count_update(record, begun, built.staleness)
     check_resources(program, built)
     return loss
 
@@ -329,6 +340,7 @@ def _update_by_passes(
     pipeline: Pipeline,
     passes: tf.Tensor,
     batches: tf.Tensor,
+    begun: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Make one update; return its mean loss and the number of its examples."""
     scale = optimizers.loss_scale(built.optimizer)
@@ -339,7 +351,7 @@ def _update_by_passes(
     loss, examples, gradients = sum_passes(
         program, built, lambda _: pipeline.take(), passes, share, scale
     )
-    apply_gradients(built, gradients, scale, examples)
+    apply_gradients(built, gradients, scale, examples, begun)
     check_resources(program, built)
     return loss, examples
 
@@ -421,24 +433,33 @@ def loss_and_gradients(
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def apply_gradients(
-    built: BuiltModel, gradients: list[Any], scale: tf.Tensor | None, count: tf.Tensor
+    built: BuiltModel,
+    gradients: list[Any],
+    scale: tf.Tensor | None,
+    count: tf.Tensor,
+    begun: tf.Tensor,
 ) -> None:
     """Apply one update and count it."""
     matched = optimizers.match_scale(built.optimizer, gradients, scale)
     weights = built.model.trainable_variables
-    apply_updates(built, [RecordedUpdate(built.optimizer, matched, weights, 0)], count)
+    apply_updates(built, [RecordedUpdate(built.optimizer, matched, weights, 0)], count, begun)
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def apply_updates(built: BuiltModel, updates: Sequence[RecordedUpdate], count: tf.Tensor) -> None:
-    """Let each optimizer apply its gradients, and count one update of `count` examples."""
+def apply_updates(
+    built: BuiltModel, updates: Sequence[RecordedUpdate], count: tf.Tensor, begun: tf.Tensor
+) -> None:
+    """Let each optimizer apply its gradients, and count one update of `count` examples.
+
+    `begun`: the number of updates when the gradients were begun.
+    """
     computed = [part for each in updates for part in _gradient_parts(each.gradients)]
     record = update_record(count, computed)
     for each in updates:
         each.optimizer.apply(each.gradients, each.variables)
     weights = [variable for each in updates for variable in each.variables]
     with tf.control_dependencies(_after_updates(weights)):
-        built.counters.count_update(record)
+        built.counters.count_update(record, begun, built.staleness)
 
 
 def _after_updates(weights: Any) -> list[tf.Tensor]:

@@ -74,6 +74,8 @@ async def test_every_example_counts_once_per_epoch_across_resizes(
         for number in (2, 3, 4):
             assert resumed[number].samples >= drained[number - 1].samples > 0
             assert resumed[number].phases.restore_s > 0
+        stale = staleness(fleet)
+        assert stale[1] == stale[4] == 0 < stale[2], "one worker reads what it has written"
 
 
 async def test_workers_make_updates_together_as_one_process_across_resizes(start: Start) -> None:
@@ -86,6 +88,17 @@ async def test_workers_make_updates_together_as_one_process_across_resizes(start
         finished = await fleet.finished()
         counted_once(fleet, finished)
         assert finished.step == epochs * UPDATES
+        assert staleness(fleet) == {1: 0, 2: 0, 3: 0, 4: 0}
+
+
+def staleness(fleet: Fleet) -> dict[int, int]:
+    """Return the largest staleness of a gradient in each generation."""
+    found: dict[int, int] = {}
+    for report in [m for m in fleet.said if isinstance(m, ProgressReported)]:
+        if report.staleness is not None:
+            largest = found.get(report.generation, 0)
+            found[report.generation] = max(largest, report.staleness.largest)
+    return found
 
 
 async def test_an_update_of_which_a_worker_is_killed_is_made_by_the_others(start: Start) -> None:

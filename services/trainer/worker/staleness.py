@@ -1,0 +1,65 @@
+"""The staleness of gradients: updates that were applied between the time when a worker read the
+parameters and the time when its gradient was applied.
+
+It is counted on the parameter server that counts the updates, in a histogram. Both readings of the
+number of updates are made there, so they cost no message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from shared.messages import Staleness
+
+LARGEST = 1023
+"""Gradients that are staler are counted with this staleness."""
+NO_GRADIENTS: tuple[int, ...] = (0,) * (LARGEST + 1)
+
+
+def new_histogram() -> tf.Variable:
+    """Return a variable with the number of gradients of each staleness."""
+    zeros = tf.zeros([LARGEST + 1], tf.int64)
+    return tf.Variable(zeros, trainable=False, name="weir_staleness")
+
+
+def count_gradient(histogram: tf.Variable, step: tf.Tensor, begun: tf.Tensor) -> None:
+    """Count a gradient. `step`: number of updates when it is applied; `begun`: when it was begun.
+
+    Call it in the traced step, on the ps of the histogram.
+    """
+    place = tf.clip_by_value(step - begun, 0, LARGEST)
+    one = tf.ones([], tf.int64)
+    tf.raw_ops.ResourceScatterAdd(resource=histogram.handle, indices=place, updates=one)
+
+
+def describe(before: Sequence[int], now: Sequence[int]) -> Staleness | None:
+    """Return the staleness of the gradients since an earlier count; None: there are none.
+
+    A ps that was restored counts anew, so fewer gradients than before are all new.
+    """
+    counts = [max(n - b, 0) for b, n in zip(before, now, strict=True)]
+    total = sum(counts)
+    if not total:
+        return None
+    return Staleness(
+        mean=sum([place * count for place, count in enumerate(counts)]) / total,
+        p99=_quantile(counts, 0.99),
+        largest=max([place for place, count in enumerate(counts) if count]),
+    )
+
+
+def _quantile(counts: Sequence[int], share: float) -> int:
+    """Return the smallest staleness that this share of the gradients does not exceed."""
+    left = share * sum(counts)
+    for place, count in enumerate(counts):
+        left -= count
+        if left <= 1e-9:
+            return place
+    return len(counts) - 1
+
+
+def read_histogram(histogram: Any) -> tuple[int, ...]:
+    return tuple(histogram.numpy().tolist())

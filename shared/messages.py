@@ -346,6 +346,13 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     request_id: str = "-"
 
     @property
+    def worker_rate_rule(self) -> str:
+        """How the learning rate follows the number of workers. Without stale gradients it does
+        not.
+        """
+        return "keep" if self.consistency == "global-batch" else self.rate_with_workers
+
+    @property
     def program_version(self) -> str:
         """A key of the computation: the program's digest, with its entry and parameters if it has
         any. Jobs with the same key are expected to be equally fast.

@@ -171,13 +171,13 @@ def _describe_rate(m: AllocationDecided) -> str:
     """Return the learning rate and its rules, if it differs from the program's."""
     asked, workers = m.request, sum(task.role == "worker" for task in m.tasks)
     by_batch = scaling.rate_for_batch(asked.learning_rate, m.batch, asked.batch.start)
-    by_workers = scaling.rate_for_workers(asked.rate_with_workers, workers, asked.workers.start)
+    by_workers = scaling.rate_for_workers(asked.worker_rate_rule, workers, asked.workers.start)
     rules = []
     if by_batch != 1.0:
         rules.append(f"{asked.learning_rate}: batch {asked.batch.start} -> {m.batch}")
     if by_workers != 1.0:
         now = format_count(workers, "worker")
-        rules.append(f"{asked.rate_with_workers}: {asked.workers.start} -> {now}")
+        rules.append(f"{asked.worker_rate_rule}: {asked.workers.start} -> {now}")
     if not rules:
         return ""
     share = by_batch * by_workers

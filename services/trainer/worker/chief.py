@@ -331,10 +331,8 @@ class Chief:
         share = scaling.rate_for_batch(
             request.learning_rate, self.assignment.batch, request.batch.start
         )
-        if request.consistency == "global-batch":
-            return share
         return share * scaling.rate_for_workers(
-            request.rate_with_workers, self.workers, request.workers.start
+            request.worker_rate_rule, self.workers, request.workers.start
         )
 
     def _note_start(self, ledger: Ledger) -> None:

@@ -20,8 +20,9 @@ condition of x' = x - r c x[-d], which is 2 for d = 0. A job that has settled at
 its few workers allow is beyond it as soon as six continue at the same rate: we saw the loss of a
 converged net jump from 0.001 to 61 within a second and never come back. The user chose the rate for
 `workers.start`. With more workers, each update's rate falls with the bound, about as 1 / workers,
-so that a round of all workers moves the weights about as far as one did. This rule is our own. If
-the rate is a schedule, its result at each step is scaled (`optimizers.py`).
+so that a round of all workers moves the weights about as far as one did. This rule is our own. It
+is off with `rate_with_workers: keep`, and with `consistency: global-batch`, where no gradient is
+stale. If the rate is a schedule, its result at each step is scaled (`optimizers.py`).
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from services.cli.trial import Trial, trial
@@ -132,8 +133,8 @@ async def compare(program: Path, workers: int, theirs: str) -> list[dict[str, Sp
         other = Side(job.stack, THEIRS)
         ours = Side(job.stack, OURS)
         measures = {
-            "weir": partial(_measure, ours, partial(_weir_speed, job.watched)),
-            "plain": partial(_measure, other, partial(speed_between, progress)),
+            "weir": partial(measure, ours, partial(weir_speed, job.watched)),
+            "plain": partial(measure, other, partial(speed_between, progress)),
         }
         for side in (ours, other):
             side.send(signal.SIGSTOP)
@@ -141,12 +142,12 @@ async def compare(program: Path, workers: int, theirs: str) -> list[dict[str, Sp
         for number in range(ALTERNATIONS):
             order = list(measures) if number % 2 == 0 else list(measures)[::-1]
             speeds = {name: await measures[name]() for name in order}
-            say(f"  {number + 1}/{ALTERNATIONS} {_describe(speeds)}")
+            say(f"  {number + 1}/{ALTERNATIONS} {describe_speeds(speeds)}")
             found.append(speeds)
         return found
 
 
-def _describe(speeds: Mapping[str, Speed]) -> str:
+def describe_speeds(speeds: Mapping[str, Speed]) -> str:
     return ", ".join(f"{name} {each.examples_per_s:,.0f}/s" for name, each in speeds.items())
 
 
@@ -157,8 +158,11 @@ async def weir_job(
     limits: Mapping[str, Resources],
     batch: int = plain.BATCH,
     most_workers: int = 0,
+    fields: Mapping[str, Any] = MappingProxyType({}),
 ) -> AsyncIterator[RunningJob]:
-    """Yield a job that trains on a stack of its own. `most_workers`: 0 for as many as `workers`."""
+    """Yield a job that trains on a stack of its own. `most_workers`: 0 for as many as `workers`;
+    `fields`: more fields of its request.
+    """
     request = {
         "job": "reading",
         "epochs": 100_000,
@@ -166,6 +170,7 @@ async def weir_job(
         "ps": {"start": 1, "min": 1, "max": 1},
         "workers": {"start": workers, "min": 1, "max": most_workers or workers},
         "shuffle": {"on": True},
+        **fields,
     }
     with (
         tempfile.TemporaryDirectory(prefix="weir-bench-") as name,
@@ -204,7 +209,9 @@ async def start_plain(
     return folder / "progress"
 
 
-async def _measure(side: Side, speed: Callable[[float, float], float]) -> Speed:
+async def measure(
+    side: Side, speed: Callable[[float, float], float], batch: int = plain.BATCH
+) -> Speed:
     """Continue one side, measure it, and freeze it again."""
     side.send(signal.SIGCONT)
     await asyncio.sleep(SETTLE_S)
@@ -214,12 +221,12 @@ async def _measure(side: Side, speed: Callable[[float, float], float]) -> Speed:
     await asyncio.sleep(REPORT_S)
     side.send(signal.SIGSTOP)
     examples_per_s = speed(began_s, ended_s)
-    batches = examples_per_s * (ended_s - began_s) / plain.BATCH
+    batches = examples_per_s * (ended_s - began_s) / batch
     used_ms = {role: 1000.0 * (after[role] - before.get(role, 0.0)) / batches for role in after}
     return Speed(examples_per_s, used_ms.get("chief", 0.0), used_ms.get("worker", 0.0))
 
 
-def _weir_speed(watched: Trial, from_s: float, to_s: float) -> float:
+def weir_speed(watched: Trial, from_s: float, to_s: float) -> float:
     return runs.mean_speed(watched.of(ProgressReported), from_s, to_s)
 
 
@@ -232,7 +239,7 @@ async def empty_steps(program: Path) -> float:
         await asyncio.sleep(MEASURED_S)
         ended_s = time.time()
         await asyncio.sleep(REPORT_S)
-        return _weir_speed(job.watched, began_s, ended_s)
+        return weir_speed(job.watched, began_s, ended_s)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 1. the reference (`Model.fit` or a plain loop) trains in one process with five seeds, and once with
    the program's feature off;
 2. a job trains on 1 ps and 1 worker;
-3. a job grows and shrinks twice between 1 and 2 workers while it trains.
+3. a job grows and shrinks twice between 1 and 2 workers (ZOO_WORKERS) while it trains.
 
 The band contains a further run of the reference with a probability of 99 % (Student's t, n runs):
 
@@ -15,7 +15,8 @@ Both jobs must end inside, and the program with its feature off outside. A band 
 third of that distance, otherwise it shows nothing. For a program that the trainer refuses, the
 table has the reason. The references are measured in each run.
 
-Environment: PROGRAM (names with commas), ZOO_SEEDS (5).
+Environment: PROGRAM (names with commas), ZOO_SEEDS (5), ZOO_CONSISTENCY (async), ZOO_WORKERS (2):
+the larger size of the resized job.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ from tests.zoo.catalogue import FOLDER, ZOO
 PROGRAMS = tuple(filter(None, os.environ.get("PROGRAM", "").split(","))) or tuple(ZOO)
 SEEDS = int(os.environ.get("ZOO_SEEDS", "5"))
 CLUSTER = "nodes:\n  - {name: node, count: 1, cpu: 8, memory_gib: 24}\n"
-SIZES = (2, 1, 2, 1)
+CONSISTENCY = os.environ.get("ZOO_CONSISTENCY", "async")
+MOST_WORKERS = int(os.environ.get("ZOO_WORKERS", "2"))
+SIZES = (MOST_WORKERS, 1, MOST_WORKERS, 1)
 """Workers after each change of the resized job; it starts with 1."""
 SETTINGS = {"WEIR_ALLOCATOR_WINDOW_S": "0.3", "WEIR_ALLOCATOR_COOLDOWN_S": "0.5"}
 KINDS = ("static", "resized")
@@ -177,7 +180,7 @@ async def train(name: str, folder: Path, kind: str) -> Run:
             await watched.submit(job_request(name, folder), FOLDER / f"{name}.py")
             await watched.until(lambda: watched.of(TrainingResumed), PATIENCE_S, "the start")
             if kind == "resized":
-                await _resize_or_end(watched, job_name(name))
+                await resize_or_end(watched, job_name(name), SIZES)
             finished = await watched.await_finish(PATIENCE_S)
             return _run(name, watched, finished)
 
@@ -201,6 +204,7 @@ def job_request(name: str, folder: Path) -> dict[str, Any]:
             "worker": {"cpu": 1.0, "memory_gib": 2.5},
         },
         "policy": "static",
+        "consistency": CONSISTENCY,
     }
     if params := entry.params(folder):
         request["params"] = params
@@ -209,22 +213,24 @@ def job_request(name: str, folder: Path) -> dict[str, Any]:
     return request
 
 
-async def _resize_or_end(watched: Trial, job: str) -> None:
-    """Resize the job. If it ends before the last change, its sizes show it."""
+async def resize_or_end(watched: Trial, job: str, sizes: Sequence[int]) -> None:
+    """Give the job these numbers of workers, one after the other. If it ends before the last
+    change, its sizes show it.
+    """
     try:
-        await _resize(watched, job)
+        await _resize(watched, job, sizes)
     except Failed:
         if not watched.of(JobFinished):
             raise
 
 
-async def _resize(watched: Trial, job: str) -> None:
+async def _resize(watched: Trial, job: str, sizes: Sequence[int]) -> None:
     """Change the number of workers several times with `ChangeRequested`.
 
     Each change comes at its share of the training, or after the last change, whichever is later.
     """
-    for number, workers in enumerate(SIZES):
-        share = (number + 0.5) / (len(SIZES) + 1)
+    for number, workers in enumerate(sizes):
+        share = (number + 0.5) / (len(sizes) + 1)
         await watched.until(partial(_has_trained, watched, share), PATIENCE_S, "its share")
         change = ChangeRequested(
             job=job, workers=Bounds(min=workers, max=workers), request_id=f"resize-{number}"
@@ -286,15 +292,19 @@ def _run(name: str, watched: Trial, finished: JobFinished) -> Run:
     metric = ZOO[name].metric
     if metric not in finished.metrics:
         raise Failed(f"the job reported {', '.join(finished.metrics) or 'no metric'}, not {metric}")
-    specs = {m.generation: m for m in watched.of(ClusterSpecPublished)}
     return Run(
         metric=finished.metrics[metric],
-        sizes=tuple(
-            len(specs[m.generation].addresses("worker")) for m in watched.of(TrainingResumed)
-        ),
+        sizes=job_sizes(watched),
         exact=finished.counted == watched.of(ProgressReported)[-1].total_samples,
         seconds=finished.finished_s - watched.submitted_s,
     )
+
+
+def job_sizes(watched: Trial) -> tuple[int, ...]:
+    """Return the number of workers of each generation that trained."""
+    specs = {m.generation: m for m in watched.of(ClusterSpecPublished)}
+    resumed = watched.of(TrainingResumed)
+    return tuple([len(specs[m.generation].addresses("worker")) for m in resumed])
 
 
 # ---------------------------------------------------------------- the table

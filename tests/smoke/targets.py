@@ -47,6 +47,22 @@ SMOKE = {
             "absence_s",
         ),
     ),
+    "bench-consistency": Smoke(
+        {
+            "PROGRAM": "wide-and-deep",
+            "BENCH_SEEDS": "1",
+            "BENCH_ARMS": "global-batch-2",
+            "BENCH_ALTERNATIONS": "1",
+            "BENCH_STEADY_S": "2",
+        },
+        (
+            "async_gap_points",
+            "global_batch_gap_points",
+            "global_batch_throughput",
+            "staleness_p99",
+            "power",
+        ),
+    ),
     "bench-data": Smoke(
         {
             "BENCH_FORMS": "tfrecord",

@@ -5,23 +5,9 @@ stores it on the parameter servers (`part_exchange.py`). When all parts are ther
 the parameter servers add and apply them. So no gradient is stale, and B does not grow with the
 number of workers.
 
-Which examples an update has is planned for some updates at a time, a round. Each worker reads a run
-of positions in a round, so that it reads long ranges:
-
-    round of 3 updates   worker-0: 0 .. 11             worker-1: 12 .. 23
-    update 0             0 .. 3                        12 .. 15
-    update 1             4 .. 7                        16 .. 19
-    update 2             8 .. 11                       20 .. 23
-
-An update has examples of one epoch. The last one of an epoch has those that are left, as in one
-process. If a worker is lost, the update in progress is dropped, and all positions that are not
-applied are planned anew.
-
-A faster worker gets a larger part, so that all parts are ready at about the same time.
-
-Files have unknown lengths, so the examples of an update are not planned. A worker gets the next
-group of files when it has read the one before, and each update takes the first staged examples of
-all workers, cut so that they are B in all (`divide_staged`).
+`update_plan.py` says which examples each worker reads. If a worker is lost, the update in progress
+is dropped, and all positions that are not applied are planned anew. A worker gets the next group of
+files when it has read the one before.
 
 Some steps cannot be computed in parts: a step of the program's own that uses what it has updated,
 or a loss that is no mean over examples. Their updates are made one after the other, by the workers
@@ -30,7 +16,6 @@ in turn. That is correct, but no faster than one worker.
 
 from __future__ import annotations
 
-import math
 import queue
 import time
 from collections import deque
@@ -62,18 +47,15 @@ from services.trainer.worker.remote_worker import (
 )
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Run, Shard
 from services.trainer.worker.training_step import BuiltModel
+from services.trainer.worker.update_plan import (
+    divide_examples,
+    divide_staged,
+    part_speeds,
+    plan_round,
+)
 
 REHEARSED = (-1, -2)
 """The numbers of the updates before training."""
-EQUALLY_FAST = 1.25
-"""Workers whose speeds differ by less than this factor get equal parts, because speeds vary."""
-
-
-class PartWorker(Worker, Protocol):
-    """A worker that computes parts of updates."""
-
-    def compute_part(self, part: Part) -> None:
-        """Store the gradient of a part, of the first staged passes, on the parameter servers."""
 
 
 class Updater(Protocol):
@@ -84,74 +66,6 @@ class Updater(Protocol):
 
     def clear(self) -> None:
         """Drop all stored parts."""
-
-
-class Round(NamedTuple):
-    """Some updates. `parts`: examples of each worker in an update; `runs`: positions of each."""
-
-    updates: int
-    parts: tuple[int, ...]
-    runs: tuple[Run, ...]
-
-
-def plan_round(
-    ledger: Ledger, update: int, speeds: Sequence[float], most_updates: int
-) -> tuple[Ledger, Round]:
-    """Return the ledger with the examples of the next updates given out, and these as a round.
-
-    `update`: examples of an update; `speeds`: of the workers. There have to be examples to do.
-    """
-    left = shard_ledger.left_in_unit(ledger)
-    updates = max(min(left // update, most_updates), 1)
-    parts = divide_examples(min(left, update), speeds)
-    runs = []
-    for part in parts:
-        ledger, run = shard_ledger.take_run(ledger, part * updates)
-        runs.append(run)
-    return ledger, Round(updates, parts, tuple(runs))
-
-
-def divide_examples(examples: int, speeds: Sequence[float]) -> tuple[int, ...]:
-    """Return whole parts of `examples`: one for each speed, and the others in proportion to the
-    speeds (method of largest remainders). The first parts have one if there are too few examples.
-    """
-    if examples < len(speeds):
-        return (1,) * examples + (0,) * (len(speeds) - examples)
-    shares = [(examples - len(speeds)) * speed / sum(speeds) for speed in speeds]
-    parts = [1 + int(share) for share in shares]
-    by_remainder = sorted(range(len(parts)), key=lambda at: int(shares[at]) - shares[at])
-    for at in by_remainder[: examples - sum(parts)]:
-        parts[at] += 1
-    return tuple(parts)
-
-
-def divide_staged(staged: Sequence[Sequence[int]], examples: int) -> list[list[int]] | None:
-    """Return the sizes of the passes of each worker in an update of `examples` examples; None if
-    fewer are staged.
-
-    `staged`: the sizes of the staged batches of each worker, of which the first ones are taken.
-    The last pass of a worker may be the beginning of a batch.
-    """
-    if sum([sum(sizes) for sizes in staged]) < examples:
-        return None
-    wanted = [0] * len(staged)
-    missing = examples
-    while missing:
-        open_ = [at for at, sizes in enumerate(staged) if wanted[at] < sum(sizes)]
-        for at, more in zip(open_, divide_examples(missing, [1.0] * len(open_)), strict=True):
-            wanted[at] = min(wanted[at] + more, sum(staged[at]))
-        missing = examples - sum(wanted)
-    return [_first_examples(sizes, count) for sizes, count in zip(staged, wanted, strict=True)]
-
-
-def _first_examples(sizes: Sequence[int], count: int) -> list[int]:
-    """Return the sizes of the first batches, of which the last is cut, with `count` examples."""
-    taken: list[int] = []
-    for size in sizes:
-        if count > 0:
-            taken.append(min(size, count))
-            count -= size
-    return taken
 
 
 class _Update:
@@ -183,7 +97,7 @@ class GlobalBatchLanes(Lanes):
 
     def __init__(
         self,
-        workers: Sequence[PartWorker],
+        workers: Sequence[Worker],
         plan: DataPlan,
         inbox: queue.Queue[Any],
         updater: Updater | None,
@@ -309,7 +223,7 @@ class GlobalBatchLanes(Lanes):
             if self._updater is None:
                 lane.worker.update(part.passes, 1)
             else:
-                lane.worker.compute_part(part)  # type: ignore[attr-defined]
+                lane.worker.compute_part(part)
         except WorkerFailure as failure:
             update.failures.append((lane, failure))
         else:
@@ -512,14 +426,6 @@ def _take_examples(lane: Lane, count: int) -> Run:
     return taken
 
 
-def part_speeds(examples_per_s: Sequence[float]) -> list[float]:
-    """Return relative speeds: equal unless all are known (not 0) and they clearly differ."""
-    known = [speed for speed in examples_per_s if speed > 0.0 and math.isfinite(speed)]
-    if len(known) < len(examples_per_s) or max(known) < EQUALLY_FAST * min(known):
-        return [1.0] * len(examples_per_s)
-    return list(examples_per_s)
-
-
 class TracedLanes(NamedTuple):
     """Lanes, and a function that makes two updates on every worker."""
 
@@ -547,7 +453,7 @@ def trace_lanes(
     return TracedLanes(lanes, partial(rehearse_parts, parts, plan, updater))
 
 
-def rehearse_parts(workers: Sequence[PartWorker], plan: DataPlan, updater: Updater) -> None:
+def rehearse_parts(workers: Sequence[Worker], plan: DataPlan, updater: Updater) -> None:
     """Let all workers make two updates of the first examples together."""
     sizes = divide_examples(plan.update, [1.0] * len(workers))
     runs = [(Shard(0, min(max(size, 1), plan.order.examples)),) for size in sizes]

@@ -47,6 +47,7 @@ from services.trainer.worker.input_pipeline import (
     StagedPass,
     UpdateLoss,
 )
+from services.trainer.worker.part_exchange import Part
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import Ledger, Run, Shard
 from services.trainer.worker.staleness import NO_GRADIENTS
@@ -112,6 +113,9 @@ class Worker(Protocol):
 
     def update(self, passes: int, batches: int) -> None:
         """Make an update of the first staged passes."""
+
+    def compute_part(self, part: Part) -> None:
+        """Store the gradient of a part of an update, of the first staged passes, on the ps."""
 
     def take_losses(self) -> list[UpdateLoss]:
         """Return the losses of the updates since the last call."""

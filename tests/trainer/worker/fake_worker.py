@@ -7,6 +7,7 @@ from collections import deque
 import tensorflow as tf
 
 from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass, UpdateLoss
+from services.trainer.worker.part_exchange import Part
 
 
 class FakeWorker:
@@ -59,6 +60,9 @@ class FakeWorker:
         taken = [self.staged.popleft() for _ in range(passes)]
         self.updates.append([(each.position, each.position + each.size) for each in taken])
         self.losses.append(UpdateLoss(1.0, sum([each.size for each in taken])))
+
+    def compute_part(self, part: Part) -> None:
+        raise NotImplementedError
 
     def take_losses(self) -> list[UpdateLoss]:
         taken, self.losses = self.losses, []

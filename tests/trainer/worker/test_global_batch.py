@@ -16,14 +16,12 @@ from services.trainer.worker.file_source import FileOrder
 from services.trainer.worker.global_batch import (
     FileBatchLanes,
     GlobalBatchLanes,
-    divide_examples,
-    part_speeds,
-    plan_round,
 )
 from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass, UpdateLoss
 from services.trainer.worker.part_exchange import Part
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
+from services.trainer.worker.update_plan import divide_examples, part_speeds, plan_round
 from tests.trainer.worker.fake_worker import FakeWorker
 
 WITHIN_S = 60.0

@@ -1,0 +1,104 @@
+"""How the examples of an update are divided among the workers that make it together.
+
+Which examples an update has is planned for some updates at a time, a round. Each worker reads a run
+of positions in a round, so that it reads long ranges:
+
+    round of 3 updates   worker-0: 0 .. 11             worker-1: 12 .. 23
+    update 0             0 .. 3                        12 .. 15
+    update 1             4 .. 7                        16 .. 19
+    update 2             8 .. 11                       20 .. 23
+
+An update has examples of one epoch. The last one of an epoch has those that are left, as in one
+process. A faster worker gets a larger part, so that all parts are ready at about the same time.
+
+Files have unknown lengths, so the examples of an update are not planned. Each update takes the
+first staged examples of all workers, cut so that they are as many as it needs (`divide_staged`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from services.trainer.worker import shard_ledger
+from services.trainer.worker.shard_ledger import Ledger, Run
+
+EQUALLY_FAST = 1.25
+"""Workers whose speeds differ by less than this factor get equal parts, because speeds vary."""
+
+
+class Round(NamedTuple):
+    """Some updates. `parts`: examples of each worker in an update; `runs`: positions of each."""
+
+    updates: int
+    parts: tuple[int, ...]
+    runs: tuple[Run, ...]
+
+
+def plan_round(
+    ledger: Ledger, update: int, speeds: Sequence[float], most_updates: int
+) -> tuple[Ledger, Round]:
+    """Return the ledger with the examples of the next updates given out, and these as a round.
+
+    `update`: examples of an update; `speeds`: of the workers. There have to be examples to do.
+    """
+    left = shard_ledger.left_in_unit(ledger)
+    updates = max(min(left // update, most_updates), 1)
+    parts = divide_examples(min(left, update), speeds)
+    runs = []
+    for part in parts:
+        ledger, run = shard_ledger.take_run(ledger, part * updates)
+        runs.append(run)
+    return ledger, Round(updates, parts, tuple(runs))
+
+
+def divide_examples(examples: int, speeds: Sequence[float]) -> tuple[int, ...]:
+    """Return whole parts of `examples`: one for each speed, and the others in proportion to the
+    speeds (method of largest remainders). The first parts have one if there are too few examples.
+    """
+    if examples < len(speeds):
+        return (1,) * examples + (0,) * (len(speeds) - examples)
+    shares = [(examples - len(speeds)) * speed / sum(speeds) for speed in speeds]
+    parts = [1 + int(share) for share in shares]
+    by_remainder = sorted(range(len(parts)), key=lambda at: int(shares[at]) - shares[at])
+    for at in by_remainder[: examples - sum(parts)]:
+        parts[at] += 1
+    return tuple(parts)
+
+
+def divide_staged(staged: Sequence[Sequence[int]], examples: int) -> list[list[int]] | None:
+    """Return the sizes of the passes of each worker in an update of `examples` examples; None if
+    fewer are staged.
+
+    `staged`: the sizes of the staged batches of each worker, of which the first ones are taken.
+    The last pass of a worker may be the beginning of a batch.
+    """
+    if sum([sum(sizes) for sizes in staged]) < examples:
+        return None
+    wanted = [0] * len(staged)
+    missing = examples
+    while missing:
+        open_ = [at for at, sizes in enumerate(staged) if wanted[at] < sum(sizes)]
+        for at, more in zip(open_, divide_examples(missing, [1.0] * len(open_)), strict=True):
+            wanted[at] = min(wanted[at] + more, sum(staged[at]))
+        missing = examples - sum(wanted)
+    return [_first_examples(sizes, count) for sizes, count in zip(staged, wanted, strict=True)]
+
+
+def _first_examples(sizes: Sequence[int], count: int) -> list[int]:
+    """Return the sizes of the first batches, of which the last is cut, with `count` examples."""
+    taken: list[int] = []
+    for size in sizes:
+        if count > 0:
+            taken.append(min(size, count))
+            count -= size
+    return taken
+
+
+def part_speeds(examples_per_s: Sequence[float]) -> list[float]:
+    """Return relative speeds: equal unless all are known (not 0) and they clearly differ."""
+    known = [speed for speed in examples_per_s if speed > 0.0 and math.isfinite(speed)]
+    if len(known) < len(examples_per_s) or max(known) < EQUALLY_FAST * min(known):
+        return [1.0] * len(examples_per_s)
+    return list(examples_per_s)

@@ -50,8 +50,10 @@ from services.trainer.worker.training_step import BuiltModel
 from services.trainer.worker.update_plan import (
     divide_examples,
     divide_staged,
+    exact_updates,
     part_speeds,
     plan_round,
+    slot_count,
 )
 
 REHEARSED = (-1, -2)
@@ -68,21 +70,33 @@ class Updater(Protocol):
         """Drop all stored parts."""
 
 
-class _Update:
-    """An update in progress. `parts`: the runs of each pass; `unbegun`: lanes whose part is not
-    begun; `missing`: lanes whose part is not stored.
+class PlannedPart(NamedTuple):
+    """What a lane does in an update: the first of its slots, and how many staged batches it takes.
+
+    A slot is the number of a stored part. A lane has one slot, but several with `ExactLanes`.
     """
 
-    def __init__(self, number: int, parts: dict[Lane, list[Run]]) -> None:
+    slot: int
+    batches: int = 1
+
+
+class _Update:
+    """An update in progress. `slots`: the first slot of each lane; `parts`: the runs of its passes;
+    `unbegun`: lanes whose part is not begun; `missing`: lanes whose part is not stored. `stored`:
+    number of parts to store.
+    """
+
+    def __init__(
+        self, number: int, slots: dict[Lane, int], parts: dict[Lane, list[Run]], stored: int
+    ) -> None:
         self.number = number
+        self.slots = slots
         self.parts = parts
+        self.stored = stored
         self.examples = sum([self.part_size(lane) for lane in parts])
         self.unbegun = set(parts)
         self.missing = set(parts)
         self.failures: list[tuple[Lane, WorkerFailure]] = []
-
-    def slot(self, lane: Lane) -> int:
-        return list(self.parts).index(lane)
 
     def part_size(self, lane: Lane) -> int:
         return sum([shard_ledger.run_size(run) for run in self.parts[lane]])
@@ -106,7 +120,7 @@ class GlobalBatchLanes(Lanes):
         super().__init__(workers, plan, inbox)
         self._updater = updater
         self._assigned: dict[Lane, deque[PendingPortion]] = {lane: deque() for lane in self._lanes}
-        self._planned: deque[list[Lane]] = deque()
+        self._planned: deque[dict[Lane, PlannedPart]] = deque()
         self._update: _Update | None = None
         self._begun = 0
 
@@ -149,7 +163,8 @@ class GlobalBatchLanes(Lanes):
                 portion = self._plan.portion(run, batch=part)
                 self._assigned[lane].append(PendingPortion(portion, asked))
         used = [lane for lane, part in zip(lanes, planned.parts, strict=True) if part]
-        self._planned += [used] * planned.updates
+        places = {lane: PlannedPart(slot) for slot, lane in enumerate(used)}
+        self._planned += [places] * planned.updates
 
     def _plan_turns(self, lanes: Sequence[Lane], most_updates: int, asked: int) -> None:
         """Let each lane make some whole updates, in turn."""
@@ -162,8 +177,15 @@ class GlobalBatchLanes(Lanes):
             counts.append(-(-shard_ledger.run_size(run) // self._plan.update))
         for turn in range(most_updates):
             self._planned += [
-                [lane] for lane, count in zip(lanes, counts, strict=True) if turn < count
+                {lane: PlannedPart(0)}
+                for lane, count in zip(lanes, counts, strict=True)
+                if turn < count
             ]
+
+    def _most_to_stage(self, lane: Lane) -> int:
+        """Return the number of batches that one call may stage: at least those of an update."""
+        planned = self._planned[0].get(lane) if self._planned else None
+        return max(super()._most_to_stage(lane), planned.batches if planned else 1)
 
     def _batch_passes(self, lane: Lane) -> int:
         return self._plan.passes(
@@ -181,7 +203,10 @@ class GlobalBatchLanes(Lanes):
             return lane in self._update.unbegun
         if not self._running or not self._planned:
             return False
-        return lane in self._planned[0] and all(each.ready for each in self._planned[0])
+        planned = self._planned[0]
+        return lane in planned and all(
+            len(each.ready) >= part.batches for each, part in planned.items()
+        )
 
     def _is_busy(self) -> bool:
         return self._update is not None or super()._is_busy()
@@ -204,16 +229,22 @@ class GlobalBatchLanes(Lanes):
         self._end_part(lane)
 
     def _begin_update(self) -> _Update:
-        self._update = _Update(self._begun, self._take_parts())
+        self._update = self._take_update()
         self._begun += 1
         for lane in self._update.parts:
             lane.updating = True
         self._changed.notify_all()
         return self._update
 
-    def _take_parts(self) -> dict[Lane, list[Run]]:
+    def _take_update(self) -> _Update:
         """Take the examples of the next update from what is staged."""
-        return {lane: [lane.ready.popleft()] for lane in self._planned.popleft()}
+        planned = self._planned.popleft()
+        slots = {lane: part.slot for lane, part in planned.items()}
+        parts = {
+            lane: [lane.ready.popleft() for _ in range(part.batches)]
+            for lane, part in planned.items()
+        }
+        return _Update(self._begun, slots, parts, sum([part.batches for part in planned.values()]))
 
     def _compute_part(self, lane: Lane, update: _Update) -> bool:
         """Return whether this was the last part of the update in progress, also if it failed."""
@@ -234,7 +265,7 @@ class GlobalBatchLanes(Lanes):
 
     def _part_of(self, lane: Lane, update: _Update) -> Part:
         passes = self._plan.passes(update.part_size(lane))
-        return Part(update.number, update.slot(lane), passes, update.examples)
+        return Part(update.number, update.slots[lane], passes, update.examples)
 
     def _give_up_part(self, lane: Lane) -> None:
         """Let the update in progress fail if a lost lane did not begin its part."""
@@ -256,7 +287,7 @@ class GlobalBatchLanes(Lanes):
             return
         try:
             if self._updater is not None:
-                self._updater.apply(update.number, len(update.parts), update.examples)
+                self._updater.apply(update.number, update.stored, update.examples)
         except WorkerFailure as failure:
             raise failure.cause from failure  # nobody knows whether it is applied
         with self._changed:
@@ -399,11 +430,13 @@ class FileBatchLanes(GlobalBatchLanes):
     def _epoch(self, run: Run) -> int:
         return run[0].start // self.ledger.examples
 
-    def _take_parts(self) -> dict[Lane, list[Run]]:
-        return {
+    def _take_update(self) -> _Update:
+        parts = {
             lane: [_take_examples(lane, size) for size in sizes]
             for lane, sizes in self._divide_staged().items()
         }
+        slots = {lane: slot for slot, lane in enumerate(parts)}
+        return _Update(self._begun, slots, parts, len(parts))
 
     def _mark_applied(self, update: _Update) -> Ledger:
         if self._updater is not None:
@@ -415,7 +448,7 @@ class FileBatchLanes(GlobalBatchLanes):
 
     def _part_of(self, lane: Lane, update: _Update) -> Part:
         rows = tuple([shard_ledger.run_size(run) for run in update.parts[lane]])
-        return Part(update.number, update.slot(lane), len(rows), update.examples, rows)
+        return Part(update.number, update.slots[lane], len(rows), update.examples, rows)
 
 
 def _take_examples(lane: Lane, count: int) -> Run:
@@ -424,6 +457,69 @@ def _take_examples(lane: Lane, count: int) -> Run:
     if rest:
         lane.ready.appendleft(rest)
     return taken
+
+
+class ExactLanes(GlobalBatchLanes):
+    """Lanes whose updates have the same parts, in the same slots, whatever the number of lanes.
+
+    Without an updater, each update is one part.
+    """
+
+    @property
+    def _slots(self) -> int:
+        if self._updater is None:
+            return 1
+        return slot_count(self._plan.update, self._plan.most)
+
+    def _used_lanes(self) -> list[Lane]:
+        present = [lane for lane in self._lanes if not lane.lost]
+        return present if self._updater is None else present[: self._slots]
+
+    def _plan_round(self) -> None:
+        lanes = self._used_lanes()
+        updates = exact_updates(self.ledger, self._plan.update, self._slots)
+        self.ledger = shard_ledger.take_shards(
+            self.ledger, [shard for parts in updates for shard in parts]
+        )
+        shares = divide_examples(self._slots, part_speeds([lane.examples_per_s for lane in lanes]))
+        runs: dict[Lane, list[Shard]] = {lane: [] for lane in lanes}
+        for number, parts in enumerate(updates):
+            if self._updater is None:
+                turn = lanes[number % len(lanes)]
+                runs[turn] += parts
+                self._planned.append({turn: PlannedPart(0)})
+            else:
+                self._planned.append(self._divide_slots(parts, shares, runs))
+        for lane, shards in runs.items():
+            self._assign(lane, shards)
+
+    def _divide_slots(
+        self, parts: Sequence[Shard], shares: Sequence[int], runs: dict[Lane, list[Shard]]
+    ) -> dict[Lane, PlannedPart]:
+        """Give each lane the parts of its slots. `shares`: number of slots of each lane."""
+        planned, slot = {}, 0
+        for (lane, shards), share in zip(runs.items(), shares, strict=True):
+            given = parts[slot : slot + share]
+            shards += given
+            if given:
+                planned[lane] = PlannedPart(slot, len(given))
+            slot += share
+        return planned
+
+    def _assign(self, lane: Lane, shards: Sequence[Shard]) -> None:
+        """Let a lane read these parts, in this order, in some portions."""
+        if not shards:
+            return
+        size = shards[0].size
+        fits = program_data.READ_BYTES // (self._plan.example_bytes * size)
+        asked = lane.portion_size.batches
+        count = max(min(asked, fits, PORTION_EXAMPLES // size), 1)
+        for first in range(0, len(shards), count):
+            portion = self._plan.portion(tuple(shards[first : first + count]), batch=size)
+            self._assigned[lane].append(PendingPortion(portion, asked))
+
+    def _part_of(self, lane: Lane, update: _Update) -> Part:
+        return Part(update.number, update.slots[lane], len(update.parts[lane]), update.examples)
 
 
 class TracedLanes(NamedTuple):

@@ -163,6 +163,15 @@ def take_run(ledger: Ledger, size: int) -> tuple[Ledger, Run]:
     return ledger, tuple(run)
 
 
+def take_shards(ledger: Ledger, shards: Iterable[Shard]) -> Ledger:
+    """Return the ledger with these positions given out. Raise ValueError unless all are to do."""
+    todo = ledger.todo
+    taken = tuple(shards)
+    for shard in taken:
+        todo = _remove_part(todo, shard)
+    return msgspec.structs.replace(ledger, todo=todo, given=(*ledger.given, *taken))
+
+
 def left_in_unit(ledger: Ledger) -> int:
     """Return the number of positions that are to do in the unit of the first of them."""
     if not ledger.todo:
@@ -252,7 +261,7 @@ def _remove_part(shards: tuple[Shard, ...], part: Shard) -> tuple[Shard, ...]:
             sides = (Shard(shard.start, part.start), Shard(part.stop, shard.stop))
             rest = tuple([side for side in sides if side.size])
             return shards[:at] + rest + shards[at + 1 :]
-    raise ValueError(f"{part} is not given out")
+    raise ValueError(f"{part} is not among {shards}")
 
 
 def _merge_shards(shards: list[Shard]) -> tuple[Shard, ...]:

@@ -11,6 +11,10 @@ of positions in a round, so that it reads long ranges:
 An update has examples of one epoch. The last one of an epoch has those that are left, as in one
 process. A faster worker gets a larger part, so that all parts are ready at about the same time.
 
+With `consistency: exact`, the examples of an update do not depend on the number of workers. A round
+is a fixed number of updates, and is divided among a fixed number of slots (virtual workers). Each
+worker computes the parts of some slots.
+
 Files have unknown lengths, so the examples of an update are not planned. Each update takes the
 first staged examples of all workers, cut so that they are as many as it needs (`divide_staged`).
 """
@@ -22,10 +26,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from services.trainer.worker import shard_ledger
-from services.trainer.worker.shard_ledger import Ledger, Run
+from services.trainer.worker.shard_ledger import Ledger, Run, Shard
 
 EQUALLY_FAST = 1.25
 """Workers whose speeds differ by less than this factor get equal parts, because speeds vary."""
+
+
+MOST_SLOTS, EXACT_ROUND = 8, 32
+"""The number of slots (if a batch can be divided by it), and of updates in a round. These may not
+change: a job continues under a later version in the middle of a round.
+"""
 
 
 class Round(NamedTuple):
@@ -65,6 +75,47 @@ def divide_examples(examples: int, speeds: Sequence[float]) -> tuple[int, ...]:
     for at in by_remainder[: examples - sum(parts)]:
         parts[at] += 1
     return tuple(parts)
+
+
+def slot_count(update: int, most: int | None = None) -> int:
+    """Return the number of slots of an update: it divides the update, and a part has at most `most`
+    examples. It is the largest up to MOST_SLOTS, or else the smallest above.
+    """
+    divisors = [count for count in range(1, update + 1) if update % count == 0]
+    fitting = [count for count in divisors if most is None or update // count <= most]
+    few = [count for count in fitting if count <= MOST_SLOTS]
+    return max(few) if few else min(fitting)
+
+
+def exact_updates(ledger: Ledger, update: int, slots: int) -> list[tuple[Shard, ...]]:
+    """Return the parts of the slots in each update, from the first that is to do to the end of its
+    round. `update`: examples of an update.
+
+    They depend on the number of examples that are applied in the epoch alone. Raise ValueError if
+    that is no whole number of updates.
+    """
+    begun = ledger.examples - shard_ledger.left_in_unit(ledger)
+    number, rest = divmod(begun, update)
+    if rest:
+        raise ValueError(f"{begun} examples of an epoch are in updates of {update}")
+    base = ledger.todo[0].start // ledger.examples * ledger.examples
+    whole = ledger.examples // update
+    if number == whole:
+        start, stop = base + whole * update, base + ledger.examples
+        part = -(-(stop - start) // slots)
+        return [tuple([Shard(at, min(at + part, stop)) for at in range(start, stop, part)])]
+    first = number // EXACT_ROUND * EXACT_ROUND
+    count = min(EXACT_ROUND, whole - first)
+    part = update // slots
+    start = base + first * update
+    return [
+        tuple([_part_at(start + (slot * count + place) * part, part) for slot in range(slots)])
+        for place in range(number - first, count)
+    ]
+
+
+def _part_at(start: int, size: int) -> Shard:
+    return Shard(start, start + size)
 
 
 def divide_staged(staged: Sequence[Sequence[int]], examples: int) -> list[list[int]] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections import Counter
+from collections import Counter, deque
 
 import pytest
 import tensorflow as tf
@@ -14,6 +14,7 @@ from services.trainer.worker import shard_ledger
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.file_source import FileOrder
 from services.trainer.worker.global_batch import (
+    ExactLanes,
     FileBatchLanes,
     GlobalBatchLanes,
 )
@@ -21,7 +22,12 @@ from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass
 from services.trainer.worker.part_exchange import Part
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
-from services.trainer.worker.update_plan import divide_examples, part_speeds, plan_round
+from services.trainer.worker.update_plan import (
+    divide_examples,
+    part_speeds,
+    plan_round,
+    slot_count,
+)
 from tests.trainer.worker.fake_worker import FakeWorker
 
 WITHIN_S = 60.0
@@ -67,26 +73,40 @@ class PartWorker(FakeWorker):
     ) -> None:
         super().__init__(plan, name)
         self.ps, self.fails, self.lost_at, self.calls = ps, fails, lost_at, 0
-        self.runs: dict[int, list[int]] = {}
+        self.unread_positions: deque[list[int]] = deque()
+        self.staged_positions: deque[list[int]] = deque()
 
     def push(self, portion: Portion) -> None:
+        before = len(self.unread)
         super().push(portion)
         positions = [each for shard in portion.run for each in range(shard.start, shard.stop)]
-        for place, position in enumerate(positions):
-            self.runs.setdefault(portion.start + place, []).append(position)
+        for each in list(self.unread)[before:]:
+            self.unread_positions.append(positions[: each.size])
+            del positions[: each.size]
+
+    def fetch(self, passes: int, turn: int) -> list[StagedPass]:
+        found = super().fetch(passes, turn)
+        for each in found:
+            positions = self.unread_positions.popleft()
+            if each.size and each.turn == turn:
+                self.staged_positions.append(positions)
+        return found
+
+    def drop_staged(self) -> None:
+        super().drop_staged()
+        self.staged_positions.clear()
 
     def compute_part(self, part: Part) -> None:
         self.calls += 1
         lost = self.lost_at is not None and self.calls >= self.lost_at
         if lost or self.calls in self.fails:
             raise WorkerFailure(gone(), lost)
-        taken = [self.staged.popleft() for _ in range(part.passes)]
-        self.ps.stored[part.update, part.slot] = [
-            self.runs[position][-1]
-            for each in taken
-            for position in range(each.position, each.position + each.size)
-        ]
-        self.losses.append(UpdateLoss(1.0, sum([each.size for each in taken])))
+        stored = []
+        for _ in range(part.passes):
+            self.staged.popleft()
+            stored += self.staged_positions.popleft()
+        self.ps.stored[part.update, part.slot] = stored
+        self.losses.append(UpdateLoss(1.0, len(stored)))
 
 
 def train(workers: list[PartWorker], plan: DataPlan, ledger: Ledger) -> GlobalBatchLanes:
@@ -336,3 +356,94 @@ def test_workers_in_turn_make_whole_updates(workers: int) -> None:
         pass
     check_updates(ps.applied, 100, 3, 16)
     assert all(worker.updates for worker in remote)
+
+
+class SlotWorker(PartWorker):
+    """A worker that stores each pass in a slot of its own."""
+
+    def compute_part(self, part: Part) -> None:
+        super().compute_part(part)
+        positions = self.ps.stored.pop((part.update, part.slot))
+        size = -(-len(positions) // part.passes)
+        for number in range(part.passes):
+            stored = positions[number * size : (number + 1) * size]
+            self.ps.stored[part.update, part.slot + number] = stored
+
+
+class Stopping(Ps):
+    """Stores that stop their lanes after some updates."""
+
+    def __init__(self, stop_after: int) -> None:
+        super().__init__()
+        self.stop_after = stop_after
+        self.lanes: list[GlobalBatchLanes] = []
+
+    def apply(self, update: int, parts: int, examples: int) -> None:
+        slots = [self.stored.pop((update, slot)) for slot in range(parts)]
+        self.applied += slots
+        self.applied.append([])  # the end of an update
+        self.stop_after -= 1
+        if not self.stop_after:
+            self.lanes[0]._running = False
+
+
+def train_exactly(
+    examples: int, epochs: int, batch: int, sizes: list[tuple[int, int, frozenset[int]]]
+) -> list[list[int]]:
+    """Return the positions of each slot, with an empty list after each update.
+
+    `sizes`: for each generation the number of workers, the updates after which the next one
+    follows, and the calls of its first worker that fail.
+    """
+    plan, inbox = DataPlan(ExampleOrder(examples), batch), queue.Queue[object]()
+    ledger, applied = shard_ledger.new_ledger(examples, epochs), list[list[int]]()
+    for workers, updates, fails in [*sizes, (1, 0, frozenset())]:
+        ps = Stopping(updates)
+        remote = [SlotWorker(plan, ps, f"worker-{n}") for n in range(workers)]
+        remote[0].fails = fails
+        lanes = ExactLanes(remote, plan, inbox, ps)
+        ps.lanes.append(lanes)
+        lanes.start(ledger, 0)
+        while not lanes.ledger.finished and (ps.stop_after or not updates):
+            word = inbox.get(timeout=WITHIN_S)
+            assert word in ("first", "finished"), word
+            if word == "first" and updates:
+                with lanes._changed:
+                    assert lanes._changed.wait_for(
+                        lambda lanes=lanes, ps=ps: lanes.ledger.finished or not ps.stop_after,
+                        WITHIN_S,
+                    )
+        ledger = lanes.drain()
+        applied += ps.applied
+        inbox = queue.Queue[object]()
+        if ledger.finished:
+            return applied
+    raise AssertionError("the last generation trains to the end")
+
+
+GENERATIONS = st.tuples(
+    st.integers(1, 5), st.integers(1, 12), st.frozensets(st.integers(1, 8), max_size=1)
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(1, 400),
+    st.integers(1, 2),
+    st.sampled_from([6, 7, 16]),
+    st.lists(GENERATIONS, max_size=6),
+)
+def test_exact_updates_do_not_depend_on_the_history(
+    examples: int, epochs: int, batch: int, sizes: list[tuple[int, int, frozenset[int]]]
+) -> None:
+    assert train_exactly(examples, epochs, batch, sizes) == train_exactly(
+        examples, epochs, batch, []
+    )
+
+
+@pytest.mark.parametrize(
+    ("update", "most", "slots"),
+    [(32, None, 8), (100, None, 5), (7, None, 7), (13, None, 1), (64, 4, 16), (1, None, 1)],
+)
+def test_slots_divide_an_update(update: int, most: int | None, slots: int) -> None:
+    assert slot_count(update, most) == slots

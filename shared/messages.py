@@ -289,7 +289,7 @@ class Shuffle(Part, frozen=True, kw_only=True):
     window: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
 
 
-Consistency = Literal["async", "global-batch"]
+Consistency = Literal["async", "global-batch", "exact"]
 
 
 class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested"):
@@ -302,7 +302,8 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     `sqrt` (its root). `rate_with_workers`: with more workers than at the start the rate falls so
     far that stale gradients stay `stable` (see `services/trainer/worker/scaling.py`), or not at all
     (`keep`). `consistency`: `async`: each worker makes updates of its own; `global-batch`: all
-    workers make each update together, of `batch` examples in all. `cpu_limits`: `hard`: a task never uses more cores than it has; `soft`: its cores are
+    workers make each update together, of `batch` examples in all; `exact`: so that every bit of the
+    result is the same whatever the job's sizes and history. `cpu_limits`: `hard`: a task never uses more cores than it has; `soft`: its cores are
     its share where others want theirs, and it may use what nobody else on its node does. `params`:
     values for keyword arguments of the program's functions.
 
@@ -350,7 +351,7 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
         """How the learning rate follows the number of workers. Without stale gradients it does
         not.
         """
-        return "keep" if self.consistency == "global-batch" else self.rate_with_workers
+        return self.rate_with_workers if self.consistency == "async" else "keep"
 
     @property
     def program_version(self) -> str:

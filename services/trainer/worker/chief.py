@@ -40,6 +40,7 @@ from services.trainer.protocol import (
 )
 from services.trainer.worker import (
     evaluation,
+    exactness,
     example_source,
     failure_cause,
     global_batch,
@@ -168,9 +169,10 @@ class Chief:
 
     def _build(self) -> None:
         """Build the model on the ps, and the ledger."""
+        seed = exactness.initial_seed(self.assignment.request)
         with self.watchdog.limit("model() or optimizer()"):
             self.built = training_step.build_model(
-                self.program, self.strategy, len(self.assignment.cluster["ps"])
+                self.program, self.strategy, len(self.assignment.cluster["ps"]), seed
             )
         self.rates = optimizers.program_rates(self.built.optimizer)
         optimizers.scale_schedules(self.built.optimizer, self._rate_share())
@@ -209,7 +211,9 @@ class Chief:
         """Trace what workers run. `spec`: the structure of a batch."""
         parts = self.program, self.strategy, self.built, self.plan, spec, self.workers
         if self._makes_updates_together:
-            self.lanes, self._rehearse_updates = global_batch.trace_lanes(*parts, self.inbox)
+            self.lanes, self._rehearse_updates = global_batch.trace_lanes(
+                *parts, self.inbox, self._is_exact
+            )
             return
         workers = trace_workers(*parts)
         self.lanes = Lanes(workers, self.plan, self.inbox)
@@ -217,8 +221,15 @@ class Chief:
 
     @property
     def _makes_updates_together(self) -> bool:
-        """Return whether all workers make each update together. One worker always does."""
-        return self.assignment.request.consistency == "global-batch" and self.workers > 1
+        """Return whether all workers make each update together. One worker always does, but an
+        exact update has the same parts then, too.
+        """
+        consistency = self.assignment.request.consistency
+        return self._is_exact or (consistency == "global-batch" and self.workers > 1)
+
+    @property
+    def _is_exact(self) -> bool:
+        return self.assignment.request.consistency == "exact"
 
     def _rehearse(self) -> None:
         """Run the step on every worker, a save, a restore and an evaluation for the first time.
@@ -247,8 +258,9 @@ class Chief:
             example_bytes=program_data.example_bytes(spec),
             has_fixed_size=program_data.has_fixed_size(spec),
         )
-        if self._makes_updates_together and plan.update > plan.batch * self.workers:
-            # A part is larger than a batch, for which the memory was chosen.
+        is_large = plan.update > plan.batch * self.workers or self._is_exact
+        if self._makes_updates_together and is_large:
+            # A part may be larger than a batch, for which the memory was chosen.
             return plan._replace(most=min(plan.most or plan.batch, plan.batch))
         return plan
 
@@ -289,15 +301,17 @@ class Chief:
         word = Resumed(
             step=self.lanes.steps,
             samples=self.lanes.ledger.applied,
-            pause_s=pause_between(
-                last_s, float(self.built.counters.first_s), self.assignment.off_s
-            ),
+            pause_s=pause_between(last_s, self._first_applied_s(), self.assignment.off_s),
             restore_s=ready - started,
             first_step_s=time.monotonic() - ready,
             learning_rate=settled,
         )
         self.send(word)
         self.summaries.begin(restored_at, word)
+
+    def _first_applied_s(self) -> float:
+        """Return the time of the first update of this generation; 0: there was none."""
+        return float(self.built.counters.first_s) or self.lanes.first_applied_s
 
     def _restore_checkpoint(self, order: Begin) -> float:
         """Restore the newest complete checkpoint, if there is one.
@@ -450,6 +464,8 @@ class Chief:
         """
         speed = (self.lanes.ledger.applied - self.went_at) / max(began - self.went, 1e-9)
         self.ledger = self.lanes.drain()
+        if self._is_exact:
+            self.built.counters.last_s.assign(self.lanes.applied_s)
         return Draft(
             step=self.lanes.steps,
             ledger=self.ledger,

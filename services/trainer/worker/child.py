@@ -47,7 +47,7 @@ from services.trainer.protocol import (
     Started,
     encode_line,
 )
-from services.trainer.worker import failure_cause
+from services.trainer.worker import exactness, failure_cause
 from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Program
 from shared.runtime import process
@@ -86,6 +86,8 @@ def _run_role(assignment: Assignment, send: LineWriter, lines: Any) -> int:
     if assignment.role == "ps":
         return _serve_tensorflow(assignment, send, lines)
     import_tensorflow()
+    if assignment.request.consistency == "exact":
+        exactness.enable_determinism()
     _configure_threads(assignment)
     from services.trainer.worker import input_pipeline
 
@@ -138,6 +140,8 @@ def _configure_threads(assignment: Assignment) -> None:
 
 
 def intra_op_threads(assignment: Assignment) -> int:
+    if assignment.request.consistency == "exact":
+        return exactness.operation_threads(assignment.request, assignment.role)
     return max(1, round(assignment.resources.cpu))
 
 
@@ -182,6 +186,8 @@ def _serve_tensorflow(assignment: Assignment, send: LineWriter, lines: Any) -> i
 
     role, index = assignment.role, assignment.index
     errors = _tf_errors()
+    if assignment.request.consistency == "exact":
+        exactness.enable_determinism()
     try:
         server = start_server(
             assignment.cluster,

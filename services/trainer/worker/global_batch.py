@@ -16,6 +16,7 @@ in turn. That is correct, but no faster than one worker.
 
 from __future__ import annotations
 
+import itertools
 import queue
 import time
 from collections import deque
@@ -25,7 +26,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
-from services.trainer.worker import program_data, shard_ledger
+from services.trainer.worker import exactness, program_data, shard_ledger
 from services.trainer.worker.input_pipeline import PORTION_EXAMPLES, DataPlan, Portion
 from services.trainer.worker.lanes import (
     PORTIONS_AHEAD,
@@ -294,8 +295,7 @@ class GlobalBatchLanes(Lanes):
             self.ledger = self._mark_applied(update)
             for lane in update.parts:
                 lane.failures = 0
-            self._steps += 1
-            self.applied_s = time.time()
+            self._count_step()
             self._update = None
             finished = self.ledger.finished
             self._changed.notify_all()
@@ -537,38 +537,53 @@ def trace_lanes(
     spec: Any,
     workers: int,
     inbox: queue.Queue[Any],
+    is_exact: bool = False,
 ) -> TracedLanes:
-    """Trace what workers run in updates that all make together. `spec`: the structure of a batch."""
-    kind = FileBatchLanes if plan.reads_files else GlobalBatchLanes
+    """Trace what workers run in updates that all make together. `spec`: the structure of a batch.
+
+    `is_exact`: the updates have the same parts whatever the number of workers.
+    """
+    kind: type[GlobalBatchLanes] = FileBatchLanes if plan.reads_files else GlobalBatchLanes
+    slots = None
+    if is_exact:
+        exactness.check_program(program)
+        kind, slots = ExactLanes, slot_count(plan.update, plan.most)
+    parts = program, strategy, built, plan, spec, workers
     try:
-        parts, updater = trace_part_workers(program, strategy, built, plan, spec, workers)
+        remote, updater = trace_part_workers(*parts, slots)
     except WholeBatchNeeded:
-        whole = trace_workers(program, strategy, built, plan, spec, workers)
+        whole = trace_workers(*parts)
+        if is_exact:
+            exactness.check_step(program, whole[0].step.graph)
         return TracedLanes(kind(whole, plan, inbox, None), partial(rehearse_updates, whole, plan))
-    lanes = kind(parts, plan, inbox, updater)
-    return TracedLanes(lanes, partial(rehearse_parts, parts, plan, updater))
+    if is_exact:
+        exactness.check_step(program, remote[0].step.graph)
+    lanes = kind(remote, plan, inbox, updater)
+    return TracedLanes(lanes, partial(rehearse_parts, remote, plan, updater, slots or workers))
 
 
-def rehearse_parts(workers: Sequence[Worker], plan: DataPlan, updater: Updater) -> None:
-    """Let all workers make two updates of the first examples together."""
-    sizes = divide_examples(plan.update, [1.0] * len(workers))
-    runs = [(Shard(0, min(max(size, 1), plan.order.examples)),) for size in sizes]
-    examples = sum([shard_ledger.run_size(run) for run in runs])
+def rehearse_parts(workers: Sequence[Worker], plan: DataPlan, updater: Updater, slots: int) -> None:
+    """Let all workers make two updates of the first examples together. `slots`: of an update."""
+    shares = divide_examples(slots, [1.0] * len(workers))
+    firsts = list(itertools.accumulate(shares, initial=0))
+    size = min(-(-plan.update // slots), plan.most or plan.update, plan.order.examples)
 
-    def compute(update: int, slot: int) -> int:
+    def compute(update: int, place: int) -> int:
         """Return the number of passes; 0 if the first file has no example."""
-        worker, run = workers[slot], runs[slot]
-        portion = plan.portion(run, batch=shard_ledger.run_size(run))
+        worker = workers[place]
+        portion = plan.portion((Shard(0, size),) * shares[place], batch=size)
         with explained_errors(worker, portion):
-            sizes = stage_portion(worker, portion)
+            sizes = stage_portion(worker, portion) if shares[place] else []
             if sizes:
                 rows = tuple(sizes) if plan.reads_files else ()
-                worker.compute_part(Part(update, slot, len(sizes), examples, rows))
+                examples = size * slots
+                worker.compute_part(Part(update, firsts[place], len(sizes), examples, rows))
                 worker.take_losses()
             return len(sizes)
 
+    used = [place for place, share in enumerate(shares) if share]
     for update in REHEARSED:
-        with ThreadPoolExecutor(len(workers)) as threads:
-            passes = list(threads.map(partial(compute, update), range(len(workers))))
+        with ThreadPoolExecutor(len(used)) as threads:
+            passes = list(threads.map(partial(compute, update), used))
         if all(passes):
-            updater.apply(update, len(workers), examples)
+            updater.apply(update, slots, size * slots)

@@ -296,7 +296,8 @@ class Lanes:
         self.read_staleness: Callable[[], tuple[int, ...]] = lambda: NO_GRADIENTS
         """Returns the histogram of the ps (`staleness.py`)."""
         self._gradients = self._reported_gradients = NO_GRADIENTS
-        self.applied_s = 0.0  # when the last update was applied, in seconds since 1970
+        self.first_applied_s = self.applied_s = 0.0
+        """When the first and the last update were applied, in seconds since 1970; 0: none was."""
         self.ledger: Ledger = shard_ledger.new_ledger(1, 1)
 
     # ------------------------------------------------------------ start, drain, resume
@@ -543,9 +544,13 @@ class Lanes:
             for shard in [shard for batch in batches for shard in batch]:
                 self.ledger = shard_ledger.mark_applied(self.ledger, shard)
             lane.failures = 0
-            self._steps += 1
-            self.applied_s = time.time()
+            self._count_step()
         self._post_once("first", "first")
+
+    def _count_step(self) -> None:
+        self._steps += 1
+        self.applied_s = time.time()
+        self.first_applied_s = self.first_applied_s or self.applied_s
 
     def _losses_are_due(self, lane: Lane) -> bool:
         """Return whether to fetch a lane's losses: every `LOSSES_S`, and after its last update."""

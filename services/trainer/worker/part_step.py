@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import tensorflow as tf
 
@@ -41,6 +41,12 @@ def part_order(part: Part) -> tf.Tensor:
     return tf.constant([*part[:FIXED], *part.rows], tf.int64)
 
 
+PartKind = Literal["one pass", "passes", "rows", "slots"]
+"""How a part is computed: from one staged pass; from the sum of several; from passes that are cut
+from what is staged; or each pass in a slot of its own.
+"""
+
+
 class WholeBatchNeeded(Exception):
     """An update cannot be computed in parts. The text says why."""
 
@@ -59,33 +65,34 @@ class PartStep:
         self._program, self._strategy, self._built = program, strategy, built
         self._pipeline, self._exchange = pipeline, exchange
         self._updates: list[RecordedUpdate] = []
-        self._cuts_rows = False
+        self._kind: PartKind = "one pass"
 
     # ------------------------------------------------------------ on a worker
 
-    def trace_part(self, several: bool, cuts_rows: bool = False) -> Any:
+    def trace_part(self, kind: PartKind) -> Any:
         """Return a function that computes a part of the examples that are staged next on the worker
         that runs it, stores what it contributes, and leaves the mean loss in the pipeline.
 
-        `several`: a part may have more than one pass; `cuts_rows`: the passes are cut from what is
-        staged. Raise `WholeBatchNeeded`, and `BadProgram`.
+        Raise `WholeBatchNeeded`, and `BadProgram`.
         """
         if self._built.kind == "compiled":
             why = step_loss.whole_batch_reason(self._built.model)
             if why:
                 raise WholeBatchNeeded(why)
-        self._cuts_rows = cuts_rows
-        compute = self._compute_by_passes if several or cuts_rows else self._compute_in_one_pass
+        self._kind = kind
+        compute = {
+            "one pass": self._compute_in_one_pass,
+            "passes": self._compute_by_passes,
+            "rows": self._compute_by_passes,
+            "slots": self._compute_slots,
+        }[kind]
 
         def part(order: tf.Tensor) -> None:
             losses = self._pipeline.loss_queue()
             loss, count = self._strategy.run(compute, args=(order,))
             self._pipeline.add_loss(losses, loss, count)
 
-        traced = tf.function(part, input_signature=[ORDER]).get_concrete_function()
-        if own_step.is_own_step(self._built.kind):
-            _check_sequence(traced.graph, self._updates)
-        return traced
+        return tf.function(part, input_signature=[ORDER]).get_concrete_function()
 
     def _compute_in_one_pass(self, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         part = _fields(order)
@@ -93,7 +100,33 @@ class PartStep:
         with _record_states(self._built, part.slot) as states:
             loss, self._updates = self._loss_and_updates(batch)
         self._store(part, states, tf.cast(count / part.examples, tf.float32))
+        training_step.check_resources(self._program, self._built)
         return loss, count
+
+    def _compute_slots(self, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Compute a pass for each slot of this worker, and store each by itself."""
+        part = _fields(order)
+
+        def compute(
+            at: tf.Tensor, total: tf.Tensor, examples: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            batch, count, _ = self._pipeline.take()
+            slot = part.slot + at
+            with _record_states(self._built, slot) as states:
+                loss, self._updates = self._loss_and_updates(batch)
+            share = tf.cast(count / part.examples, tf.float32)
+            self._store(part._replace(slot=slot), states, share)
+            return at + 1, total + loss * tf.cast(count, loss.dtype), examples + count
+
+        zero = tf.constant(0, tf.int64)
+        _, total, examples = tf.while_loop(
+            lambda at, *_: at < part.passes,
+            compute,
+            (zero, tf.constant(0.0), zero),
+            parallel_iterations=1,
+        )
+        training_step.check_resources(self._program, self._built)
+        return total / tf.cast(examples, total.dtype), examples
 
     def _loss_and_updates(self, batch: Any) -> tuple[tf.Tensor, list[RecordedUpdate]]:
         """Return the mean loss, and what the optimizers are to apply."""
@@ -103,7 +136,9 @@ class PartStep:
                 program, built.kind, built.model, built.optimizer, built.metrics
             )
             with optimizers.record_updates(optimizers.all_optimizers(built.optimizer)) as updates:
-                return step(batch), updates
+                loss = step(batch)
+            _check_sequence(updates)
+            return loss, updates
         scale = optimizers.loss_scale(built.optimizer)
         loss, gradients = training_step.loss_and_gradients(program, built, batch, scale)
         return loss, [self._update_of(gradients)]
@@ -115,7 +150,7 @@ class PartStep:
         """What a pass assigns to variables that are not trained is assigned at once."""
         part, built = _fields(order), self._built
         take: Any = lambda _: self._pipeline.take()  # noqa: E731
-        if self._cuts_rows:
+        if self._kind == "rows":
             take = self._pipeline.row_cutter(part.rows)
         loss, count, gradients = training_step.sum_passes(
             self._program,
@@ -127,6 +162,7 @@ class PartStep:
         )
         self._updates = [self._update_of(gradients)]
         self._store(part, [], tf.ones(()))
+        training_step.check_resources(self._program, built)
         return loss * tf.cast(part.examples / count, loss.dtype), count
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -140,7 +176,6 @@ class PartStep:
         begun = Contribution(counters.step, counters.updates(), "first")
         key = part_key(part.update, part.slot)
         self._exchange.store(key, [*contributions, *states, begun], share)
-        training_step.check_resources(self._program, self._built)
 
     # ------------------------------------------------------------ on the ps
 
@@ -177,15 +212,15 @@ def _fields(order: tf.Tensor) -> Part:
     return Part(update, slot, passes, examples, order[FIXED:])
 
 
-def _check_sequence(graph: Any, updates: Sequence[RecordedUpdate]) -> None:
-    """Raise `WholeBatchNeeded` if an operation uses a variable after its update."""
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def _check_sequence(updates: Sequence[RecordedUpdate]) -> None:
+    """Raise `WholeBatchNeeded` if the step that is traced uses a variable after its update."""
+    graph: Any = tf.compat.v1.get_default_graph()
     places = {op: place for place, op in enumerate(graph.get_operations())}
-    inner = {id(outer): placeholder for outer, placeholder in graph.captures}
     updated: set[int] = set()
     for update in updates:
         for variable in update.variables:
-            handle = inner.get(id(variable.value.handle))
-            users = [] if handle is None else handle.consumers()
+            users = graph.capture(variable.value.handle).consumers()
             late = [op for op in users if places[op] >= update.place and op.type not in NOT_USES]
             if late or id(variable) in updated:
                 raise WholeBatchNeeded(

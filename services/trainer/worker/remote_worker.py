@@ -27,7 +27,12 @@ from services.trainer.worker.input_pipeline import (
     UpdateLoss,
 )
 from services.trainer.worker.part_exchange import Part, PartExchange
-from services.trainer.worker.part_step import PartStep, WholeBatchNeeded, part_order
+from services.trainer.worker.part_step import (
+    PartKind,
+    PartStep,
+    WholeBatchNeeded,
+    part_order,
+)
 from services.trainer.worker.training_step import BuiltModel
 
 PS_NAME = "/job:ps"
@@ -71,21 +76,27 @@ def trace_part_workers(
     plan: DataPlan,
     spec: Any,
     count: int,
+    slots: int | None = None,
 ) -> tuple[list[RemoteWorker], RemoteUpdater]:
     """Trace the functions of updates that workers make together; return `count` workers, and what
     applies their updates. Raise `WholeBatchNeeded` if an update cannot be computed in parts.
 
-    `spec`: the structure of a batch.
+    `spec`: the structure of a batch; `slots`: of each update, None: one for each worker.
     """
-    is_cut = plan.most is not None and plan.most < plan.update
+    is_cut = plan.most is not None and plan.most < plan.update and slots is None
     training_step.check_passes(program, built, is_cut)
     if plan.reads_files and own_step.is_own_step(built.kind):
         raise WholeBatchNeeded("a part may have the end of a file and the beginning of another")
-    pipeline = Pipeline(spec, plan.most if is_cut and not plan.reads_files else None)
+    kind: PartKind = "passes" if is_cut else "one pass"
+    if slots is not None:
+        kind = "slots"
+    elif plan.reads_files:
+        kind = "rows"
+    pipeline = Pipeline(spec, plan.most if kind == "passes" else None)
     step = PartStep(program, strategy, built, pipeline, PartExchange())
-    part = step.trace_part(is_cut, cuts_rows=plan.reads_files)
+    part = step.trace_part(kind)
     workers = [RemoteWorker(index, pipeline, part, is_cut) for index in range(count)]
-    return workers, RemoteUpdater(step, count)
+    return workers, RemoteUpdater(step, slots or count)
 
 
 class RemoteWorker:

@@ -20,7 +20,14 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from services.trainer.program import BadProgram, has_function
-from services.trainer.worker import optimizers, own_step, program_data, step_loss, step_resources
+from services.trainer.worker import (
+    exactness,
+    optimizers,
+    own_step,
+    program_data,
+    step_loss,
+    step_resources,
+)
 from services.trainer.worker.input_pipeline import Pipeline
 from services.trainer.worker.optimizers import RecordedUpdate
 from services.trainer.worker.own_step import Kind
@@ -74,9 +81,13 @@ class TrainingCounters(tf.Module):  # type: ignore[misc]
 def update_record(examples: tf.Tensor, computed: Sequence[tf.Tensor] = ()) -> tf.Tensor:
     """Return the number of examples of an update, and the time when these tensors of it are
     computed, as float64: one tensor, because each one that a worker sends to a ps costs a message.
+
+    Deterministic operations have no clock, so the time is 0, and the chief's time counts.
     """
-    with tf.control_dependencies(computed):
-        now_s = tf.timestamp()
+    now_s = tf.zeros((), tf.float64)
+    if not exactness.is_deterministic():
+        with tf.control_dependencies(computed):
+            now_s = tf.timestamp()
     return tf.stack([tf.cast(examples, tf.float64), now_s])
 
 
@@ -114,13 +125,18 @@ def all_models(model: Any) -> list[Any]:
     return list(model.values()) if isinstance(model, dict) else [model]
 
 
-def build_model(program: ModuleType, strategy: Any, ps: int) -> BuiltModel:
-    """Build models, optimizers and counters on `ps` parameter servers, largest variable first."""
+def build_model(program: ModuleType, strategy: Any, ps: int, seed: int | None = None) -> BuiltModel:
+    """Build models, optimizers and counters on `ps` parameter servers, largest variable first.
+
+    `seed`: of all random numbers before the model is made; None: any.
+    """
     sizes: list[int] = []
+    _set_seed(seed)
     with _record_sizes(sizes):
         plain = make_model(program)
     plan, profile = PlacementPlan(sizes, ps), model_profile(all_models(plain))
     kind = own_step.training_kind(program, plain)
+    _set_seed(seed)
     with (
         strategy.scope(),
         step_resources.worker_tables(),
@@ -134,6 +150,11 @@ def build_model(program: ModuleType, strategy: Any, ps: int) -> BuiltModel:
         meter = TrainingCounters()
         histogram = new_histogram()
     return BuiltModel(model, optimizer, meter, profile, histogram, kind, metrics, random)
+
+
+def _set_seed(seed: int | None) -> None:
+    if seed is not None:
+        tf.keras.utils.set_random_seed(seed)
 
 
 def make_model(program: ModuleType) -> Any:

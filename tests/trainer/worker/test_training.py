@@ -10,11 +10,12 @@ import random
 import re
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from shared.bus.bus import Bus
 from shared.messages import (
@@ -27,6 +28,7 @@ from shared.messages import (
     Span,
     TrainingResumed,
 )
+from tests.conftest import NatsServer, connected
 from tests.trainer.fleet import Fleet
 
 EXAMPLES, BATCH = 250, 16
@@ -463,3 +465,61 @@ async def test_examples_of_accumulated_updates_count_once_an_epoch_across_hand_o
     drained = next(m for m in fleet.said if isinstance(m, CheckpointSaved) and m.final)
     assert 0 < drained.samples <= drained.step * 3 * BATCH and resumed.step >= drained.step
     assert finished.step * 3 * BATCH >= finished.samples > finished.step * BATCH
+
+
+def final_weights(fleet: Fleet) -> dict[str, bytes]:
+    """Return the bytes of every variable of the model and the optimizer in the last checkpoint."""
+    saved = [m for m in fleet.said if isinstance(m, CheckpointSaved)][-1]
+    reader = tf.train.load_checkpoint(saved.path)
+    names = [name for name in reader.get_variable_to_shape_map() if VARIABLE.match(name)]
+    return {name: reader.get_tensor(name).tobytes() for name in sorted(names)}
+
+
+VARIABLE = re.compile(r"(model|optimizer|states)/.*VARIABLE_VALUE$")
+
+
+Story = Callable[[Fleet], Awaitable[None]]
+
+
+async def stay(fleet: Fleet) -> None:
+    await fleet.generation(1, ps=1, workers=1)
+
+
+async def change(fleet: Fleet) -> None:
+    await fleet.generation(1, ps=1, workers=3)
+    await fleet.steps(5, generation=1)
+    await fleet.generation(2, ps=2, workers=2, previous=1)
+    await fleet.steps(3, generation=2)
+    await fleet.kill("worker-1")
+    await fleet.steps(3, generation=2)
+
+
+async def exact_weights(folder: Path, story: Story) -> dict[str, bytes]:
+    """Train a job with this history; return its final weights."""
+    folder.mkdir()
+    server = NatsServer(folder / "nats")
+    await server.start()
+    bus = await connected(server.url, "test")
+    fields: dict[str, Any] = {"epochs": EXACT_EPOCHS, "consistency": "exact"}
+    try:
+        async with Fleet(bus, server.url, folder / "fleet", "noisy.py", **fields) as fleet:
+            await story(fleet)
+            fleet.pace(0)
+            finished = await fleet.finished()
+            assert finished.outcome == "succeeded", finished.cause
+            assert finished.step == EXACT_EPOCHS * UPDATES
+            return final_weights(fleet)
+    finally:
+        await bus.close()
+        await server.kill()
+
+
+EXACT_EPOCHS = 6
+
+
+async def test_exact_results_are_bit_equal_whatever_the_history(tmp_path: Path) -> None:
+    static = await exact_weights(tmp_path / "static", stay)
+    changing = await exact_weights(tmp_path / "changing", change)
+
+    assert len(static) > 20
+    assert {name for name in static if static[name] != changing[name]} == set()

@@ -1,0 +1,92 @@
+"""What `consistency: exact` needs besides updates with the same parts: the same bits from each
+operation, and the same random numbers.
+
+TensorFlow's deterministic operations give the same bits for the same inputs; an operation that has
+no such form fails when it runs for the first time, and its error names it. Sums in an operation are
+divided among its threads, so their number may not change with the size of a task. Random numbers
+come from states that are part of the model (Keras), never from a generator of the worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from services.trainer.program import BadProgram, reads_files
+from shared.messages import JobRequested, Role
+
+STATEFUL_RANDOM = frozenset(
+    {
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomGamma",
+        "RandomPoisson",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "TruncatedNormal",
+    }
+)
+"""Operations whose random numbers depend on what their process has drawn before."""
+
+
+def initial_seed(request: JobRequested) -> int | None:
+    """Return the seed of the initial weights; None: any, as the program chooses."""
+    if request.consistency != "exact":
+        return None
+    return request.shuffle.seed % 2**32 if request.shuffle else 0
+
+
+def operation_threads(request: JobRequested, role: Role) -> int:
+    """Return the number of threads in an operation: it may not change with a task's size."""
+    cores = getattr(request.resources, role).cpu if request.resources else 1.0
+    return max(1, round(cores))
+
+
+def enable_determinism() -> None:
+    """Let this process run deterministic operations only. Call it before the first one."""
+    from tensorflow.python.util import _pywrap_determinism
+
+    _pywrap_determinism.enable(True)
+
+
+def is_deterministic() -> bool:
+    """Return whether this process runs deterministic operations only."""
+    from tensorflow.python.util import _pywrap_determinism
+
+    return bool(_pywrap_determinism.is_enabled())
+
+
+def check_program(program: ModuleType) -> None:
+    """Raise `BadProgram` for a program whose updates cannot be exact."""
+    if reads_files(program):
+        raise BadProgram(
+            "files() cannot have `consistency: exact`: which worker reads a file depends on the "
+            "job's history. Write examples() and dataset(numbers), or take `global-batch`",
+            program.files,
+        )
+
+
+def check_step(program: ModuleType, graph: Any) -> None:
+    """Raise `BadProgram` if a traced step draws random numbers that depend on its process."""
+    found = sorted({op.type for op in _operations(graph)} & STATEFUL_RANDOM)
+    if found:
+        raise BadProgram(
+            f"the training step uses {', '.join(found)}, whose numbers depend on what a worker has "
+            "drawn before, so `consistency: exact` is not possible: use keras.random with a "
+            "keras.random.SeedGenerator of the model, or tf.random.stateless_uniform",
+            program.model,
+        )
+
+
+def _operations(graph: Any) -> Iterator[Any]:
+    """Yield the operations of a graph, and of the functions that it calls."""
+    yield from graph.get_operations()
+    for name in graph._functions:
+        function = graph._get_function(name)
+        inner = getattr(function, "graph", None)
+        if inner is not None:
+            yield from inner.get_operations()

@@ -73,6 +73,8 @@ EDGES = {
         "worker.optimizers",
         "worker.evaluation",
         "worker.own_step",
+        "worker.exactness",
+        "worker.packing",
         "worker.part_exchange",
         "worker.part_step",
         "worker.program_data",

@@ -24,7 +24,6 @@ Schedules: `ScaledSchedule` scales the result of a schedule, since no variable h
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -34,11 +33,7 @@ import keras
 import tensorflow as tf
 
 from services.trainer.program import NO_OVERWRITE, BadProgram
-
-PACKED_BYTES = 64 * 2**10
-"""Maximum bytes of a gradient that is sent together with others: copying a larger one costs more
-than a message.
-"""
+from services.trainer.worker.packing import pack_gradients
 
 
 class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
@@ -88,6 +83,8 @@ def build_optimizer(
     for each in (optimizer, getattr(optimizer, "inner_optimizer", optimizer), *parts):
         _count_on_ps(each._iterations)
     for part in parts:
+        # One replica has nothing to add up. TensorFlow would move all gradients to one device.
+        part._all_reduce_sum_gradients = list
         part._distributed_tf_update_step = partial(
             _update_with_packed_gradients, part._distributed_tf_update_step
         )
@@ -274,35 +271,6 @@ def _update_with_packed_gradients(
     gradients, variables = zip(*gradients_and_variables, strict=True)
     packed = pack_gradients(gradients, variables)
     update(distribution, list(zip(packed, variables, strict=True)), learning_rate)
-
-
-def pack_gradients(gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Any]:
-    """Return these gradients; small ones of variables on the same ps are sent there as one tensor,
-    unless they are there already. The tensor is split on the ps.
-    """
-    together = defaultdict[tuple[str, tf.DType], list[int]](list)
-    for place, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
-        is_there = (
-            bool(variable.device) and gradient is not None and (gradient.device == variable.device)
-        )
-        if isinstance(gradient, tf.Tensor) and is_small(gradient) and not is_there:
-            together[variable.device, gradient.dtype].append(place)
-    packed = list(gradients)
-    for (device, _), places in together.items():
-        if len(places) == 1:
-            continue
-        sent = tf.concat([tf.reshape(gradients[place], [-1]) for place in places], 0)
-        with tf.device(device):
-            sizes = [gradients[place].shape.num_elements() for place in places]
-            for place, part in zip(places, tf.split(sent, sizes), strict=True):
-                packed[place] = tf.reshape(part, gradients[place].shape)
-    return packed
-
-
-def is_small(gradient: tf.Tensor) -> bool:
-    """Return whether a gradient is sent together with others."""
-    count: int | None = gradient.shape.num_elements()  # None: not known before the step runs
-    return count is not None and count * gradient.dtype.size <= PACKED_BYTES
 
 
 def _apply_mean(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:

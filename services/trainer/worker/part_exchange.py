@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
-from services.trainer.worker.optimizers import is_small
+from services.trainer.worker.packing import is_small
 
 MOST_PARTS = 4096
 _numbers = itertools.count()

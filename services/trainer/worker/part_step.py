@@ -190,17 +190,19 @@ class PartStep:
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _apply(self, order: tf.Tensor, parts: int) -> None:
+        """Apply an update. A replica has a thread, and so its own context for devices."""
         part = _fields(order)
-        combined = self._exchange.take(part.update, parts)
-        left = iter(combined)
-        updates = [
-            update._replace(gradients=list(itertools.islice(left, len(update.variables))))
-            for update in self._updates
-        ]
-        states = list(left)
-        begun = states.pop()
-        training_step.apply_updates(self._built, updates, part.examples, begun)
-        self._exchange.assign_states(len(combined) - 1 - len(states), states)
+        with _on_ps(self._built):
+            combined = self._exchange.take(part.update, parts)
+            left = iter(combined)
+            updates = [
+                update._replace(gradients=list(itertools.islice(left, len(update.variables))))
+                for update in self._updates
+            ]
+            states = list(left)
+            begun = states.pop()
+            training_step.apply_updates(self._built, updates, part.examples, begun)
+            self._exchange.assign_states(len(combined) - 1 - len(states), states)
 
     def trace_clear(self) -> Any:
         """Return a function that drops all stored parts."""
@@ -288,6 +290,10 @@ def _on_ps(built: BuiltModel) -> AbstractContextManager[Any]:
 
 
 def _ps_of_inputs(operation: Any) -> str:
-    """Return the ps of an operation's inputs; empty if they come from several or from none."""
+    """Return the device of an operation, or else the ps of its inputs; empty if they come from
+    several or from none.
+    """
+    if PS in operation.device:
+        return str(operation.device)
     devices = {tensor.device for tensor in operation.inputs if PS in tensor.device}
-    return str(devices.pop()) if len(devices) == 1 else ""
+    return str(devices.pop()) if len(devices) == 1 else str(operation.device)

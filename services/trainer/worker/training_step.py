@@ -31,6 +31,7 @@ from services.trainer.worker import (
 from services.trainer.worker.input_pipeline import Pipeline
 from services.trainer.worker.optimizers import RecordedUpdate
 from services.trainer.worker.own_step import Kind
+from services.trainer.worker.packing import read_packed
 from services.trainer.worker.scaling import PlacementPlan
 from services.trainer.worker.staleness import count_gradient, new_histogram
 from shared.messages import ModelProfile
@@ -442,14 +443,15 @@ def loss_and_gradients(
     program: ModuleType, built: BuiltModel, batch: Any, scale: tf.Tensor | None
 ) -> tuple[tf.Tensor, list[Any]]:
     """Return the mean loss, and the gradients of `scale` times all that is minimised."""
-    with tf.GradientTape() as tape:
+    with read_packed(built.model.trainable_variables) as weights, tf.GradientTape() as tape:
+        tape.watch([weight for weight in weights if isinstance(weight, tf.Tensor)])
         with step_loss.traced_batch(built.metrics):
             if built.kind == "compiled":
                 loss, total = step_loss.compiled_loss(built.model, batch)
             else:
                 loss, total = step_loss.program_loss(program, built.model, batch)
         scaled = total if scale is None else total * tf.cast(scale, total.dtype)
-    return loss, tape.gradient(scaled, built.model.trainable_variables)
+    return loss, tape.gradient(scaled, weights)
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]

@@ -88,6 +88,7 @@ def _run_role(assignment: Assignment, send: LineWriter, lines: Any) -> int:
     import_tensorflow()
     if assignment.request.consistency == "exact":
         exactness.enable_determinism()
+        exactness.disable_graph_rewrites()
     _configure_threads(assignment)
     from services.trainer.worker import input_pipeline
 

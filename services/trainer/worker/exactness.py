@@ -3,8 +3,10 @@ operation, and the same random numbers.
 
 TensorFlow's deterministic operations give the same bits for the same inputs; an operation that has
 no such form fails when it runs for the first time, and its error names it. Sums in an operation are
-divided among its threads, so their number may not change with the size of a task. Random numbers
-come from states that are part of the model (Keras), never from a generator of the worker.
+divided among its threads, so their number may not change with the size of a task. TensorFlow's
+rewriting of graphs is off: what it joins depends on which variables are on the same ps, and a
+matrix product of other operands is rounded otherwise. Random numbers come from states that are part
+of the model (Keras), never from a generator of the worker.
 """
 
 from __future__ import annotations
@@ -51,6 +53,13 @@ def enable_determinism() -> None:
     from tensorflow.python.util import _pywrap_determinism
 
     _pywrap_determinism.enable(True)
+
+
+def disable_graph_rewrites() -> None:
+    """Let what this process traces run as it is. Call it in a process with all of TensorFlow."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 def is_deterministic() -> bool:

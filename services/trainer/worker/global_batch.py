@@ -40,14 +40,13 @@ from services.trainer.worker.lanes import (
     stage_portion,
 )
 from services.trainer.worker.part_exchange import Part
-from services.trainer.worker.part_step import WholeBatchNeeded
 from services.trainer.worker.remote_worker import (
     WorkerFailure,
     trace_part_workers,
     trace_workers,
 )
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Run, Shard
-from services.trainer.worker.training_step import BuiltModel
+from services.trainer.worker.training_step import BuiltModel, WholeBatchNeeded
 from services.trainer.worker.update_plan import (
     divide_examples,
     divide_staged,

@@ -51,7 +51,7 @@ def read_packed(variables: Sequence[Any]) -> Iterator[list[Any]]:
     """Return Keras variables, of which the small ones have been read as one tensor for each ps.
 
     These are tensors on the worker, and what is traced inside uses them. It must not assign to these
-    variables.
+    variables on the ps.
     """
     found = list(variables)
     together = defaultdict[tuple[str, tf.DType], list[int]](list)
@@ -60,9 +60,8 @@ def read_packed(variables: Sequence[Any]) -> Iterator[list[Any]]:
         if isinstance(value, tf.Variable) and value.device and is_small(value):
             together[value.device, value.dtype].append(place)
     for (device, _), places in together.items():
-        if len(places) > 1:
-            for place, piece in zip(places, _read_pieces(device, variables, places), strict=True):
-                found[place] = piece
+        for place, piece in zip(places, _read_pieces(device, variables, places), strict=True):
+            found[place] = piece
     kept = [(variable, variable._value) for variable in variables]
     try:
         for variable, value in zip(variables, found, strict=True):

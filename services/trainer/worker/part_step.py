@@ -24,7 +24,7 @@ from services.trainer.worker.input_pipeline import Pipeline
 from services.trainer.worker.optimizers import RecordedUpdate
 from services.trainer.worker.part_exchange import Contribution, Part, PartExchange, part_key
 from services.trainer.worker.step_resources import PS
-from services.trainer.worker.training_step import BuiltModel
+from services.trainer.worker.training_step import BuiltModel, WholeBatchNeeded
 
 ORDER = tf.TensorSpec([None], tf.int64)
 """The fields of a `Part`, the rows last. An update has its number, and its number of examples, in
@@ -45,10 +45,6 @@ PartKind = Literal["one pass", "passes", "rows", "slots"]
 """How a part is computed: from one staged pass; from the sum of several; from passes that are cut
 from what is staged; or each pass in a slot of its own.
 """
-
-
-class WholeBatchNeeded(Exception):
-    """An update cannot be computed in parts. The text says why."""
 
 
 class PartStep:
@@ -250,12 +246,12 @@ def _record_states(built: BuiltModel, slot: tf.Tensor) -> Iterator[list[Contribu
         if variable.name == SEED_STATE:
             variable._value = _seed_of_part(value, slot)
     contributions: list[Contribution] = []
-    read = {id(variable): variable._value for variable in states}
+    read = [variable._value for variable in states]
     try:
         yield contributions
-        for variable, value in kept:
+        for (variable, value), before in zip(kept, read, strict=True):
             assigned = variable._value
-            if assigned is not read[id(variable)]:
+            if assigned is not before:
                 combine: Any = "sum" if assigned.dtype.is_floating else "first"
                 contributions.append(Contribution(value, assigned, combine))
     finally:

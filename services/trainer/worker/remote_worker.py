@@ -30,10 +30,9 @@ from services.trainer.worker.part_exchange import Part, PartExchange
 from services.trainer.worker.part_step import (
     PartKind,
     PartStep,
-    WholeBatchNeeded,
     part_order,
 )
-from services.trainer.worker.training_step import BuiltModel
+from services.trainer.worker.training_step import BuiltModel, WholeBatchNeeded
 
 PS_NAME = "/job:ps"
 TASK_NAME = "/job:"
@@ -64,8 +63,12 @@ def trace_workers(
     training_step.check_passes(program, built, is_cut)
     pipeline = Pipeline(spec, plan.most if is_cut else None)
     several = scaling.has_several_passes(plan.accumulated, plan.batch, plan.most)
-    traced = training_step.trace_step(program, strategy, built, pipeline, several)
-    step = traced.get_concrete_function()
+
+    def trace(model: BuiltModel) -> Any:
+        traced = training_step.trace_step(program, strategy, model, pipeline, several)
+        return traced.get_concrete_function()
+
+    step = training_step.trace_with_packed_reads(built, trace)
     return [RemoteWorker(index, pipeline, step, several) for index in range(count)]
 
 
@@ -93,8 +96,12 @@ def trace_part_workers(
     elif plan.reads_files:
         kind = "rows"
     pipeline = Pipeline(spec, plan.most if kind == "passes" else None)
-    step = PartStep(program, strategy, built, pipeline, PartExchange())
-    part = step.trace_part(kind)
+
+    def trace(model: BuiltModel) -> tuple[PartStep, Any]:
+        step = PartStep(program, strategy, model, pipeline, PartExchange())
+        return step, step.trace_part(kind)
+
+    step, part = training_step.trace_with_packed_reads(built, trace)
     workers = [RemoteWorker(index, pipeline, part, is_cut) for index in range(count)]
     return workers, RemoteUpdater(step, slots or count)
 

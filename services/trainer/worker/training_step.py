@@ -13,7 +13,7 @@ adds up gradients. Passes run one after the other, so that a worker holds the ex
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -97,6 +97,7 @@ class BuiltModel(NamedTuple):
 
     `metrics`: the variables of the models' own metrics. `random`: the state of Keras's own random
     numbers. `staleness`: the histogram of this generation (`staleness.py`), not in checkpoints.
+    `reads_packed`: small weights are read as one tensor (`packing.py`).
     """
 
     model: Any
@@ -107,6 +108,7 @@ class BuiltModel(NamedTuple):
     kind: Kind = "loss"
     metrics: tuple[Any, ...] = ()
     random: Any = None
+    reads_packed: bool = True
 
     @property
     def models(self) -> list[Any]:
@@ -240,6 +242,10 @@ def _program_optimizers(program: ModuleType, model: Any, kind: Kind) -> tuple[An
     return made, "optimizer()", program.optimizer
 
 
+class WholeBatchNeeded(Exception):
+    """An update cannot be computed in parts. The text says why."""
+
+
 def model_profile(models: Iterable[Any]) -> ModelProfile:
     parameters = 0
     size_bytes = 0
@@ -320,6 +326,18 @@ def trace_step(
     if several:
         return tf.function(step_by_passes, input_signature=[PASSES, PASSES])
     return tf.function(step, input_signature=[])
+
+
+def trace_with_packed_reads(built: BuiltModel, trace: Callable[[BuiltModel], Any]) -> Any:
+    """Return what `trace` makes of the model. If it fails, weights are not read packed: a layer of
+    the program may use the resource of a variable, and not its value.
+    """
+    try:
+        return trace(built)
+    except (BadProgram, WholeBatchNeeded):
+        raise
+    except Exception:
+        return trace(built._replace(reads_packed=False))
 
 
 def step_arguments(passes: int, batches: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -443,7 +461,9 @@ def loss_and_gradients(
     program: ModuleType, built: BuiltModel, batch: Any, scale: tf.Tensor | None
 ) -> tuple[tf.Tensor, list[Any]]:
     """Return the mean loss, and the gradients of `scale` times all that is minimised."""
-    with read_packed(built.model.trainable_variables) as weights, tf.GradientTape() as tape:
+    to_read = built.model.trainable_variables
+    packed = read_packed(to_read) if built.reads_packed else nullcontext(to_read)
+    with packed as weights, tf.GradientTape() as tape:
         tape.watch([weight for weight in weights if isinstance(weight, tf.Tensor)])
         with step_loss.traced_batch(built.metrics):
             if built.kind == "compiled":

@@ -115,6 +115,15 @@ def test_the_limits_are_settings():
     assert read.max_priority == 1000 and read.limits == {"team-a": Limit(priority=10, ps=4)}
 
 
+def test_an_exact_job_has_one_batch() -> None:
+    batch = {"start": 32, "min": 16, "max": 64}
+    assert reasons(batch=batch, consistency="exact") == (
+        "consistency: exact needs updates of the same size: let batch.min and batch.max be 32",
+    )
+    assert reasons(batch=batch, consistency="global-batch") == ()
+    assert reasons(batch={"start": 32, "min": 32, "max": 32}, consistency="exact") == ()
+
+
 def test_rules_between_fields_are_checked():
     assert reasons(batch={"start": 32, "min": 16, "max": 64}, device_batch_max=8) == (
         "device_batch_max: 8 is less than batch.min, 16",

@@ -103,3 +103,33 @@ def test_an_update_is_counted_after_every_weight_is_updated(
             assert writes(graph, weight.value.handle) & before, (
                 f"counted before {weight.path} is updated"
             )
+
+
+class Raw(keras.layers.Layer):
+    """Reads its weight through its resource, which a copy of the value does not have."""
+
+    def build(self, shape: Any) -> None:
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
+    def call(self, inputs: Any) -> Any:
+        handle = self.scale.value.handle
+        return inputs * tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+
+
+@pytest.mark.parametrize("uses_resource", [False, True])
+def test_weights_are_read_packed_unless_a_layer_uses_their_resource(uses_resource: bool) -> None:
+    made = program_test_step(lambda: keras.optimizers.SGD())
+    parts = [keras.layers.Input((1,)), keras.layers.Dense(1)]
+    made.model = lambda: keras.Sequential([*parts, Raw()] if uses_resource else parts)
+    built = training_step.build_model(made, tf.distribute.get_strategy(), 1)
+    found: list[bool] = []
+
+    def trace(model: training_step.BuiltModel) -> Any:
+        found.append(model.reads_packed)
+        batch = (tf.ones([2, 1]), tf.ones([2, 1]))
+        step = tf.function(lambda: training_step.loss_and_gradients(made, model, batch, None))
+        return step.get_concrete_function()
+
+    training_step.trace_with_packed_reads(built, trace)
+
+    assert found == ([True, False] if uses_resource else [True])

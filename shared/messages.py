@@ -303,9 +303,10 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     far that stale gradients stay `stable` (see `services/trainer/worker/scaling.py`), or not at all
     (`keep`). `consistency`: `async`: each worker makes updates of its own; `global-batch`: all
     workers make each update together, of `batch` examples in all; `exact`: so that every bit of the
-    result is the same whatever the job's sizes and history. `cpu_limits`: `hard`: a task never uses more cores than it has; `soft`: its cores are
-    its share where others want theirs, and it may use what nobody else on its node does. `params`:
-    values for keyword arguments of the program's functions.
+    result is the same whatever the job's sizes and history. `cpu_limits`: `hard`: a task never uses
+    more cores than it has; `soft`: its cores are its share where others want theirs, and it may use
+    what nobody else on its node does. `params`: values for keyword arguments of the program's
+    functions.
 
     The fields from `env` on are settings of every pod, as in Kubernetes, if the cluster's owner
     allows them. `node_selector`, `affinity` and `tolerations` say which nodes tasks may use.

@@ -221,11 +221,8 @@ class Chief:
 
     @property
     def _makes_updates_together(self) -> bool:
-        """Return whether all workers make each update together. One worker always does, but an
-        exact update has the same parts then, too.
-        """
-        consistency = self.assignment.request.consistency
-        return self._is_exact or (consistency == "global-batch" and self.workers > 1)
+        """Return whether all workers make each update together."""
+        return self.assignment.request.consistency != "async"
 
     @property
     def _is_exact(self) -> bool:
@@ -286,6 +283,7 @@ class Chief:
         last_s = last_applied_s(
             self._restore_checkpoint(order), int(self.built.counters.step), order
         )
+        self.built.staleness.assign(tf.zeros_like(self.built.staleness))  # of the rehearsal
         settled = self._settle_rate()
         ready = time.monotonic()
         restored_at = self.ledger.applied

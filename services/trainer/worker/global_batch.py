@@ -97,6 +97,7 @@ class _Update:
         self.unbegun = set(parts)
         self.missing = set(parts)
         self.failures: list[tuple[Lane, WorkerFailure]] = []
+        self.is_applying = False
 
     def part_size(self, lane: Lane) -> int:
         return sum([shard_ledger.run_size(run) for run in self.parts[lane]])
@@ -168,19 +169,21 @@ class GlobalBatchLanes(Lanes):
 
     def _plan_turns(self, lanes: Sequence[Lane], most_updates: int, asked: int) -> None:
         """Let each lane make some whole updates, in turn."""
-        counts = []
+        whole = self._plan.update
+        left = {}
         for lane in lanes:
-            size = self._plan.update * most_updates
-            self.ledger, run = shard_ledger.take_run(self.ledger, size)
+            self.ledger, run = shard_ledger.take_run(self.ledger, whole * most_updates)
             if run:
                 self._assigned[lane].append(PendingPortion(self._plan.portion(run), asked))
-            counts.append(-(-shard_ledger.run_size(run) // self._plan.update))
-        for turn in range(most_updates):
-            self._planned += [
-                {lane: PlannedPart(0)}
-                for lane, count in zip(lanes, counts, strict=True)
-                if turn < count
-            ]
+            left[lane] = shard_ledger.run_size(run)
+        while any(left.values()):
+            for lane in [lane for lane, examples in left.items() if examples]:
+                self._planned.append({lane: self._whole_update(min(whole, left[lane]))})
+                left[lane] -= min(whole, left[lane])
+
+    def _whole_update(self, examples: int) -> PlannedPart:
+        """Return an update that one lane makes, of as many batches as it takes."""
+        return PlannedPart(0, -(-examples // self._plan.batch))
 
     def _most_to_stage(self, lane: Lane) -> int:
         """Return the number of batches that one call may stage: at least those of an update."""
@@ -216,7 +219,6 @@ class GlobalBatchLanes(Lanes):
         with self._changed:
             self._changed.wait_for(lambda: lane.lost or self._has_update(lane))
             if lane.lost:
-                self._give_up_part(lane)
                 return
             update = self._update or self._begin_update()
             update.unbegun.remove(lane)
@@ -252,10 +254,12 @@ class GlobalBatchLanes(Lanes):
         began_s = time.monotonic()
         try:
             if self._updater is None:
-                lane.worker.update(part.passes, 1)
+                lane.worker.update(part.passes, len(update.parts[lane]))
             else:
                 lane.worker.compute_part(part)
         except WorkerFailure as failure:
+            if self._updater is None:
+                raise failure.cause from failure  # nobody knows whether it is applied
             update.failures.append((lane, failure))
         else:
             lane.record_update(time.monotonic() - began_s, 1, update.part_size(lane))
@@ -264,20 +268,23 @@ class GlobalBatchLanes(Lanes):
             return not update.missing and self._update is update
 
     def _part_of(self, lane: Lane, update: _Update) -> Part:
-        passes = self._plan.passes(update.part_size(lane))
+        sizes = [shard_ledger.run_size(run) for run in update.parts[lane]]
+        passes = sum([self._plan.passes(size) for size in sizes])
         return Part(update.number, update.slots[lane], passes, update.examples)
 
-    def _give_up_part(self, lane: Lane) -> None:
+    def _leave(self, lane: Lane) -> None:
         """Let the update in progress fail if a lost lane did not begin its part."""
-        update = self._update
-        if update is None or lane not in update.unbegun:
-            return
-        update.unbegun.remove(lane)
-        update.missing.remove(lane)
-        lane.updating = False
-        lost = WorkerFailure(RuntimeError(f"{lane.worker.name} is lost"), lost=True)
-        update.failures.append((lane, lost))
-        if not update.missing:
+        with self._changed:
+            update = self._update
+            if update is None or lane not in update.unbegun:
+                return
+            update.unbegun.remove(lane)
+            update.missing.remove(lane)
+            lane.updating = False
+            lost = WorkerFailure(RuntimeError(f"{lane.worker.name} is lost"), lost=True)
+            update.failures.append((lane, lost))
+            is_last = not update.missing
+        if is_last:
             self._drop_update(update)
 
     def _finish_update(self, update: _Update) -> None:
@@ -287,9 +294,12 @@ class GlobalBatchLanes(Lanes):
             return
         try:
             if self._updater is not None:
+                update.is_applying = True
                 self._updater.apply(update.number, update.stored, update.examples)
         except WorkerFailure as failure:
             raise failure.cause from failure  # nobody knows whether it is applied
+        finally:
+            update.is_applying = False
         with self._changed:
             self.ledger = self._mark_applied(update)
             for lane in update.parts:
@@ -351,7 +361,8 @@ class GlobalBatchLanes(Lanes):
             self._return_batches(lane.drop_unused())
 
     def _end_lane(self, lane: Lane) -> None:
-        self._update = None
+        if self._update is None or not self._update.is_applying:
+            self._update = None  # else it ends when it is applied
         for each in self._lanes:
             each.updating = False
         super()._end_lane(lane)
@@ -406,11 +417,13 @@ class FileBatchLanes(GlobalBatchLanes):
         return {lane: sizes for lane, sizes in zip(self._lanes, divided, strict=True) if sizes}
 
     def _next_turn(self) -> dict[Lane, list[int]]:
-        """Return the update of the lane whose turn it is, if it has a batch; else of another."""
+        """Return the update of the lane whose turn it is, if it has its batches; else of another."""
         turn = self._begun % len(self._lanes)
         for lane in (*self._lanes[turn:], *self._lanes[:turn]):
-            if lane.ready:
-                return {lane: [shard_ledger.run_size(lane.ready[0])]}
+            enough = len(lane.ready) >= self._plan.accumulated
+            if enough or (lane.ready and not (lane.pending or self.ledger.todo)):
+                batches = list(lane.ready)[: self._plan.accumulated]
+                return {lane: [shard_ledger.run_size(run) for run in batches]}
         return {}
 
     def _first_epoch(self) -> int:
@@ -446,6 +459,8 @@ class FileBatchLanes(GlobalBatchLanes):
         return ledger
 
     def _part_of(self, lane: Lane, update: _Update) -> Part:
+        if self._updater is None:
+            return super()._part_of(lane, update)
         rows = tuple([shard_ledger.run_size(run) for run in update.parts[lane]])
         return Part(update.number, update.slots[lane], len(rows), update.examples, rows)
 
@@ -464,11 +479,15 @@ class ExactLanes(GlobalBatchLanes):
     Without an updater, each update is one part.
     """
 
-    @property
-    def _slots(self) -> int:
-        if self._updater is None:
-            return 1
-        return slot_count(self._plan.update, self._plan.most)
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        plan: DataPlan,
+        inbox: queue.Queue[Any],
+        updater: Updater | None,
+    ) -> None:
+        super().__init__(workers, plan, inbox, updater)
+        self._slots = 1 if updater is None else slot_count(plan.update, plan.most)
 
     def _used_lanes(self) -> list[Lane]:
         present = [lane for lane in self._lanes if not lane.lost]
@@ -486,7 +505,7 @@ class ExactLanes(GlobalBatchLanes):
             if self._updater is None:
                 turn = lanes[number % len(lanes)]
                 runs[turn] += parts
-                self._planned.append({turn: PlannedPart(0)})
+                self._planned.append({turn: self._whole_update(parts[0].size)})
             else:
                 self._planned.append(self._divide_slots(parts, shares, runs))
         for lane, shards in runs.items():
@@ -513,12 +532,10 @@ class ExactLanes(GlobalBatchLanes):
         fits = program_data.READ_BYTES // (self._plan.example_bytes * size)
         asked = lane.portion_size.batches
         count = max(min(asked, fits, PORTION_EXAMPLES // size), 1)
+        batch = self._plan.batch if self._updater is None else size
         for first in range(0, len(shards), count):
-            portion = self._plan.portion(tuple(shards[first : first + count]), batch=size)
+            portion = self._plan.portion(tuple(shards[first : first + count]), batch=batch)
             self._assigned[lane].append(PendingPortion(portion, asked))
-
-    def _part_of(self, lane: Lane, update: _Update) -> Part:
-        return Part(update.number, update.slots[lane], len(update.parts[lane]), update.examples)
 
 
 class TracedLanes(NamedTuple):
@@ -538,9 +555,10 @@ def trace_lanes(
     inbox: queue.Queue[Any],
     is_exact: bool = False,
 ) -> TracedLanes:
-    """Trace what workers run in updates that all make together. `spec`: the structure of a batch.
+    """Trace the functions of workers that make all updates together. One worker makes whole updates.
 
-    `is_exact`: the updates have the same parts whatever the number of workers.
+    `spec`: the structure of a batch; `is_exact`: the updates have the same parts whatever the
+    number of workers.
     """
     kind: type[GlobalBatchLanes] = FileBatchLanes if plan.reads_files else GlobalBatchLanes
     slots = None
@@ -548,17 +566,30 @@ def trace_lanes(
         exactness.check_program(program)
         kind, slots = ExactLanes, slot_count(plan.update, plan.most)
     parts = program, strategy, built, plan, spec, workers
+    if workers == 1 and kind is GlobalBatchLanes:
+        return _trace_turns(kind, parts, inbox)
     try:
         remote, updater = trace_part_workers(*parts, slots)
     except WholeBatchNeeded:
-        whole = trace_workers(*parts)
-        if is_exact:
-            exactness.check_step(program, whole[0].step.graph)
-        return TracedLanes(kind(whole, plan, inbox, None), partial(rehearse_updates, whole, plan))
+        return _trace_turns(kind, parts, inbox)
     if is_exact:
         exactness.check_step(program, remote[0].step.graph)
     lanes = kind(remote, plan, inbox, updater)
     return TracedLanes(lanes, partial(rehearse_parts, remote, plan, updater, slots or workers))
+
+
+def _trace_turns(
+    kind: type[GlobalBatchLanes], parts: tuple[Any, ...], inbox: queue.Queue[Any]
+) -> TracedLanes:
+    """Trace the functions of workers that make whole updates in turn.
+
+    `parts`: the arguments of `trace_workers`.
+    """
+    program, _, _, plan, *_ = parts
+    workers = trace_workers(*parts)
+    if kind is ExactLanes:
+        exactness.check_step(program, workers[0].step.graph)
+    return TracedLanes(kind(workers, plan, inbox, None), partial(rehearse_updates, workers, plan))
 
 
 def rehearse_parts(workers: Sequence[Worker], plan: DataPlan, updater: Updater, slots: int) -> None:
@@ -585,4 +616,7 @@ def rehearse_parts(workers: Sequence[Worker], plan: DataPlan, updater: Updater, 
         with ThreadPoolExecutor(len(used)) as threads:
             passes = list(threads.map(partial(compute, update), used))
         if all(passes):
-            updater.apply(update, slots, size * slots)
+            try:
+                updater.apply(update, slots, size * slots)
+            except WorkerFailure as failure:
+                raise failure.cause from failure

@@ -368,10 +368,14 @@ class Lanes:
         try:
             while not lane.lost:
                 target(lane)
+            self._leave(lane)
         except Exception as error:
             with self._changed:
                 self._end_lane(lane)
             self._post_once("failed", error)
+
+    def _leave(self, lane: Lane) -> None:
+        """Called when a lane whose worker is lost has ended its last action."""
 
     def _end_lane(self, lane: Lane) -> None:
         """End training after an error of a lane."""

@@ -11,7 +11,7 @@ The states of random numbers are those that the first part leaves; each part dra
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from types import ModuleType
@@ -62,6 +62,7 @@ class PartStep:
         self._pipeline, self._exchange = pipeline, exchange
         self._updates: list[RecordedUpdate] = []
         self._kind: PartKind = "one pass"
+        self._on_ps = {id(each): each.value for each in built.variables}
 
     # ------------------------------------------------------------ on a worker
 
@@ -133,7 +134,7 @@ class PartStep:
             )
             with optimizers.record_updates(optimizers.all_optimizers(built.optimizer)) as updates:
                 loss = step(batch)
-            _check_sequence(updates)
+            _check_sequence(updates, self._on_ps)
             return loss, updates
         scale = optimizers.loss_scale(built.optimizer)
         loss, gradients = training_step.loss_and_gradients(program, built, batch, scale)
@@ -211,16 +212,19 @@ def _fields(order: tf.Tensor) -> Part:
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def _check_sequence(updates: Sequence[RecordedUpdate]) -> None:
-    """Raise `WholeBatchNeeded` if the step that is traced uses a variable after its update."""
+def _check_sequence(updates: Sequence[RecordedUpdate], on_ps: Mapping[int, tf.Variable]) -> None:
+    """Raise `WholeBatchNeeded` if the step that is traced uses a variable after its update, or
+    assigns to it. `on_ps`: the variables on the ps, by the identity of Keras's.
+    """
     graph: Any = tf.compat.v1.get_default_graph()
     places = {op: place for place, op in enumerate(graph.get_operations())}
     updated: set[int] = set()
     for update in updates:
         for variable in update.variables:
-            users = graph.capture(variable.value.handle).consumers()
+            users = graph.capture(on_ps[id(variable)].handle).consumers()
             late = [op for op in users if places[op] >= update.place and op.type not in NOT_USES]
-            if late or id(variable) in updated:
+            is_assigned = variable._value is not on_ps[id(variable)]
+            if late or is_assigned or id(variable) in updated:
                 raise WholeBatchNeeded(
                     f"train_step uses or updates {variable.path} after its update"
                 )
@@ -239,7 +243,7 @@ def _record_states(built: BuiltModel, slot: tf.Tensor) -> Iterator[list[Contribu
         states = list(built.variables)
     if built.random is not None:
         states.append(built.random)
-    states = [each for each in states if id(each) not in metrics]
+    states = list({id(each): each for each in states if id(each) not in metrics}.values())
     kept = [(variable, variable._value) for variable in states]
     for variable, value in kept:
         variable._direct_assign = partial(_set_value, variable)
@@ -252,6 +256,8 @@ def _record_states(built: BuiltModel, slot: tf.Tensor) -> Iterator[list[Contribu
         for (variable, value), before in zip(kept, read, strict=True):
             assigned = variable._value
             if assigned is not before:
+                if assigned.graph is not tf.compat.v1.get_default_graph():
+                    raise WholeBatchNeeded(f"{variable.path} is assigned in a loop or a condition")
                 combine: Any = "sum" if assigned.dtype.is_floating else "first"
                 contributions.append(Contribution(value, assigned, combine))
     finally:

@@ -87,9 +87,8 @@ def trace_part_workers(
     `spec`: the structure of a batch; `slots`: of each update, None: one for each worker.
     """
     is_cut = plan.most is not None and plan.most < plan.update and slots is None
-    training_step.check_passes(program, built, is_cut)
-    if plan.reads_files and own_step.is_own_step(built.kind):
-        raise WholeBatchNeeded("a part may have the end of a file and the beginning of another")
+    if (is_cut or plan.reads_files) and own_step.is_own_step(built.kind):
+        raise WholeBatchNeeded("train_step cannot add up the gradients of several passes")
     kind: PartKind = "passes" if is_cut else "one pass"
     if slots is not None:
         kind = "slots"

@@ -36,10 +36,7 @@ def count_gradient(histogram: tf.Variable, step: tf.Tensor, begun: tf.Tensor) ->
 
 
 def describe(before: Sequence[int], now: Sequence[int]) -> Staleness | None:
-    """Return the staleness of the gradients since an earlier count; None: there are none.
-
-    A ps that was restored counts anew, so fewer gradients than before are all new.
-    """
+    """Return the staleness of the gradients since an earlier count; None: there are none."""
     counts = [max(n - b, 0) for b, n in zip(before, now, strict=True)]
     total = sum(counts)
     if not total:

@@ -342,12 +342,6 @@ def test_workers_in_turn_apply_every_example_of_files_once(
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_workers_in_turn_make_whole_updates(workers: int) -> None:
-    class Whole(PartWorker):
-        def update(self, passes: int, batches: int) -> None:
-            staged = self.staged[0]
-            super().update(passes, batches)
-            self.ps.applied.append(list(range(staged.position, staged.position + staged.size)))
-
     plan, ps, inbox = DataPlan(ExampleOrder(100), 16), Ps(), queue.Queue[object]()
     remote = [Whole(plan, ps, f"worker-{n}") for n in range(workers)]
     lanes = GlobalBatchLanes(remote, plan, inbox, None)
@@ -447,3 +441,109 @@ def test_exact_updates_do_not_depend_on_the_history(
 )
 def test_slots_divide_an_update(update: int, most: int | None, slots: int) -> None:
     assert slot_count(update, most) == slots
+
+
+class LosesAtLosses(PartWorker):
+    """A worker that is lost when its losses are fetched."""
+
+    fetched = 0
+
+    def take_losses(self) -> list[UpdateLoss]:
+        self.fetched += 1
+        if self.fetched >= 2:
+            self.lost_at = 0
+            raise WorkerFailure(gone(), lost=True)
+        return super().take_losses()
+
+
+class CannotTakePortions(PartWorker):
+    """A worker that is lost when it is given a portion."""
+
+    def push(self, portion: Portion) -> None:
+        if self.calls >= 2:
+            raise WorkerFailure(gone(), lost=True)
+        super().push(portion)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from([LosesAtLosses, CannotTakePortions]), st.integers(2, 4), st.booleans())
+def test_a_worker_may_be_lost_in_any_call(
+    kind: type[PartWorker], workers: int, fetches_often: bool
+) -> None:
+    plan, ps, inbox = DataPlan(ExampleOrder(640), 16), Ps(), queue.Queue[object]()
+    others = [PartWorker(plan, ps, f"worker-{n}") for n in range(1, workers)]
+    lanes = GlobalBatchLanes([kind(plan, ps), *others], plan, inbox, ps)
+    if fetches_often:
+        lanes._losses_are_due = lambda lane: True  # type: ignore[method-assign]
+    lanes.start(shard_ledger.new_ledger(640, 2), 0)
+    while (word := inbox.get(timeout=WITHIN_S)) != "finished":
+        assert word == "first", word
+    lanes.drain()
+    check_updates(ps.applied, 640, 2, 16)
+
+
+class Whole(PartWorker):
+    """A worker that makes whole updates."""
+
+    def update(self, passes: int, batches: int) -> None:
+        applied = [self.staged_positions.popleft() for _ in range(passes)]
+        super().update(passes, batches)
+        self.ps.applied.append([position for each in applied for position in each])
+
+
+@pytest.mark.parametrize("kind", [GlobalBatchLanes, ExactLanes])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_whole_updates_have_all_accumulated_batches(
+    kind: type[GlobalBatchLanes], workers: int
+) -> None:
+    plan, ps, inbox = DataPlan(ExampleOrder(100), 8, None, 3), Ps(), queue.Queue[object]()
+    remote = [Whole(plan, ps, f"worker-{n}") for n in range(workers)]
+    lanes = kind(remote, plan, inbox, None)
+    lanes.start(shard_ledger.new_ledger(100, 2), 0)
+    while (word := inbox.get(timeout=WITHIN_S)) != "finished":
+        assert word == "first", word
+    check_updates(ps.applied, 100, 2, 24)
+
+
+def test_a_whole_update_that_fails_ends_training_because_it_may_be_applied() -> None:
+    class Fails(Whole):
+        def update(self, passes: int, batches: int) -> None:
+            raise WorkerFailure(gone(), lost=False)
+
+    plan, ps, inbox = DataPlan(ExampleOrder(100), 8), Ps(), queue.Queue[object]()
+    remote = [Fails(plan, ps), Whole(plan, ps, "worker-1")]
+    lanes = GlobalBatchLanes(remote, plan, inbox, None)
+    lanes.start(shard_ledger.new_ledger(100, 2), 0)
+    words = [inbox.get(timeout=WITHIN_S)]
+    while words[-1] == "first":
+        words.append(inbox.get(timeout=WITHIN_S))
+    assert isinstance(words[-1], tf.errors.UnavailableError)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.integers(50, 400),
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 15)), min_size=1, max_size=5),
+)
+def test_the_number_of_updates_does_not_depend_on_the_history(
+    examples: int, sizes: list[tuple[int, int]]
+) -> None:
+    plan, applied = DataPlan(ExampleOrder(examples), 16), list[list[int]]()
+    ledger = shard_ledger.new_ledger(examples, 2)
+    for workers, updates in [*sizes, (1, 10_000)]:
+        ps, inbox = Ps(), queue.Queue[object]()
+        remote = [Whole(plan, ps, f"worker-{n}") for n in range(workers)]
+        lanes = GlobalBatchLanes(remote, plan, inbox, None if workers == 1 else ps)
+        lanes.start(ledger, 0)
+        with lanes._changed:
+            assert lanes._changed.wait_for(
+                lambda lanes=lanes, updates=updates: (
+                    lanes.ledger.finished or lanes.steps >= updates
+                ),
+                WITHIN_S,
+            )
+        ledger = lanes.drain()
+        applied += ps.applied
+        if ledger.finished:
+            break
+    check_updates(applied, examples, 2, 16)

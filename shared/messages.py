@@ -1040,9 +1040,9 @@ class ModelProfile(Part, frozen=True, kw_only=True):
 class Staleness(Part, frozen=True, kw_only=True):
     """How many updates were applied while a gradient was computed: mean, 99th percentile, maximum."""
 
-    mean: Annotated[float, Meta(ge=0, le=LARGEST)]
-    p99: NotNegative
-    largest: NotNegative
+    mean: Annotated[float, Meta(ge=0, le=LARGEST)] = 0.0
+    p99: NotNegative = 0
+    largest: NotNegative = 0
 
 
 class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.progress"):

@@ -499,7 +499,7 @@ def apply_updates(
     computed = [part for each in updates for part in _gradient_parts(each.gradients)]
     record = update_record(count, computed)
     for each in updates:
-        each.optimizer.apply(each.gradients, each.variables)
+        each.optimizer.apply_gradients(zip(each.gradients, each.variables, strict=True))
     weights = [variable for each in updates for variable in each.variables]
     with tf.control_dependencies(_after_updates(weights)):
         built.counters.count_update(record, begun, built.staleness)

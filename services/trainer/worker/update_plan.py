@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from services.trainer.worker import shard_ledger
 from services.trainer.worker.shard_ledger import Ledger, Run, Shard
+from shared.text import format_count
 
 EQUALLY_FAST = 1.25
 """Workers whose speeds differ by less than this factor get equal parts, because speeds vary."""
@@ -97,7 +98,8 @@ def exact_updates(ledger: Ledger, update: int, slots: int) -> list[tuple[Shard, 
     begun = ledger.examples - shard_ledger.left_in_unit(ledger)
     number, rest = divmod(begun, update)
     if rest:
-        raise ValueError(f"{begun} examples of an epoch are in updates of {update}")
+        done = format_count(begun, "example")
+        raise ValueError(f"{done} of an epoch are no whole number of updates of {update}")
     base = ledger.todo[0].start // ledger.examples * ledger.examples
     whole = ledger.examples // update
     if number == whole:

@@ -26,6 +26,7 @@ from services.trainer.worker.lanes import Lanes
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.saving import Draft
 from services.trainer.worker.shard_ledger import Shard
+from services.trainer.worker.staleness import new_histogram
 from services.trainer.worker.training_step import TrainingCounters, update_record
 from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Resources
@@ -77,8 +78,10 @@ def test_the_time_of_the_first_update_is_read_once_per_update() -> None:
     If two updates ran at once, the later one could see the other's time in one read and zero in the
     other read, and write the zero back.
     """
-    meter = TrainingCounters()
-    traced = tf.function(meter.count_update).get_concrete_function(tf.TensorSpec([2], tf.float64))
+    meter, histogram = TrainingCounters(), new_histogram()
+    traced = tf.function(
+        lambda record: meter.count_update(record, meter.updates(), histogram)
+    ).get_concrete_function(tf.TensorSpec([2], tf.float64))
     handle = next(t for v, t in traced.graph.captures if v is meter.first_s.handle)
 
     reads = [
@@ -91,10 +94,10 @@ def test_the_time_of_the_first_update_is_read_once_per_update() -> None:
 
 
 def test_the_time_of_the_first_update_is_not_overwritten() -> None:
-    meter = TrainingCounters()
-    meter.count_update(update_record(tf.constant(32, tf.int64)))
+    meter, histogram = TrainingCounters(), new_histogram()
+    meter.count_update(update_record(tf.constant(32, tf.int64)), meter.updates(), histogram)
     first_s = float(meter.first_s)
-    meter.count_update(update_record(tf.constant(32, tf.int64)))
+    meter.count_update(update_record(tf.constant(32, tf.int64)), meter.updates(), histogram)
 
     assert float(meter.first_s) == first_s > 0.0 and float(meter.last_s) >= first_s
 

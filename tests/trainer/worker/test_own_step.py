@@ -181,9 +181,9 @@ def test_a_step_that_needs_a_whole_batch_is_not_cut(functions: dict[str, Any], w
     asked = program(**functions)
     made = built(asked)
 
-    training_step.check_passes(asked, made, cut=False)
+    training_step.check_passes(asked, made, is_cut=False)
     with pytest.raises(BadProgram, match=why):
-        training_step.check_passes(asked, made, cut=True)
+        training_step.check_passes(asked, made, is_cut=True)
 
 
 def test_an_optimizer_has_slots_only_for_what_it_trains() -> None:

@@ -20,6 +20,9 @@ from shared.messages import JobRequested, Role
 
 STATEFUL_RANDOM = frozenset(
     {
+        "FixedUnigramCandidateSampler",
+        "LearnedUnigramCandidateSampler",
+        "LogUniformCandidateSampler",
         "Multinomial",
         "ParameterizedTruncatedNormal",
         "RandomGamma",
@@ -29,7 +32,9 @@ STATEFUL_RANDOM = frozenset(
         "RandomStandardNormal",
         "RandomUniform",
         "RandomUniformInt",
+        "ThreadUnsafeUnigramCandidateSampler",
         "TruncatedNormal",
+        "UniformCandidateSampler",
     }
 )
 """Operations whose random numbers depend on what their process has drawn before."""

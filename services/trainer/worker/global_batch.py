@@ -525,17 +525,21 @@ class ExactLanes(GlobalBatchLanes):
         return planned
 
     def _assign(self, lane: Lane, shards: Sequence[Shard]) -> None:
-        """Let a lane read these parts, in this order, in some portions."""
+        """Let a lane read these parts, in this order, in portions that grow: the first one is ready
+        soon, and each costs a call of Python.
+        """
         if not shards:
             return
         size = shards[0].size
         fits = program_data.READ_BYTES // (self._plan.example_bytes * size)
         asked = lane.portion_size.batches
-        count = max(min(asked, fits, PORTION_EXAMPLES // size), 1)
+        most = max(min(fits, PORTION_EXAMPLES // size), 1)
         batch = self._plan.batch if self._updater is None else size
-        for first in range(0, len(shards), count):
+        first, count = 0, min(asked, most)
+        while first < len(shards):
             portion = self._plan.portion(tuple(shards[first : first + count]), batch=batch)
             self._assigned[lane].append(PendingPortion(portion, asked))
+            first, count = first + count, min(2 * count, most)
 
 
 class TracedLanes(NamedTuple):

@@ -30,6 +30,17 @@ def test_a_step_with_random_numbers_of_its_process_is_refused_by_name() -> None:
             exactness.check_step(program, graph_of(step))
 
 
+def test_a_loss_of_sampled_classes_is_refused_by_name() -> None:
+    def loss() -> tf.Tensor:
+        ones = tf.ones([8, 2])
+        labels = tf.zeros([4, 1], tf.int64)
+        return tf.nn.sampled_softmax_loss(ones, tf.ones([8]), labels, tf.ones([4, 2]), 2, 8)
+
+    program: Any = SimpleNamespace(model=lambda: None)
+    with pytest.raises(BadProgram, match="uses LogUniformCandidateSampler"):
+        exactness.check_step(program, graph_of(loss))
+
+
 def test_a_program_with_files_is_refused() -> None:
     program: Any = SimpleNamespace(files=lambda: [], read=lambda file: None)
     with pytest.raises(BadProgram, match=r"files\(\) cannot have `consistency: exact`"):

@@ -349,8 +349,8 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
 
     @property
     def worker_rate_rule(self) -> str:
-        """How the learning rate follows the number of workers. Without stale gradients it does
-        not.
+        """The rule by which the learning rate follows the number of workers. Without stale gradients
+        it does not follow.
         """
         return self.rate_with_workers if self.consistency == "async" else "keep"
 
@@ -1038,7 +1038,7 @@ class ModelProfile(Part, frozen=True, kw_only=True):
 
 
 class Staleness(Part, frozen=True, kw_only=True):
-    """How many updates were applied while a gradient was computed: mean, 99th percentile, maximum."""
+    """The number of updates applied while a gradient was computed: mean, 99th percentile, maximum."""
 
     mean: Annotated[float, Meta(ge=0, le=LARGEST)] = 0.0
     p99: NotNegative = 0

@@ -1,4 +1,4 @@
-"""What `consistency: exact` needs besides updates with the same parts: the same bits from each
+"""The needs of `consistency: exact` besides updates with the same parts: the same bits from each
 operation, and the same random numbers.
 
 TensorFlow's deterministic operations give the same bits for the same inputs; an operation that has

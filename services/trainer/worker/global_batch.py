@@ -71,7 +71,7 @@ class Updater(Protocol):
 
 
 class PlannedPart(NamedTuple):
-    """What a lane does in an update: the first of its slots, and how many staged batches it takes.
+    """A lane's part of an update: the first of its slots, and the number of staged batches.
 
     A slot is the number of a stored part. A lane has one slot, but several with `ExactLanes`.
     """
@@ -453,10 +453,7 @@ class FileBatchLanes(GlobalBatchLanes):
     def _mark_applied(self, update: _Update) -> Ledger:
         if self._updater is not None:
             return super()._mark_applied(update)
-        ledger = self.ledger
-        for shard in [shard for run in update.runs for shard in run]:
-            ledger = shard_ledger.mark_applied(ledger, shard)
-        return ledger
+        return shard_ledger.mark_runs_applied(self.ledger, update.runs)
 
     def _part_of(self, lane: Lane, update: _Update) -> Part:
         if self._updater is None:

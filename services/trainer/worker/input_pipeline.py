@@ -11,7 +11,7 @@
     chief      --step-->   an update takes the next staged passes, and leaves its mean loss in a queue
     chief      --take_losses-->   several at a time, because each result costs the chief a call
 
-A portion is a range of positions (`shard_ledger.py`) that one worker trains: some batches of
+A portion is a run of positions (`shard_ledger.py`) that one worker trains: some batches of
 numbered examples, or the rest of a group of files. The program's functions run in the Python
 process of the worker, once for each portion. The dataset that they return is handed to TensorFlow's
 server in the same process, so it is read by TensorFlow's own threads. It is handed over as a graph

@@ -545,8 +545,7 @@ class Lanes:
 
     def _record_applied(self, lane: Lane, batches: Sequence[Run]) -> None:
         with self._changed:
-            for shard in [shard for batch in batches for shard in batch]:
-                self.ledger = shard_ledger.mark_applied(self.ledger, shard)
+            self.ledger = shard_ledger.mark_runs_applied(self.ledger, batches)
             lane.failures = 0
             self._count_step()
         self._post_once("first", "first")

@@ -41,7 +41,7 @@ def pack_gradients(gradients: Sequence[Any], variables: Sequence[tf.Variable]) -
 
 
 def is_small(gradient: tf.Tensor) -> bool:
-    """Return whether a gradient is sent together with others."""
+    """Return whether a tensor is sent together with others."""
     count: int | None = gradient.shape.num_elements()  # None: not known before the step runs
     return count is not None and count * gradient.dtype.size <= PACKED_BYTES
 

@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 
 class Contribution(NamedTuple):
-    """What a part contributes to a variable: a tensor, rows of a table, or None.
+    """The contribution of a part to a variable: a tensor, rows of a table, or None.
 
     `combine`: the parts' values times their shares are added, or the first part's is taken.
     """
@@ -146,15 +146,15 @@ class PartExchange:
         if isinstance(contribution.value, tf.IndexedSlices):
             rows, indices = zip(*parts, strict=True)
             combined[what] = tf.IndexedSlices(
-                _shaped(tf.concat(rows, 0), [None, *contribution.value.values.shape[1:]]),
+                _with_shape(tf.concat(rows, 0), [None, *contribution.value.values.shape[1:]]),
                 tf.concat(indices, 0),
                 tf.constant(contribution.variable.shape.as_list(), tf.int64),
             )
         elif contribution.combine == "first":
-            combined[what] = _shaped(parts[0][0], contribution.value.shape)
+            combined[what] = _with_shape(parts[0][0], contribution.value.shape)
         else:
             total = tf.add_n([tensor for (tensor,) in parts])
-            combined[what] = _shaped(total, contribution.value.shape)
+            combined[what] = _with_shape(total, contribution.value.shape)
 
     def assign_states(self, first: int, values: Sequence[Any]) -> None:
         """Assign these combined values to the variables of the contributions from `first` on."""
@@ -197,7 +197,7 @@ def _times(value: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
     return value * tf.cast(share, value.dtype)
 
 
-def _shaped(value: tf.Tensor, shape: Any) -> tf.Tensor:
+def _with_shape(value: tf.Tensor, shape: Any) -> tf.Tensor:
     value.set_shape(shape)
     return value
 

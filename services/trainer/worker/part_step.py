@@ -30,19 +30,19 @@ ORDER = tf.TensorSpec([None], tf.int64)
 """The fields of a `Part`, the rows last. An update has its number, and its number of examples, in
 the same places.
 """
-FIXED = len(Part._fields) - 1
-NOT_USES = ("VarIsInitializedOp", "VariableShape")
+PART_FIELDS = len(Part._fields) - 1
+IGNORED_READS = ("VarIsInitializedOp", "VariableShape")
 SEED_STATE = "seed_generator_state"
 SEED_DISTANCE = 1_000_003
 """Between the seeds of two parts; they are counted up by one with each draw."""
 
 
 def part_order(part: Part) -> tf.Tensor:
-    return tf.constant([*part[:FIXED], *part.rows], tf.int64)
+    return tf.constant([*part[:PART_FIELDS], *part.rows], tf.int64)
 
 
 PartKind = Literal["one pass", "passes", "rows", "slots"]
-"""How a part is computed: from one staged pass; from the sum of several; from passes that are cut
+"""The ways to compute a part: from one staged pass; from the sum of several; from passes that are cut
 from what is staged; or each pass in a slot of its own.
 """
 
@@ -144,7 +144,7 @@ class PartStep:
         return RecordedUpdate(self._built.optimizer, gradients, self._built.trainable_variables, 0)
 
     def _compute_by_passes(self, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """What a pass assigns to variables that are not trained is assigned at once."""
+        """Assignments of a pass to variables that are not trained take effect at once."""
         part, built = _fields(order), self._built
         take: Any = lambda _: self._pipeline.take()  # noqa: E731
         if self._kind == "rows":
@@ -207,8 +207,8 @@ class PartStep:
 
 
 def _fields(order: tf.Tensor) -> Part:
-    update, slot, passes, examples = tf.unstack(order[:FIXED], FIXED)
-    return Part(update, slot, passes, examples, order[FIXED:])
+    update, slot, passes, examples = tf.unstack(order[:PART_FIELDS], PART_FIELDS)
+    return Part(update, slot, passes, examples, order[PART_FIELDS:])
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -222,7 +222,9 @@ def _check_sequence(updates: Sequence[RecordedUpdate], on_ps: Mapping[int, tf.Va
     for update in updates:
         for variable in update.variables:
             users = graph.capture(on_ps[id(variable)].handle).consumers()
-            late = [op for op in users if places[op] >= update.place and op.type not in NOT_USES]
+            late = [
+                op for op in users if places[op] >= update.place and op.type not in IGNORED_READS
+            ]
             is_assigned = variable._value is not on_ps[id(variable)]
             if late or is_assigned or id(variable) in updated:
                 raise WholeBatchNeeded(

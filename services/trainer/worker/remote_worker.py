@@ -101,7 +101,7 @@ def trace_part_workers(
         return step, step.trace_part(kind)
 
     step, part = training_step.trace_with_packed_reads(built, trace)
-    workers = [RemoteWorker(index, pipeline, part, is_cut) for index in range(count)]
+    workers = [RemoteWorker(index, pipeline, part, several=False) for index in range(count)]
     return workers, RemoteUpdater(step, slots or count)
 
 

@@ -200,6 +200,14 @@ def mark_applied(ledger: Ledger, part: Shard) -> Ledger:
     )
 
 
+def mark_runs_applied(ledger: Ledger, runs: Iterable[Run]) -> Ledger:
+    """Return the ledger after updates with these positions, as `mark_applied`."""
+    for run in runs:
+        for shard in run:
+            ledger = mark_applied(ledger, shard)
+    return ledger
+
+
 def return_shard(ledger: Ledger, part: Shard) -> Ledger:
     """Return the ledger with positions back in `todo` that were given out and not applied."""
     returned = _without_given(ledger, part)
@@ -212,9 +220,9 @@ def mark_update_applied(ledger: Ledger, parts: Iterable[Run], examples: int) -> 
     Raise ValueError unless they have `examples` examples of one epoch, or fewer and all other
     updates of that epoch have as many. Of files, the update with fewer is the last of its epoch.
     """
-    shards = [shard for run in parts for shard in run]
-    for shard in shards:
-        ledger = mark_applied(ledger, shard)
+    runs = list(parts)
+    ledger = mark_runs_applied(ledger, runs)
+    shards = [shard for run in runs for shard in run]
     applied = sum([shard.size for shard in shards])
     epochs = {shard.start // ledger.examples for shard in shards}
     left = _left_in_epoch(ledger, min(epochs))

@@ -60,7 +60,9 @@ class TrainingCounters(tf.Module):  # type: ignore[misc]
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def updates(self) -> tf.Tensor:
-        """Return the number of updates, on its ps. Call it in the step, before anything else."""
+        """Return the number of updates, on its ps. It depends on no other operation of the step, so
+        it is read when the step begins.
+        """
         with tf.device(self.step.device):
             return self.step.read_value()
 

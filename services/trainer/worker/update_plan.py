@@ -1,4 +1,4 @@
-"""How the examples of an update are divided among the workers that make it together.
+"""The division of an update's examples among the workers that make it together.
 
 Which examples an update has is planned for some updates at a time, a round. Each worker reads a run
 of positions in a round, so that it reads long ranges:

@@ -63,12 +63,13 @@ class Side:
         return used
 
     def _roles(self) -> dict[int, tuple[psutil.Process, str]]:
-        """Return each process with the role of its task."""
+        """Return each process with the role of its task; processes that have ended are left out."""
         found = dict[int, tuple[psutil.Process, str]]()
         for pod in self._pods:
-            role = pod.environ().get("WEIR_TRAINER_ROLE") or pod.cmdline()[-2]
-            for process in (pod, *pod.children(recursive=True)):
-                found[process.pid] = process, role
+            with contextlib.suppress(psutil.NoSuchProcess):
+                role = pod.environ().get("WEIR_TRAINER_ROLE") or pod.cmdline()[-2]
+                for process in (pod, *pod.children(recursive=True)):
+                    found[process.pid] = process, role
         return found
 
     def send(self, number: signal.Signals) -> None:

@@ -1052,6 +1052,8 @@ class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.prog
     `gradient_noise`: variance of an example's gradient over the mean's square, in examples; None:
     not measured. `applied_s`: the time of the last update; 0: unknown. `staleness`: of the
     gradients since the last report; None: there were none, or they could not be counted.
+    `staleness_cost`: the share of progress that it costs (`shared/sample_efficiency.py`); None: not
+    known.
     """
 
     step: NotNegative
@@ -1062,6 +1064,7 @@ class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.prog
     loss: Measured | None = None
     gradient_noise: Measured | None = None
     staleness: Staleness | None = None
+    staleness_cost: Share | None = None
     usage: Annotated[tuple[TaskUsage, ...], Meta(max_length=10_000)] = ()
     profile: ModelProfile | None = None
     reported_s: Moment = 0.0

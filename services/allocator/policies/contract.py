@@ -43,6 +43,7 @@ from shared.messages import (
     Speed,
     TaskPlan,
 )
+from shared.sample_efficiency import sample_efficiency
 from shared.text import format_count
 
 PAUSE_S = 5.0
@@ -246,17 +247,6 @@ class ProgramHistory(msgspec.Struct, frozen=True):
     """For each job: the time (s) of its request, and the samples that it trained on."""
     past: tuple[FinishedJob, ...] = ()
     """The records of jobs that succeeded, those of older versions of the program included."""
-
-
-def sample_efficiency(batch: float, start: float, noise: float | None = None) -> float:
-    """Return the progress by a sample of this batch, relative to one of the first batch. `noise`:
-    phi, the gradient noise scale in samples.
-    """
-    if batch <= 0 or start <= 0:
-        return 1.0
-    if noise is None or not math.isfinite(noise) or noise < 0:
-        return min(1.0, 2.0 * start / (start + batch))
-    return (noise + start) / (noise + batch)
 
 
 def sample_worth(batch: float, start: float, noise: float | None) -> float:

@@ -43,7 +43,6 @@ from services.trainer.worker import (
     exactness,
     example_source,
     failure_cause,
-    global_batch,
     optimizers,
     program_data,
     saving,
@@ -70,6 +69,7 @@ from services.trainer.worker.saving import CheckpointSaver, Draft
 from services.trainer.worker.shard_ledger import Ledger
 from services.trainer.worker.staleness import read_histogram
 from services.trainer.worker.tensorboard_events import EventWriter
+from services.trainer.worker.trace_lanes import trace_lanes
 from services.trainer.worker.watchdog import Watchdog
 from shared.messages import PreparationParts
 
@@ -211,9 +211,7 @@ class Chief:
         """Trace what workers run. `spec`: the structure of a batch."""
         parts = self.program, self.strategy, self.built, self.plan, spec, self.workers
         if self._makes_updates_together:
-            self.lanes, self._rehearse_updates = global_batch.trace_lanes(
-                *parts, self.inbox, self._is_exact
-            )
+            self.lanes, self._rehearse_updates = trace_lanes(*parts, self.inbox, self._is_exact)
             return
         workers = trace_workers(*parts)
         self.lanes = Lanes(workers, self.plan, self.inbox)

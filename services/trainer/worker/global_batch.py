@@ -9,24 +9,20 @@ number of workers.
 is dropped, and all positions that are not applied are planned anew. A worker gets the next group of
 files when it has read the one before.
 
-Some steps cannot be computed in parts: a step of the program's own that uses what it has updated,
-or a loss that is no mean over examples. Their updates are made one after the other, by the workers
-in turn. That is correct, but no faster than one worker.
+Here are the lanes of numbered examples; those of files are in `file_batches.py`, those of
+`consistency: exact` in `exact_batches.py`, and those of steps that cannot be computed in parts in
+`whole_updates.py`. `trace_lanes.py` chooses.
 """
 
 from __future__ import annotations
 
-import itertools
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from types import ModuleType
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from services.trainer.worker import exactness, program_data, shard_ledger
+from services.trainer.worker import program_data, shard_ledger
 from services.trainer.worker.input_pipeline import PORTION_EXAMPLES, DataPlan, Portion
 from services.trainer.worker.lanes import (
     PORTIONS_AHEAD,
@@ -35,29 +31,11 @@ from services.trainer.worker.lanes import (
     Lanes,
     PendingPortion,
     Worker,
-    explained_errors,
-    rehearse_updates,
-    stage_portion,
 )
 from services.trainer.worker.part_exchange import Part
-from services.trainer.worker.remote_worker import (
-    WorkerFailure,
-    trace_part_workers,
-    trace_workers,
-)
-from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Run, Shard
-from services.trainer.worker.training_step import BuiltModel, WholeBatchNeeded
-from services.trainer.worker.update_plan import (
-    divide_examples,
-    divide_staged,
-    exact_updates,
-    part_speeds,
-    plan_round,
-    slot_count,
-)
-
-REHEARSED = (-1, -2)
-"""The numbers of the updates before training."""
+from services.trainer.worker.remote_worker import WorkerFailure
+from services.trainer.worker.shard_ledger import Ledger, Run
+from services.trainer.worker.update_plan import part_speeds, plan_round
 
 
 class Updater(Protocol):
@@ -80,7 +58,7 @@ class PlannedPart(NamedTuple):
     batches: int = 1
 
 
-class _Update:
+class Update:
     """An update in progress. `slots`: the first slot of each lane; `parts`: the runs of its passes;
     `unbegun`: lanes whose part is not begun; `missing`: lanes whose part is not stored. `stored`:
     number of parts to store.
@@ -115,14 +93,13 @@ class GlobalBatchLanes(Lanes):
         workers: Sequence[Worker],
         plan: DataPlan,
         inbox: queue.Queue[Any],
-        updater: Updater | None,
+        updater: Updater,
     ) -> None:
-        """`updater`: None if the workers make the updates in turn."""
         super().__init__(workers, plan, inbox)
         self._updater = updater
         self._assigned: dict[Lane, deque[PendingPortion]] = {lane: deque() for lane in self._lanes}
         self._planned: deque[dict[Lane, PlannedPart]] = deque()
-        self._update: _Update | None = None
+        self._update: Update | None = None
         self._begun = 0
 
     # ------------------------------------------------------------ reading
@@ -153,11 +130,7 @@ class GlobalBatchLanes(Lanes):
         speeds = part_speeds([lane.examples_per_s for lane in lanes])
         asked = min([lane.portion_size.batches for lane in lanes])
         part = -(-self._plan.update // len(lanes))
-        fits = program_data.READ_BYTES // (self._plan.example_bytes * part)
-        most = max(min(asked, fits, PORTION_EXAMPLES // part), 1)
-        if self._updater is None:
-            self._plan_turns(lanes, most, asked)
-            return
+        most = self._most_updates(part, asked)
         self.ledger, planned = plan_round(self.ledger, self._plan.update, speeds, most)
         for lane, part, run in zip(lanes, planned.parts, planned.runs, strict=True):
             if run:
@@ -167,23 +140,13 @@ class GlobalBatchLanes(Lanes):
         places = {lane: PlannedPart(slot) for slot, lane in enumerate(used)}
         self._planned += [places] * planned.updates
 
-    def _plan_turns(self, lanes: Sequence[Lane], most_updates: int, asked: int) -> None:
-        """Let each lane make some whole updates, in turn."""
-        whole = self._plan.update
-        left = {}
-        for lane in lanes:
-            self.ledger, run = shard_ledger.take_run(self.ledger, whole * most_updates)
-            if run:
-                self._assigned[lane].append(PendingPortion(self._plan.portion(run), asked))
-            left[lane] = shard_ledger.run_size(run)
-        while any(left.values()):
-            for lane in [lane for lane, examples in left.items() if examples]:
-                self._planned.append({lane: self._whole_update(min(whole, left[lane]))})
-                left[lane] -= min(whole, left[lane])
+    def _most_updates(self, part: int, asked: int) -> int:
+        """Return the largest number of updates in a round, of `part` examples for each lane.
 
-    def _whole_update(self, examples: int) -> PlannedPart:
-        """Return an update that one lane makes, of as many batches as it takes."""
-        return PlannedPart(0, -(-examples // self._plan.batch))
+        `asked`: the number of batches that a portion is to have.
+        """
+        fits = program_data.READ_BYTES // (self._plan.example_bytes * part)
+        return max(min(asked, fits, PORTION_EXAMPLES // part), 1)
 
     def _most_to_stage(self, lane: Lane) -> int:
         """Return the number of batches that one call may stage: at least those of an update."""
@@ -230,7 +193,7 @@ class GlobalBatchLanes(Lanes):
             self._fetch_losses(lane, turn)
         self._end_part(lane)
 
-    def _begin_update(self) -> _Update:
+    def _begin_update(self) -> Update:
         self._update = self._take_update()
         self._begun += 1
         for lane in self._update.parts:
@@ -238,7 +201,7 @@ class GlobalBatchLanes(Lanes):
         self._changed.notify_all()
         return self._update
 
-    def _take_update(self) -> _Update:
+    def _take_update(self) -> Update:
         """Take the examples of the next update from what is staged."""
         planned = self._planned.popleft()
         slots = {lane: part.slot for lane, part in planned.items()}
@@ -246,20 +209,15 @@ class GlobalBatchLanes(Lanes):
             lane: [lane.ready.popleft() for _ in range(part.batches)]
             for lane, part in planned.items()
         }
-        return _Update(self._begun, slots, parts, sum([part.batches for part in planned.values()]))
+        return Update(self._begun, slots, parts, sum([part.batches for part in planned.values()]))
 
-    def _compute_part(self, lane: Lane, update: _Update) -> bool:
+    def _compute_part(self, lane: Lane, update: Update) -> bool:
         """Return whether this was the last part of the update in progress, also if it failed."""
         part = self._part_of(lane, update)
         began_s = time.monotonic()
         try:
-            if self._updater is None:
-                lane.worker.update(part.passes, len(update.parts[lane]))
-            else:
-                lane.worker.compute_part(part)
+            self._call_worker(lane, part, len(update.parts[lane]))
         except WorkerFailure as failure:
-            if self._updater is None:
-                raise failure.cause from failure  # nobody knows whether it is applied
             update.failures.append((lane, failure))
         else:
             lane.record_update(time.monotonic() - began_s, 1, update.part_size(lane))
@@ -267,7 +225,11 @@ class GlobalBatchLanes(Lanes):
             update.missing.remove(lane)
             return not update.missing and self._update is update
 
-    def _part_of(self, lane: Lane, update: _Update) -> Part:
+    def _call_worker(self, lane: Lane, part: Part, batches: int) -> None:
+        """Let the worker compute its part, of so many staged batches. Raise `WorkerFailure`."""
+        lane.worker.compute_part(part)
+
+    def _part_of(self, lane: Lane, update: Update) -> Part:
         sizes = [shard_ledger.run_size(run) for run in update.parts[lane]]
         passes = sum([self._plan.passes(size) for size in sizes])
         return Part(update.number, update.slots[lane], passes, update.examples)
@@ -287,15 +249,14 @@ class GlobalBatchLanes(Lanes):
         if is_last:
             self._drop_update(update)
 
-    def _finish_update(self, update: _Update) -> None:
+    def _finish_update(self, update: Update) -> None:
         """Apply an update whose parts are all stored; drop it if one failed."""
         if update.failures:
             self._drop_update(update)
             return
         try:
-            if self._updater is not None:
-                update.is_applying = True
-                self._updater.apply(update.number, update.stored, update.examples)
+            update.is_applying = True
+            self._updater.apply(update.number, update.stored, update.examples)
         except WorkerFailure as failure:
             raise failure.cause from failure  # nobody knows whether it is applied
         finally:
@@ -312,7 +273,7 @@ class GlobalBatchLanes(Lanes):
         if finished:
             self._post_once("finished", "finished")
 
-    def _mark_applied(self, update: _Update) -> Ledger:
+    def _mark_applied(self, update: Update) -> Ledger:
         return shard_ledger.mark_update_applied(self.ledger, update.runs, self._plan.update)
 
     def _end_part(self, lane: Lane) -> None:
@@ -322,11 +283,10 @@ class GlobalBatchLanes(Lanes):
 
     # ------------------------------------------------------------ failures
 
-    def _drop_update(self, update: _Update) -> None:
+    def _drop_update(self, update: Update) -> None:
         """Drop an update of which a part failed, and plan its examples anew."""
         try:
-            if self._updater is not None:
-                self._updater.clear()
+            self._updater.clear()
         except WorkerFailure as error:
             raise error.cause from error
         with self._changed:
@@ -366,258 +326,3 @@ class GlobalBatchLanes(Lanes):
         for each in self._lanes:
             each.updating = False
         super()._end_lane(lane)
-
-
-class FileBatchLanes(GlobalBatchLanes):
-    """Lanes that make each update together, of the examples of files.
-
-    Without an updater they make updates in turn, each of a batch as it was read: the last one of a
-    group of files is shorter.
-    """
-
-    def _needs_portion(self, lane: Lane) -> bool:
-        return bool(self.ledger.todo) and not lane.pending and lane in self._used_lanes()
-
-    def _take_portion(self, lane: Lane) -> Portion | None:
-        self.ledger, run = shard_ledger.take_run(self.ledger, GROUP_POSITIONS)
-        part = -(-self._plan.update // len(self._used_lanes()))
-        batch = None if self._updater is None else min(part, self._plan.most or part)
-        portion = self._plan.portion(run, lane.turn, batch)
-        lane.pending.append(PendingPortion(portion, lane.portion_size.batches))
-        return portion
-
-    def _has_to_read(self, lane: Lane) -> bool:
-        """Return whether to read: also if the others have no example any more."""
-        staged = sum([shard_ledger.run_size(run) for run in lane.ready])
-        is_needed = bool(lane.pending) and staged < self._plan.update
-        return is_needed or super()._has_to_read(lane)
-
-    def _batch_passes(self, lane: Lane) -> int:
-        return 1
-
-    def _has_update(self, lane: Lane) -> bool:
-        if self._update is not None:
-            return lane in self._update.unbegun
-        return self._running and bool(self._divide_staged().get(lane))
-
-    def _divide_staged(self) -> dict[Lane, list[int]]:
-        """Return the sizes of the passes of the next update; empty if too few are staged."""
-        if self._updater is None:
-            return self._next_turn()
-        epoch = self._first_epoch()
-        ready = [
-            [shard_ledger.run_size(run) for run in lane.ready if self._epoch(run) == epoch]
-            for lane in self._lanes
-        ]
-        staged = sum([sum(sizes) for sizes in ready])
-        examples = min(staged, self._plan.update) if self._is_read(epoch) else self._plan.update
-        divided = divide_staged(ready, examples) if staged else None
-        if divided is None:
-            return {}
-        return {lane: sizes for lane, sizes in zip(self._lanes, divided, strict=True) if sizes}
-
-    def _next_turn(self) -> dict[Lane, list[int]]:
-        """Return the update of the lane whose turn it is, if it has its batches; else of another."""
-        turn = self._begun % len(self._lanes)
-        for lane in (*self._lanes[turn:], *self._lanes[:turn]):
-            enough = len(lane.ready) >= self._plan.accumulated
-            if enough or (lane.ready and not (lane.pending or self.ledger.todo)):
-                batches = list(lane.ready)[: self._plan.accumulated]
-                return {lane: [shard_ledger.run_size(run) for run in batches]}
-        return {}
-
-    def _first_epoch(self) -> int:
-        """Return the first epoch of which examples are not in an update."""
-        unread = [portion.run for lane in self._lanes for portion in lane.pending]
-        ready = [run for lane in self._lanes for run in lane.ready]
-        todo = [(shard,) for shard in self.ledger.todo[:1]]
-        return min([self._epoch(run) for run in (*unread, *ready, *todo) if run], default=0)
-
-    def _is_read(self, epoch: int) -> bool:
-        """Return whether all examples of this epoch, and of those before, are staged."""
-        unread = [portion.run for lane in self._lanes for portion in lane.pending]
-        todo = [(shard,) for shard in self.ledger.todo[:1]]
-        return all(self._epoch(run) > epoch for run in (*unread, *todo) if run)
-
-    def _epoch(self, run: Run) -> int:
-        return run[0].start // self.ledger.examples
-
-    def _take_update(self) -> _Update:
-        parts = {
-            lane: [_take_examples(lane, size) for size in sizes]
-            for lane, sizes in self._divide_staged().items()
-        }
-        slots = {lane: slot for slot, lane in enumerate(parts)}
-        return _Update(self._begun, slots, parts, len(parts))
-
-    def _mark_applied(self, update: _Update) -> Ledger:
-        if self._updater is not None:
-            return super()._mark_applied(update)
-        return shard_ledger.mark_runs_applied(self.ledger, update.runs)
-
-    def _part_of(self, lane: Lane, update: _Update) -> Part:
-        if self._updater is None:
-            return super()._part_of(lane, update)
-        rows = tuple([shard_ledger.run_size(run) for run in update.parts[lane]])
-        return Part(update.number, update.slots[lane], len(rows), update.examples, rows)
-
-
-def _take_examples(lane: Lane, count: int) -> Run:
-    """Remove the first `count` examples of the first staged batch, and return their positions."""
-    taken, rest = shard_ledger.split_run(lane.ready.popleft(), count)
-    if rest:
-        lane.ready.appendleft(rest)
-    return taken
-
-
-class ExactLanes(GlobalBatchLanes):
-    """Lanes whose updates have the same parts, in the same slots, whatever the number of lanes.
-
-    Without an updater, each update is one part.
-    """
-
-    def __init__(
-        self,
-        workers: Sequence[Worker],
-        plan: DataPlan,
-        inbox: queue.Queue[Any],
-        updater: Updater | None,
-    ) -> None:
-        super().__init__(workers, plan, inbox, updater)
-        self._slots = 1 if updater is None else slot_count(plan.update, plan.most)
-
-    def _used_lanes(self) -> list[Lane]:
-        present = [lane for lane in self._lanes if not lane.lost]
-        return present if self._updater is None else present[: self._slots]
-
-    def _plan_round(self) -> None:
-        lanes = self._used_lanes()
-        updates = exact_updates(self.ledger, self._plan.update, self._slots)
-        self.ledger = shard_ledger.take_shards(
-            self.ledger, [shard for parts in updates for shard in parts]
-        )
-        shares = divide_examples(self._slots, part_speeds([lane.examples_per_s for lane in lanes]))
-        runs: dict[Lane, list[Shard]] = {lane: [] for lane in lanes}
-        for number, parts in enumerate(updates):
-            if self._updater is None:
-                turn = lanes[number % len(lanes)]
-                runs[turn] += parts
-                self._planned.append({turn: self._whole_update(parts[0].size)})
-            else:
-                self._planned.append(self._divide_slots(parts, shares, runs))
-        for lane, shards in runs.items():
-            self._assign(lane, shards)
-
-    def _divide_slots(
-        self, parts: Sequence[Shard], shares: Sequence[int], runs: dict[Lane, list[Shard]]
-    ) -> dict[Lane, PlannedPart]:
-        """Give each lane the parts of its slots. `shares`: number of slots of each lane."""
-        planned, slot = {}, 0
-        for (lane, shards), share in zip(runs.items(), shares, strict=True):
-            given = parts[slot : slot + share]
-            shards += given
-            if given:
-                planned[lane] = PlannedPart(slot, len(given))
-            slot += share
-        return planned
-
-    def _assign(self, lane: Lane, shards: Sequence[Shard]) -> None:
-        """Let a lane read these parts, in this order, in portions that grow: the first one is ready
-        soon, and each costs a call of Python.
-        """
-        if not shards:
-            return
-        size = shards[0].size
-        fits = program_data.READ_BYTES // (self._plan.example_bytes * size)
-        asked = lane.portion_size.batches
-        most = max(min(fits, PORTION_EXAMPLES // size), 1)
-        batch = self._plan.batch if self._updater is None else size
-        first, count = 0, min(asked, most)
-        while first < len(shards):
-            portion = self._plan.portion(tuple(shards[first : first + count]), batch=batch)
-            self._assigned[lane].append(PendingPortion(portion, asked))
-            first, count = first + count, min(2 * count, most)
-
-
-class TracedLanes(NamedTuple):
-    """Lanes, and a function that makes two updates on every worker."""
-
-    lanes: Lanes
-    rehearse: Callable[[], None]
-
-
-def trace_lanes(
-    program: ModuleType,
-    strategy: Any,
-    built: BuiltModel,
-    plan: DataPlan,
-    spec: Any,
-    workers: int,
-    inbox: queue.Queue[Any],
-    is_exact: bool = False,
-) -> TracedLanes:
-    """Trace the functions of workers that make all updates together. One worker makes whole updates.
-
-    `spec`: the structure of a batch; `is_exact`: the updates have the same parts whatever the
-    number of workers.
-    """
-    kind: type[GlobalBatchLanes] = FileBatchLanes if plan.reads_files else GlobalBatchLanes
-    slots = None
-    if is_exact:
-        exactness.check_program(program)
-        kind, slots = ExactLanes, slot_count(plan.update, plan.most)
-    parts = program, strategy, built, plan, spec, workers
-    if workers == 1 and kind is GlobalBatchLanes:
-        return _trace_turns(kind, parts, inbox)
-    try:
-        remote, updater = trace_part_workers(*parts, slots)
-    except WholeBatchNeeded:
-        return _trace_turns(kind, parts, inbox)
-    if is_exact:
-        exactness.check_step(program, remote[0].step.graph)
-    lanes = kind(remote, plan, inbox, updater)
-    return TracedLanes(lanes, partial(rehearse_parts, remote, plan, updater, slots or workers))
-
-
-def _trace_turns(
-    kind: type[GlobalBatchLanes], parts: tuple[Any, ...], inbox: queue.Queue[Any]
-) -> TracedLanes:
-    """Trace the functions of workers that make whole updates in turn.
-
-    `parts`: the arguments of `trace_workers`.
-    """
-    program, _, _, plan, *_ = parts
-    workers = trace_workers(*parts)
-    if kind is ExactLanes:
-        exactness.check_step(program, workers[0].step.graph)
-    return TracedLanes(kind(workers, plan, inbox, None), partial(rehearse_updates, workers, plan))
-
-
-def rehearse_parts(workers: Sequence[Worker], plan: DataPlan, updater: Updater, slots: int) -> None:
-    """Let all workers make two updates of the first examples together. `slots`: of an update."""
-    shares = divide_examples(slots, [1.0] * len(workers))
-    firsts = list(itertools.accumulate(shares, initial=0))
-    size = min(-(-plan.update // slots), plan.most or plan.update, plan.order.examples)
-
-    def compute(update: int, place: int) -> int:
-        """Return the number of passes; 0 if the first file has no example."""
-        worker = workers[place]
-        portion = plan.portion((Shard(0, size),) * shares[place], batch=size)
-        with explained_errors(worker, portion):
-            sizes = stage_portion(worker, portion) if shares[place] else []
-            if sizes:
-                rows = tuple(sizes) if plan.reads_files else ()
-                examples = size * slots
-                worker.compute_part(Part(update, firsts[place], len(sizes), examples, rows))
-                worker.take_losses()
-            return len(sizes)
-
-    used = [place for place, share in enumerate(shares) if share]
-    for update in REHEARSED:
-        with ThreadPoolExecutor(len(used)) as threads:
-            passes = list(threads.map(partial(compute, update), used))
-        if all(passes):
-            try:
-                updater.apply(update, slots, size * slots)
-            except WorkerFailure as failure:
-                raise failure.cause from failure

@@ -16,7 +16,6 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 from services.trainer.worker import (
-    global_batch,
     input_pipeline,
     optimizers,
     program_data,
@@ -27,6 +26,7 @@ from services.trainer.worker import (
 from services.trainer.worker.checkpoint import Checkpoint
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.lanes import Lanes
+from services.trainer.worker.trace_lanes import trace_lanes
 from services.trainer.worker.watchdog import Watchdog
 from tests.trainer.programs.servers import started
 
@@ -183,7 +183,7 @@ def trained(case, workers, weights=None, ps=1, makes_updates_together=False):
     inbox = queue.Queue()
     if makes_updates_together:
         plan = plan._replace(example_bytes=program_data.READ_BYTES)  # an update in a round
-        running = global_batch.trace_lanes(program, strategy, built, plan, *parts[4:], inbox).lanes
+        running = trace_lanes(program, strategy, built, plan, *parts[4:], inbox).lanes
     else:
         running = Lanes(remote_worker.trace_workers(*parts), plan, inbox)
     fed.clear()

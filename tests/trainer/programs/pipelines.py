@@ -16,13 +16,13 @@ import tensorflow as tf
 
 from services.trainer.worker import (
     example_source,
-    global_batch,
     input_pipeline,
     program_data,
     remote_worker,
     training_step,
 )
 from services.trainer.worker.lanes import Lanes
+from services.trainer.worker.trace_lanes import trace_lanes
 from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Shuffle
 from tests.trainer.programs import counting, file_data
@@ -135,10 +135,9 @@ def train(functions, shuffle, fields, workers, fails=False):
     spec = program_data.element_spec(program, built.model)
     parts = program, strategy, built, plan, spec, workers
     inbox = queue.Queue()
+    lanes = Lanes(remote_worker.trace_workers(*parts), plan, inbox)
     if together:
-        lanes = global_batch.trace_lanes(*parts, inbox).lanes
-    else:
-        lanes = Lanes(remote_worker.trace_workers(*parts), plan, inbox)
+        lanes = trace_lanes(*parts, inbox).lanes
     if fails:
         for worker in [lane.worker for lane in lanes._lanes]:
             worker.update = failing(worker.update, 2, executes=False)

@@ -11,13 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.trainer.worker import shard_ledger
+from services.trainer.worker.exact_batches import ExactLanes
 from services.trainer.worker.example_order import ExampleOrder
+from services.trainer.worker.file_batches import FileBatchLanes
 from services.trainer.worker.file_source import FileOrder
-from services.trainer.worker.global_batch import (
-    ExactLanes,
-    FileBatchLanes,
-    GlobalBatchLanes,
-)
+from services.trainer.worker.global_batch import GlobalBatchLanes
 from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass, UpdateLoss
 from services.trainer.worker.part_exchange import Part
 from services.trainer.worker.remote_worker import WorkerFailure
@@ -27,6 +25,11 @@ from services.trainer.worker.update_plan import (
     part_speeds,
     plan_round,
     slot_count,
+)
+from services.trainer.worker.whole_updates import (
+    WholeUpdateExactLanes,
+    WholeUpdateFileLanes,
+    WholeUpdateLanes,
 )
 from tests.trainer.worker.fake_worker import FakeWorker
 
@@ -296,7 +299,11 @@ def train_files(
         FileWorker(plan, ps, f"worker-{n}", lengths, lost_at if n == 1 else None)
         for n in range(workers)
     ]
-    lanes = FileBatchLanes(remote, plan, inbox, None if in_turn else ps)
+    lanes: FileBatchLanes = (
+        WholeUpdateFileLanes(remote, plan, inbox)
+        if in_turn
+        else FileBatchLanes(remote, plan, inbox, ps)
+    )
     lanes.start(shard_ledger.new_file_ledger(len(lengths), epochs, 7), 0)
     while (word := inbox.get(timeout=WITHIN_S)) != "finished":
         assert word == "first", word
@@ -344,7 +351,7 @@ def test_workers_in_turn_apply_every_example_of_files_once(
 def test_workers_in_turn_make_whole_updates(workers: int) -> None:
     plan, ps, inbox = DataPlan(ExampleOrder(100), 16), Ps(), queue.Queue[object]()
     remote = [Whole(plan, ps, f"worker-{n}") for n in range(workers)]
-    lanes = GlobalBatchLanes(remote, plan, inbox, None)
+    lanes = WholeUpdateLanes(remote, plan, inbox)
     lanes.start(shard_ledger.new_ledger(100, 3), 0)
     while inbox.get(timeout=WITHIN_S) != "finished":
         pass
@@ -491,14 +498,14 @@ class Whole(PartWorker):
         self.ps.applied.append([position for each in applied for position in each])
 
 
-@pytest.mark.parametrize("kind", [GlobalBatchLanes, ExactLanes])
+@pytest.mark.parametrize("kind", [WholeUpdateLanes, WholeUpdateExactLanes])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_whole_updates_have_all_accumulated_batches(
-    kind: type[GlobalBatchLanes], workers: int
+    kind: type[WholeUpdateLanes], workers: int
 ) -> None:
     plan, ps, inbox = DataPlan(ExampleOrder(100), 8, None, 3), Ps(), queue.Queue[object]()
     remote = [Whole(plan, ps, f"worker-{n}") for n in range(workers)]
-    lanes = kind(remote, plan, inbox, None)
+    lanes = kind(remote, plan, inbox)
     lanes.start(shard_ledger.new_ledger(100, 2), 0)
     while (word := inbox.get(timeout=WITHIN_S)) != "finished":
         assert word == "first", word
@@ -512,7 +519,7 @@ def test_a_whole_update_that_fails_ends_training_because_it_may_be_applied() -> 
 
     plan, ps, inbox = DataPlan(ExampleOrder(100), 8), Ps(), queue.Queue[object]()
     remote = [Fails(plan, ps), Whole(plan, ps, "worker-1")]
-    lanes = GlobalBatchLanes(remote, plan, inbox, None)
+    lanes = WholeUpdateLanes(remote, plan, inbox)
     lanes.start(shard_ledger.new_ledger(100, 2), 0)
     words = [inbox.get(timeout=WITHIN_S)]
     while words[-1] == "first":
@@ -533,7 +540,9 @@ def test_the_number_of_updates_does_not_depend_on_the_history(
     for workers, updates in [*sizes, (1, 10_000)]:
         ps, inbox = Ps(), queue.Queue[object]()
         remote = [Whole(plan, ps, f"worker-{n}") for n in range(workers)]
-        lanes = GlobalBatchLanes(remote, plan, inbox, None if workers == 1 else ps)
+        lanes = GlobalBatchLanes(remote, plan, inbox, ps)
+        if workers == 1:
+            lanes = WholeUpdateLanes(remote, plan, inbox)
         lanes.start(ledger, 0)
         with lanes._changed:
             assert lanes._changed.wait_for(

@@ -1,0 +1,87 @@
+"""Exact updates: the parts of an update, and the order in which they are added, are always the same.
+
+An update has a fixed number of slots (virtual workers), which are divided among the workers
+(`update_plan.exact_updates`). `exactness.py` has the other conditions of `consistency: exact`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.trainer.worker import program_data, shard_ledger
+from services.trainer.worker.global_batch import GlobalBatchLanes, PlannedPart
+from services.trainer.worker.input_pipeline import PORTION_EXAMPLES
+from services.trainer.worker.lanes import Lane, PendingPortion
+from services.trainer.worker.shard_ledger import Shard
+from services.trainer.worker.update_plan import (
+    divide_examples,
+    exact_updates,
+    part_speeds,
+    slot_count,
+)
+
+
+class ExactLanes(GlobalBatchLanes):
+    """Lanes whose updates have the same parts, in the same slots, whatever the number of lanes."""
+
+    @property
+    def _slots(self) -> int:
+        """The number of parts of an update."""
+        return slot_count(self._plan.update, self._plan.most)
+
+    def _used_lanes(self) -> list[Lane]:
+        return [lane for lane in self._lanes if not lane.lost][: self._slots]
+
+    def _plan_round(self) -> None:
+        lanes = self._used_lanes()
+        updates = exact_updates(self.ledger, self._plan.update, self._slots)
+        planned = [shard for parts in updates for shard in parts]
+        self.ledger = shard_ledger.take_shards(self.ledger, planned)
+        runs: dict[Lane, list[Shard]] = {lane: [] for lane in lanes}
+        self._divide_updates(updates, runs)
+        for lane, shards in runs.items():
+            self._assign(lane, shards)
+
+    def _divide_updates(
+        self, updates: Sequence[tuple[Shard, ...]], runs: dict[Lane, list[Shard]]
+    ) -> None:
+        """Give each lane the parts of some slots. `updates`: their parts; `runs`: receives those of
+        each lane.
+        """
+        speeds = part_speeds([lane.examples_per_s for lane in runs])
+        shares = divide_examples(self._slots, speeds)
+        self._planned += [self._divide_slots(parts, shares, runs) for parts in updates]
+
+    def _divide_slots(
+        self, parts: Sequence[Shard], shares: Sequence[int], runs: dict[Lane, list[Shard]]
+    ) -> dict[Lane, PlannedPart]:
+        """Give each lane the parts of its slots. `shares`: number of slots of each lane."""
+        planned, slot = {}, 0
+        for (lane, shards), share in zip(runs.items(), shares, strict=True):
+            given = parts[slot : slot + share]
+            shards += given
+            if given:
+                planned[lane] = PlannedPart(slot, len(given))
+            slot += share
+        return planned
+
+    def _assign(self, lane: Lane, shards: Sequence[Shard]) -> None:
+        """Let a lane read these parts, in this order, in portions that grow: the first one is ready
+        soon, and each costs a call of Python.
+        """
+        if not shards:
+            return
+        size = shards[0].size
+        fits = program_data.READ_BYTES // (self._plan.example_bytes * size)
+        asked = lane.portion_size.batches
+        most = max(min(fits, PORTION_EXAMPLES // size), 1)
+        batch = self._batch_to_read(size)
+        first, count = 0, min(asked, most)
+        while first < len(shards):
+            portion = self._plan.portion(tuple(shards[first : first + count]), batch=batch)
+            self._assigned[lane].append(PendingPortion(portion, asked))
+            first, count = first + count, min(2 * count, most)
+
+    def _batch_to_read(self, part: int) -> int:
+        """Return the number of examples of a staged batch, for parts of `part` examples."""
+        return part

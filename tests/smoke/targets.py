@@ -246,6 +246,8 @@ SMOKE = {
             "not_recovered",
             "examples_lost",
             "applied_twice_within",
+            "global_batch_jobs",
+            "updates_wrong",
             "own_failures",
             "commit_waits_s",
             "drained_redone_s_max",

@@ -149,10 +149,7 @@ def _job_beside(path: Path) -> Path:
 def _examine_program(
     source: ProgramSource, job_path: Path | None, given: Given, limit_s: float
 ) -> Iterator[Finding]:
-    fields = _job_fields(job_path) if job_path else {}
-    fields = job_file.with_params(fields, given.params)
-    if given.consistency:
-        fields = {**fields, "consistency": given.consistency}
+    fields = _given_fields(job_path, given)
     params = fields.get("params")
     params = params if isinstance(params, dict) else {}
     # 1. Read its text.
@@ -186,9 +183,7 @@ def _examine_program(
     for file, tree in trees.items():
         yield from source_findings(tree, file, beside, own, image, set(source.files))
     # 3. Try it.
-    trial_request = _trial_request(request, params, limit_s)
-    if given.consistency:
-        trial_request = msgspec.structs.replace(trial_request, consistency=given.consistency)
+    trial_request = _trial_request(request, params, limit_s, given.consistency or "async")
     tried, reread = try_program(source, trial_request, _plain_variables(request))
     rows_example = example_path(ROWS_EXAMPLE)
     yield from program_findings(tried, reread, rows_example, left_behind)
@@ -196,6 +191,15 @@ def _examine_program(
     # 4. Compare it with the job's resources.
     if request:
         yield from job_findings(tried, request, rows_example)
+
+
+def _given_fields(job_path: Path | None, given: Given) -> job_file.Fields:
+    """Return the fields of the job's file, if there is one, with those of the options."""
+    fields = _job_fields(job_path) if job_path else {}
+    fields = job_file.with_params(fields, given.params)
+    if given.consistency:
+        fields = {**fields, "consistency": given.consistency}
+    return fields
 
 
 def _python_files(source: ProgramSource) -> list[str]:
@@ -223,11 +227,20 @@ def _describe_files(source: ProgramSource) -> str:
 
 
 def _trial_request(
-    job: JobRequested | None, params: dict[str, Any], limit_s: float
+    job: JobRequested | None, params: dict[str, Any], limit_s: float, consistency: Consistency
 ) -> ExamineRequest:
-    """Return the request of a trial; `limit_s`: the longest time for one call of its code."""
+    """Return the request of a trial; `limit_s`: the longest time for one call of its code;
+    `consistency`: if there is no job.
+    """
     if job is None:
-        return ExamineRequest(program="", params=params, batch=BATCH, ps=1, limit_s=limit_s)
+        return ExamineRequest(
+            program="",
+            params=params,
+            batch=BATCH,
+            ps=1,
+            consistency=consistency,
+            limit_s=limit_s,
+        )
     return ExamineRequest(
         program="",
         params=params,

@@ -11,7 +11,6 @@ with its reader.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import sys
@@ -144,6 +143,8 @@ class Examiner:
         self.report(examples=count)
 
     def _sample_examples(self, module: ModuleType) -> None:
+        from services.trainer.worker.program_data import example_digest
+
         count = self.seen.examples or 0
         size = read_size(self.asked, count)
         together = dict[int, str]()
@@ -344,18 +345,6 @@ def main() -> None:
 
 def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
-
-
-def example_digest(batch: Iterable[Any], row: int) -> str:
-    """Return the digest of one example: types, shapes and bytes of all its parts."""
-    import numpy as np
-
-    found = hashlib.sha256()
-    for part in batch:
-        value = np.asarray(part[row])
-        text = repr(value) if value.dtype == object else value.tobytes().hex()
-        found.update(f"{value.dtype} {value.shape} {text};".encode())
-    return found.hexdigest()[:16]
 
 
 def is_finite_example(batch: Iterable[Any], row: int) -> bool:

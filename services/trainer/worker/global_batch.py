@@ -48,6 +48,7 @@ from services.trainer.worker.remote_worker import (
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Run, Shard
 from services.trainer.worker.training_step import BuiltModel, WholeBatchNeeded
 from services.trainer.worker.update_plan import (
+    can_begin_exactly,
     divide_examples,
     divide_staged,
     exact_updates,
@@ -485,6 +486,10 @@ class ExactLanes(GlobalBatchLanes):
     ) -> None:
         super().__init__(workers, plan, inbox, updater)
         self._slots = 1 if updater is None else slot_count(plan.update, plan.most)
+
+    def can_begin(self, ledger: Ledger) -> bool:
+        """Return whether updates can continue after what is applied in this ledger."""
+        return can_begin_exactly(ledger, self._plan.update, self._slots)
 
     def _used_lanes(self) -> list[Lane]:
         present = [lane for lane in self._lanes if not lane.lost]

@@ -16,8 +16,9 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
+import click
 import msgspec
 from rich.text import Text
 
@@ -56,7 +57,7 @@ from services.trainer.doctor.job_fit import job_findings
 from services.trainer.doctor.observations import ExamineRequest, Observations
 from services.trainer.program import write_program
 from services.trainer.protocol import crash_failure
-from shared.messages import JobRequested
+from shared.messages import Consistency, JobRequested
 from shared.runtime import process
 from shared.text import format_count, format_names, single_line
 
@@ -75,6 +76,13 @@ EXAMPLES = (
 )
 
 
+class Given(NamedTuple):
+    """Options that take precedence over the job's file."""
+
+    params: Sequence[tuple[str, Any]]
+    consistency: Consistency | None
+
+
 @command(EXAMPLES)
 @argument(
     "program",
@@ -89,12 +97,18 @@ EXAMPLES = (
     help="the job's file (default: the YAML of the same name beside the program, if there is one)",
 )
 @param_option
+@option(
+    "--consistency",
+    type=click.Choice(get_args(Consistency)),
+    help="how workers make its updates, in place of the job's",
+)
 @timeout_option(LIMIT_S, "the longest time for one call of its code")
 @json_option
 def run(args: Arguments) -> int:
     program, job_path = _named_files(args.program, args.job)
     source = read_program(program)
-    findings = list(_examine_program(source, job_path, args.params, args.timeout))
+    given = Given(args.params, args.consistency)
+    findings = list(_examine_program(source, job_path, given, args.timeout))
     if args.json:
         print(msgspec.json.encode({"program": str(program), "findings": findings}).decode())
     else:
@@ -133,10 +147,9 @@ def _job_beside(path: Path) -> Path:
 
 
 def _examine_program(
-    source: ProgramSource, job_path: Path | None, given: Sequence[tuple[str, Any]], limit_s: float
+    source: ProgramSource, job_path: Path | None, given: Given, limit_s: float
 ) -> Iterator[Finding]:
-    fields = _job_fields(job_path) if job_path else {}
-    fields = job_file.with_params(fields, given)
+    fields = _given_fields(job_path, given)
     params = fields.get("params")
     params = params if isinstance(params, dict) else {}
     # 1. Read its text.
@@ -170,7 +183,7 @@ def _examine_program(
     for file, tree in trees.items():
         yield from source_findings(tree, file, beside, own, image, set(source.files))
     # 3. Try it.
-    trial_request = _trial_request(request, params, limit_s)
+    trial_request = _trial_request(request, params, limit_s, given.consistency or "async")
     tried, reread = try_program(source, trial_request, _plain_variables(request))
     rows_example = example_path(ROWS_EXAMPLE)
     yield from program_findings(tried, reread, rows_example, left_behind)
@@ -178,6 +191,15 @@ def _examine_program(
     # 4. Compare it with the job's resources.
     if request:
         yield from job_findings(tried, request, rows_example)
+
+
+def _given_fields(job_path: Path | None, given: Given) -> job_file.Fields:
+    """Return the fields of the job's file, if there is one, with those of the options."""
+    fields = _job_fields(job_path) if job_path else {}
+    fields = job_file.with_params(fields, given.params)
+    if given.consistency:
+        fields = {**fields, "consistency": given.consistency}
+    return fields
 
 
 def _python_files(source: ProgramSource) -> list[str]:
@@ -205,11 +227,20 @@ def _describe_files(source: ProgramSource) -> str:
 
 
 def _trial_request(
-    job: JobRequested | None, params: dict[str, Any], limit_s: float
+    job: JobRequested | None, params: dict[str, Any], limit_s: float, consistency: Consistency
 ) -> ExamineRequest:
-    """Return the request of a trial; `limit_s`: the longest time for one call of its code."""
+    """Return the request of a trial; `limit_s`: the longest time for one call of its code;
+    `consistency`: if there is no job.
+    """
     if job is None:
-        return ExamineRequest(program="", params=params, batch=BATCH, ps=1, limit_s=limit_s)
+        return ExamineRequest(
+            program="",
+            params=params,
+            batch=BATCH,
+            ps=1,
+            consistency=consistency,
+            limit_s=limit_s,
+        )
     return ExamineRequest(
         program="",
         params=params,
@@ -217,6 +248,7 @@ def _trial_request(
         device_batch_max=job.device_batch_max,
         ps=min(job.ps.max, MOST_PS),
         shuffled=job.shuffle is None or job.shuffle.on,
+        consistency=job.consistency,
         limit_s=limit_s,
     )
 

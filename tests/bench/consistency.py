@@ -1,4 +1,4 @@
-"""Measure what the number of workers costs in accuracy: `make bench-consistency`.
+"""Measure what the number of workers costs in accuracy and speed: `make bench-consistency`.
 
 It takes at most an hour (PROGRAM=characters for one program). Three programs, each with 5,000 or
 more examples to evaluate. For each seed of the initial weights a job trains
@@ -7,65 +7,80 @@ more examples to evaluate. For each seed of the initial weights a job trains
     async-2, async-4       with 2 and 4 workers that make updates of their own
     async-resized          with 1, then 4, then 2 workers
     global-batch-...       the same, with workers that make each update together
+    exact-...              the same, with the same bits at every size
 
 `..._gap_points`: the mean of the differences to `static` with the same seed, in points (hundredths
-of the metric), of the arm where it is largest. There are as many seeds as are needed to resolve 0.5
-points with a probability of 80 % (a paired t-test at 5 %), by the standard deviation of the
-differences, within BENCH_SEEDS seeds; `power`: the probability with the seeds that were run, for
-the noisiest arm of `global-batch`.
+of the metric), of the arm where it is largest. Each arm has at least 2 seeds. The time that is left
+goes, run by run, to the program and arm with the widest confidence interval of the difference
+(`paired.py`), until each resolves 0.5 points with a probability of 80 %. `power`: the least of these
+probabilities of the arms of `global-batch`; `seeds`: the number of each arm.
 
-`global_batch_throughput`: examples per second of `global-batch` divided by those of `async`, 4
-workers and the same examples in an update, in alternation on enforced CPU limits, as in `data.py`.
+`exact_bit_equal`: the last checkpoints of all `exact` arms, with seed 1, have the same variables of
+model and optimizer as that of one worker, bit for bit; null if no program may be exact.
+`exact_refused`: why a program may not.
 
-Environment: PROGRAM (names with commas), BENCH_SEEDS (3), BENCH_ARMS, BENCH_ALTERNATIONS (4),
-BENCH_STEADY_S (10).
+`global_batch_throughput`, `exact_throughput`: examples per second divided by those of `async`, with
+4 workers and the same examples in an update, in alternation on enforced CPU limits, as in `data.py`.
+
+Environment: PROGRAM (names with commas), BENCH_MINUTES (55: no run begins that would end later),
+BENCH_SEEDS (12: the most), BENCH_ARMS, BENCH_ALTERNATIONS (4), BENCH_STEADY_S (10).
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
+import json
 import os
 import signal
 import statistics
-import tempfile
+import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from scipy import stats
 
-from services.cli.trial import Failed, trial
-from services.local.stack import Stack
-from shared.messages import ProgressReported, TrainingResumed
-from tests.bench import data
+from services.cli.trial import Failed, Trial
+from shared.messages import CheckpointSaved, ProgressReported, TrainingResumed
+from tests.bench import data, paired
 from tests.bench.overhead import Side
 from tests.bench.player import sizes
-from tests.bench.report import NoLimits, finish, median, say
-from tests.bench.zoo import CLUSTER, PATIENCE_S, SETTINGS, job_sizes, resize_or_end
+from tests.bench.report import finish_or_refuse, median, say
+from tests.bench.resized_job import (
+    PATIENCE_S,
+    job_sizes,
+    own_stack,
+    resize_or_end,
+    training_request,
+)
+from tests.trainer import fleet
 from tests.zoo.catalogue import FOLDER
 
 HERE = Path(__file__).parent / "programs"
-SEEDS = int(os.environ.get("BENCH_SEEDS", "3"))
-POINTS, RESOLVED, SURE, FOUND = 100.0, 0.5, 0.05, 0.8
+LONGEST_S = 60.0 * float(os.environ.get("BENCH_MINUTES", "55"))
+LEAST_SEEDS, SEEDS = 2, int(os.environ.get("BENCH_SEEDS", "12"))
+POINTS, RESOLVED, FOUND = 100.0, 0.5, 0.8
 RESIZED = (4, 2)
 """Workers after each change of a resized job; it starts with 1."""
-MODES = ("async", "global-batch")
-STATIC = "static"
+MODES = ("async", "global-batch", "exact")
+STATIC, EXACT, ONE_WORKER = "static", "exact", "exact-1"
 ARMS = tuple(
     filter(
         None,
         os.environ.get(
             "BENCH_ARMS",
-            "async-2,async-4,async-resized,global-batch-2,global-batch-4,global-batch-resized",
+            "async-4,async-resized,global-batch-4,global-batch-resized,exact-resized",
         ).split(","),
     )
 )
+GAP_ARMS = tuple([arm for arm in ARMS if not arm.startswith(EXACT)])
+EXACT_ARMS = tuple([arm for arm in ARMS if arm.startswith(EXACT)])
 CORES = 0.25
+READ_S = 120.0
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,154 +98,198 @@ CASES = {
     "wide-and-deep": Case(path=FOLDER / "wide_and_deep.py", epochs=8, batch=64, metric="auc"),
 }
 PROGRAMS = tuple(filter(None, os.environ.get("PROGRAM", "").split(","))) or tuple(CASES)
+Difference = tuple[str, str]
+"""The names of a program and of an arm that is compared with `static`."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A job. `points`: its metric in hundredths; `staleness`: the largest p99 of its reports."""
+    """A job. `points`: its metric in hundredths; `staleness`: the largest p99 of its reports;
+    `digest`: of its last checkpoint, if it is exact.
+    """
 
     points: float
     sizes: tuple[int, ...]
     staleness: int
     seconds: float
+    digest: str = ""
 
 
 async def main() -> dict[str, Any]:
-    began = time.monotonic()
-    found = {name: await compare_arms(name) for name in PROGRAMS}
-    figures: dict[str, Any] = {}
-    for mode in MODES:
-        gaps = [
-            statistics.fmean(differences(runs, arm))
-            for runs in found.values()
-            for arm in ARMS
-            if arm.startswith(mode)
-        ]
-        figures[f"{mode.replace('-', '_')}_gap_points"] = max(map(abs, gaps), default=None)
-    figures["staleness_p99"] = max(
-        [
-            run.staleness
-            for runs in found.values()
-            for arm, each in runs.items()
-            for run in each
-            if arm.startswith("async")
-        ],
-        default=0,
-    )
-    spreads = [
-        statistics.stdev(differences(runs, arm))
-        for runs in found.values()
-        for arm in ARMS
-        if arm.startswith("global-batch") and len(runs[arm]) > 1
-    ]
-    count = min(len(runs[STATIC]) for runs in found.values())
-    figures["power"] = power(max(spreads), count) if spreads else 0.0
-    figures["seeds"] = count
-    figures["gaps"] = {
-        name: {arm: round(statistics.fmean(differences(runs, arm)), 3) for arm in ARMS}
-        for name, runs in found.items()
+    until_s = time.monotonic() + LONGEST_S
+    began_s = time.monotonic()
+    throughput = await compare_throughput()
+    say(f"throughput: {throughput}")
+    bits = {name: await compare_bits(name) for name in PROGRAMS if EXACT_ARMS}
+    runs = Runs()
+    await runs.train_least()
+    await runs.train_least_certain(until_s)
+    return {
+        **gap_figures(runs),
+        **bit_figures(bits),
+        **throughput,
+        "minutes": (time.monotonic() - began_s) / 60,
     }
-    figures |= await compare_throughput()
-    return {**figures, "minutes": (time.monotonic() - began) / 60}
 
 
 # ---------------------------------------------------------------- accuracy
 
 
-async def compare_arms(name: str) -> dict[str, list[Run]]:
-    """Return the runs of each arm, one for each seed."""
-    runs: dict[str, list[Run]] = {arm: [] for arm in (STATIC, *ARMS)}
-    for seed in range(1, SEEDS + 1):
-        for arm in runs:
-            run = await train(CASES[name], seed, arm)
-            runs[arm].append(run)
-            say(
-                f"{name}, seed {seed}, {arm}: {run.points:.2f} points, workers"
-                f" {'-'.join(map(str, run.sizes))}, staleness p99 {run.staleness},"
-                f" {run.seconds:.0f} s"
-            )
-        if seed > 1 and seed >= needed_seeds(runs):
-            break
-    for arm in ARMS:
-        gaps = differences(runs, arm)
-        spread = statistics.stdev(gaps) if len(gaps) > 1 else math.nan
-        say(f"{name}, {arm}: {statistics.fmean(gaps):+.2f} points, standard deviation {spread:.2f}")
-    return runs
+class Runs:
+    """The runs of each program and arm, by seed."""
+
+    def __init__(self) -> None:
+        self._runs: dict[Difference, dict[int, Run]] = {
+            (name, arm): {} for name in PROGRAMS for arm in (STATIC, *GAP_ARMS)
+        }
+        self._longest_s = 0.0
+
+    async def train_least(self) -> None:
+        for seed in range(1, min(LEAST_SEEDS, SEEDS) + 1):
+            for name in PROGRAMS:
+                for arm in GAP_ARMS:
+                    await self._train_pair(name, arm, seed)
+
+    async def train_least_certain(self, until_s: float) -> None:
+        """Spend the time on the least certain difference. A pair may need two runs."""
+        while time.monotonic() + 2 * self._longest_s < until_s:
+            chosen = paired.least_certain(self.differences(), RESOLVED, FOUND, SEEDS)
+            if chosen is None:
+                return
+            name, arm = chosen
+            await self._train_pair(name, arm, len(self._runs[chosen]) + 1)
+            say(f"{name}, {arm}: {paired.describe(self.differences()[chosen])}")
+
+    async def _train_pair(self, name: str, arm: str, seed: int) -> None:
+        for each in (STATIC, arm):
+            if seed in self._runs[name, each]:
+                continue
+            began_s = time.monotonic()
+            run = self._runs[name, each][seed] = await train(CASES[name], seed, each)
+            self._longest_s = max(self._longest_s, time.monotonic() - began_s)
+            say(describe_run(name, seed, each, run))
+
+    def differences(self) -> dict[Difference, list[float]]:
+        """Return the difference of each run to the static one with the same seed, in points."""
+        return {
+            (name, arm): [
+                run.points - self._runs[name, STATIC][seed].points for seed, run in runs.items()
+            ]
+            for (name, arm), runs in self._runs.items()
+            if arm != STATIC
+        }
+
+    def of_mode(self, mode: str) -> Iterable[Run]:
+        return [
+            run
+            for (_, arm), runs in self._runs.items()
+            for run in runs.values()
+            if arm.startswith(mode)
+        ]
 
 
-def differences(runs: Mapping[str, Sequence[Run]], arm: str) -> list[float]:
-    """Return the difference of each run to the static one with the same seed, in points."""
-    return [run.points - one.points for run, one in zip(runs[arm], runs[STATIC], strict=True)]
+def describe_run(name: str, seed: int, arm: str, run: Run) -> str:
+    return (
+        f"{name}, seed {seed}, {arm}: {run.points:.2f} points, workers"
+        f" {'-'.join(map(str, run.sizes))}, staleness p99 {run.staleness}, {run.seconds:.0f} s"
+    )
 
 
-def needed_seeds(runs: Mapping[str, Sequence[Run]]) -> int:
-    """Return the number of seeds that resolve the difference in every arm."""
-    spread = max([statistics.stdev(differences(runs, arm)) for arm in ARMS], default=0.0)
-    count = 2
-    while count < 1_000 and power(spread, count) < FOUND:
-        count += 1
-    return count
-
-
-def power(spread: float, count: int) -> float:
-    """Return the probability that a paired t-test finds a difference of `RESOLVED` points.
-
-    `spread`: standard deviation of the differences; `count`: number of pairs. By the noncentral t
-    distribution (Cohen 1988).
-    """
-    if count < 2:
-        return 0.0
-    if spread <= 0:
-        return 1.0
-    free, shift = count - 1, RESOLVED / spread * math.sqrt(count)
-    limit = stats.t.ppf(1 - SURE / 2, free)
-    return float(stats.nct.sf(limit, free, shift) + stats.nct.cdf(-limit, free, shift))
+def gap_figures(runs: Runs) -> dict[str, Any]:
+    found = runs.differences()
+    for (name, arm), each in found.items():
+        power = paired.power_of(each, RESOLVED)
+        say(f"{name}, {arm}: {paired.describe(each)}, power {power:.2f}")
+    figures: dict[str, Any] = {}
+    for mode in ("async", "global-batch"):
+        gaps = [
+            abs(statistics.fmean(each)) for (_, arm), each in found.items() if arm.startswith(mode)
+        ]
+        figures[f"{mode.replace('-', '_')}_gap_points"] = max(gaps, default=None)
+    powers = [
+        paired.power_of(each, RESOLVED)
+        for (_, arm), each in found.items()
+        if arm.startswith("global-batch")
+    ]
+    return {
+        **figures,
+        "staleness_p99": max([run.staleness for run in runs.of_mode("async")], default=0),
+        "power": min(powers, default=0.0),
+        "seeds": {f"{name} {arm}": len(each) for (name, arm), each in found.items()},
+        "gaps": {
+            f"{name} {arm}": round(statistics.fmean(each), 3) for (name, arm), each in found.items()
+        },
+    }
 
 
 async def train(case: Case, seed: int, arm: str) -> Run:
-    """Train a job on its own stack."""
+    """Train a job on its own stack. Raise `Failed` if it does not succeed."""
     mode, size = ("async", "1") if arm == STATIC else arm.rsplit("-", 1)
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as place:
-        cluster = Path(place) / "cluster.yaml"
-        cluster.write_text(CLUSTER)
-        async with Stack(Path(place) / "weir", cluster, SETTINGS) as stack, trial(stack) as watched:
-            request = job_request(case, seed, mode, 1 if size == "resized" else int(size))
-            await watched.submit(request, case.path)
-            await watched.until(lambda: watched.of(TrainingResumed), PATIENCE_S, "the start")
-            if size == "resized":
-                await resize_or_end(watched, request["job"], RESIZED)
-            finished = await watched.await_finish(PATIENCE_S)
-            reports = watched.of(ProgressReported)
-            if finished.counted != reports[-1].total_samples:
-                raise Failed(f"{finished.counted} examples counted of {reports[-1].total_samples}")
-            return Run(
-                points=POINTS * finished.metrics[case.metric],
-                sizes=job_sizes(watched),
-                staleness=max(
-                    [each.staleness.p99 for each in reports if each.staleness], default=0
-                ),
-                seconds=finished.finished_s - watched.submitted_s,
-            )
+    async with own_stack() as watched:
+        request = job_request(case, seed, mode, 1 if size == "resized" else int(size))
+        await watched.submit(request, case.path)
+        await watched.until(lambda: watched.of(TrainingResumed), PATIENCE_S, "the start")
+        if size == "resized":
+            await resize_or_end(watched, request["job"], RESIZED)
+        finished = await watched.await_finish(PATIENCE_S)
+        reports = watched.of(ProgressReported)
+        if finished.counted != reports[-1].total_samples:
+            raise Failed(f"{finished.counted} examples counted of {reports[-1].total_samples}")
+        return Run(
+            points=POINTS * finished.metrics[case.metric],
+            sizes=job_sizes(watched),
+            staleness=max([each.staleness.p99 for each in reports if each.staleness], default=0),
+            seconds=finished.finished_s - watched.submitted_s,
+            digest=await weights_digest(watched) if mode == EXACT else "",
+        )
 
 
 def job_request(case: Case, seed: int, consistency: str, workers: int) -> dict[str, Any]:
-    def fixed(count: int) -> dict[str, int]:
-        return {"start": count, "min": count, "max": count}
+    job = case.path.stem.replace("_", "-")
+    request = training_request(job, case.epochs, case.batch, consistency, workers)
+    return {**request, "params": {"seed": seed}, "shuffle": {"seed": seed}}
 
+
+# ---------------------------------------------------------------- the same bits
+
+
+async def compare_bits(name: str) -> dict[str, Run] | str:
+    """Return the runs of the exact arms; or why this program may not be exact."""
+    runs: dict[str, Run] = {}
+    for arm in (ONE_WORKER, *EXACT_ARMS):
+        try:
+            runs[arm] = await train(CASES[name], 1, arm)
+        except Failed as error:
+            if runs:
+                raise
+            reason = str(error).strip().splitlines()[-1]
+            say(f"{name} may not be exact: {reason}")
+            return reason
+        say(f"{describe_run(name, 1, arm, runs[arm])}, {runs[arm].digest[:12]}")
+    return runs
+
+
+async def weights_digest(watched: Trial) -> str:
+    """Return the digest of the last checkpoint, which another process reads."""
+    path = watched.of(CheckpointSaved)[-1].path
+    read = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, str(fleet.PROGRAMS / "read_weights.py"), path],
+        capture_output=True,
+        text=True,
+        env=fleet.environ(),
+        check=True,
+        timeout=READ_S,
+    )
+    return str(json.loads(read.stdout)["digest"])
+
+
+def bit_figures(bits: Mapping[str, dict[str, Run] | str]) -> dict[str, Any]:
+    exact = {name: each for name, each in bits.items() if not isinstance(each, str)}
+    equal = {name: len({run.digest for run in each.values()}) == 1 for name, each in exact.items()}
     return {
-        "job": case.path.stem.replace("_", "-"),
-        "epochs": case.epochs,
-        "batch": fixed(case.batch),
-        "ps": fixed(1),
-        "workers": fixed(workers),
-        "resources": {
-            "chief": {"cpu": 1.0, "memory_gib": 2.0},
-            "ps": {"cpu": 0.5, "memory_gib": 2.0},
-            "worker": {"cpu": 1.0, "memory_gib": 2.0},
-        },
-        "policy": "static",
-        "consistency": consistency,
-        "params": {"seed": seed},
-        "shuffle": {"seed": seed},
+        "exact_bit_equal": all(equal.values()) if equal else None,
+        "exact_programs": equal,
+        "exact_refused": {name: each for name, each in bits.items() if isinstance(each, str)},
     }
 
 
@@ -238,7 +297,7 @@ def job_request(case: Case, seed: int, consistency: str, workers: int) -> dict[s
 
 
 async def compare_throughput() -> dict[str, float]:
-    """Return the ratio of the speeds of both modes with 4 workers."""
+    """Return the speeds of the modes with 4 workers, divided by that of `async`."""
     found = []
     async with AsyncExitStack() as jobs:
         measures = {}
@@ -262,8 +321,10 @@ async def compare_throughput() -> dict[str, float]:
             speeds = {mode: await measures[mode]() for mode in order}
             say(f"  {number + 1}/{data.ALTERNATIONS} {data.describe_speeds(speeds)}")
             found.append(speeds)
-    ratios = [each["global-batch"].examples_per_s / each["async"].examples_per_s for each in found]
-    figures = {"global_batch_throughput": median(ratios)}
+    figures = {}
+    for mode in MODES[1:]:
+        ratios = [each[mode].examples_per_s / each["async"].examples_per_s for each in found]
+        figures[f"{mode.replace('-', '_')}_throughput"] = median(ratios)
     for mode in MODES:
         name = mode.replace("-", "_")
         figures[f"{name}_examples_per_s"] = median(each[mode].examples_per_s for each in found)
@@ -276,8 +337,4 @@ BATCH = int(os.environ.get("BENCH_BATCH", "256"))
 """Examples of an update when the throughput is measured."""
 
 if __name__ == "__main__":
-    try:
-        finish(asyncio.run(main()))
-    except NoLimits as error:
-        say(str(error))
-        raise SystemExit(1) from error
+    finish_or_refuse(main())

@@ -1,6 +1,6 @@
 """Policies on real training, with changes of batch and learning rate.
 
-`make bench-live` (about 12 minutes). Two nodes of a core; another user's pod occupies one of them
+`make bench-live` (about 20 minutes). Two nodes of a core; another user's pod occupies one of them
 until `LEAVE_S` after the start. One job for each policy, each on a stack of its own with the
 default policy `static`: the first job names no policy, the others name theirs. All may grow in ps,
 workers and batch, and the learning rate follows the square root of the batch. The rate of a
@@ -13,6 +13,9 @@ it is computed from the rate of the program:
 assumes half a minute for its first pause, so it does not change jobs that are much shorter than
 this one. The trainer does not measure gradient noise: `weir` and `elastic-batch` assume that an
 example has the same value in every batch of the requested range.
+
+`time_to_loss_ratio`: the time to a given loss with a batch that may grow, divided by that with a
+fixed one (`time_to_loss.py`).
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from shared.messages import (
     TrainingResumed,
 )
 from tests.bench.report import NoLimits, finish_or_refuse, say
+from tests.bench.time_to_loss import compare_times
 from tests.flow.stage import Scene
 
 CLUSTER = "nodes:\n  - {name: node, count: 2, cpu: 1, memory_gib: 8}\n"
@@ -193,7 +197,7 @@ async def main() -> dict[str, Any]:
         )
         for stretch in done.stretches:
             say(f"  {stretch.told()}")
-    return result(runs)
+    return {**result(runs), **await compare_times()}
 
 
 def result(runs: dict[str, Outcome]) -> dict[str, Any]:

@@ -22,56 +22,45 @@ the larger size of the resized job.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import math
 import os
-import signal
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from scipy import stats
 
-from services.cli.trial import Failed, Trial, trial
-from services.local.stack import Stack
+from services.cli.trial import Failed, Trial
 from shared.messages import (
-    Bounds,
-    ChangeRequested,
-    ClusterSpecPublished,
     JobFinished,
     JobRequested,
     ProgressReported,
-    TaskReady,
     TrainingResumed,
 )
-from shared.runtime import process
 from tests.bench.report import finish, say
-from tests.flow.kills import family
+from tests.bench.resized_job import (
+    PATIENCE_S,
+    job_sizes,
+    own_stack,
+    resize_or_end,
+    training_request,
+)
 from tests.zoo.catalogue import FOLDER, ZOO
 
 PROGRAMS = tuple(filter(None, os.environ.get("PROGRAM", "").split(","))) or tuple(ZOO)
 SEEDS = int(os.environ.get("ZOO_SEEDS", "5"))
-CLUSTER = "nodes:\n  - {name: node, count: 1, cpu: 8, memory_gib: 24}\n"
 CONSISTENCY = os.environ.get("ZOO_CONSISTENCY", "async")
 MOST_WORKERS = int(os.environ.get("ZOO_WORKERS", "2"))
 SIZES = (MOST_WORKERS, 1, MOST_WORKERS, 1)
 """Workers after each change of the resized job; it starts with 1."""
-SETTINGS = {"WEIR_ALLOCATOR_WINDOW_S": "0.3", "WEIR_ALLOCATOR_COOLDOWN_S": "0.5"}
 KINDS = ("static", "resized")
-STOPPED_S, GOING_S = 0.5, 0.02
-"""Times in s for which workers are stopped and run, in turn, while a change is prepared.
-
-Without these stops, programs this small would end before four changes of their job.
-"""
-PATIENCE_S, REFERENCE_S = 900.0, 600.0
+REFERENCE_S = 600.0
 SURE, LEAST, MOST = 0.995, 0.01, 1 / 3
 """Quantile of the upper end of a band; minimum of half a band and maximum of a whole one.
 
@@ -173,16 +162,13 @@ async def _run_reference(name: str, folder: Path, *arguments: str) -> list[dict[
 
 async def train(name: str, folder: Path, kind: str) -> Run:
     """Train a program in a job on its own stack; raise `Failed` if the job does not succeed."""
-    with tempfile.TemporaryDirectory(prefix="weir-zoo-") as place:
-        cluster = Path(place) / "cluster.yaml"
-        cluster.write_text(CLUSTER)
-        async with Stack(Path(place) / "weir", cluster, SETTINGS) as stack, trial(stack) as watched:
-            await watched.submit(job_request(name, folder), FOLDER / f"{name}.py")
-            await watched.until(lambda: watched.of(TrainingResumed), PATIENCE_S, "the start")
-            if kind == "resized":
-                await resize_or_end(watched, job_name(name), SIZES)
-            finished = await watched.await_finish(PATIENCE_S)
-            return _run(name, watched, finished)
+    async with own_stack() as watched:
+        await watched.submit(job_request(name, folder), FOLDER / f"{name}.py")
+        await watched.until(lambda: watched.of(TrainingResumed), PATIENCE_S, "the start")
+        if kind == "resized":
+            await resize_or_end(watched, job_name(name), SIZES)
+        finished = await watched.await_finish(PATIENCE_S)
+        return _run(name, watched, finished)
 
 
 def job_name(name: str) -> str:
@@ -191,101 +177,14 @@ def job_name(name: str) -> str:
 
 def job_request(name: str, folder: Path) -> dict[str, Any]:
     entry = ZOO[name]
-    one = {"start": 1, "min": 1, "max": 1}
-    request: dict[str, Any] = {
-        "job": job_name(name),
-        "epochs": entry.epochs,
-        "batch": {"start": entry.batch, "min": entry.batch, "max": entry.batch},
-        "ps": one,
-        "workers": one,
-        "resources": {
-            "chief": {"cpu": 1.0, "memory_gib": 3.0},
-            "ps": {"cpu": 0.5, "memory_gib": 2.0},
-            "worker": {"cpu": 1.0, "memory_gib": 2.5},
-        },
-        "policy": "static",
-        "consistency": CONSISTENCY,
-    }
+    request = training_request(
+        job_name(name), entry.epochs, entry.batch, CONSISTENCY, chief_gib=3.0, worker_gib=2.5
+    )
     if params := entry.params(folder):
         request["params"] = params
         if "params" not in JobRequested.__struct_fields__:
             raise Failed("a request has no params")
     return request
-
-
-async def resize_or_end(watched: Trial, job: str, sizes: Sequence[int]) -> None:
-    """Give the job these numbers of workers, one after the other. If it ends before the last
-    change, its sizes show it.
-    """
-    try:
-        await _resize(watched, job, sizes)
-    except Failed:
-        if not watched.of(JobFinished):
-            raise
-
-
-async def _resize(watched: Trial, job: str, sizes: Sequence[int]) -> None:
-    """Change the number of workers several times with `ChangeRequested`.
-
-    Each change comes at its share of the training, or after the last change, whichever is later.
-    """
-    for number, workers in enumerate(sizes):
-        share = (number + 0.5) / (len(sizes) + 1)
-        await watched.until(partial(_has_trained, watched, share), PATIENCE_S, "its share")
-        change = ChangeRequested(
-            job=job, workers=Bounds(min=workers, max=workers), request_id=f"resize-{number}"
-        )
-        resumed = len(watched.of(TrainingResumed))
-        async with _slow_workers(watched):
-            await watched.bus.publish(change)
-            await watched.until(
-                partial(_has_resumed, watched, resumed), PATIENCE_S, f"{workers} workers"
-            )
-
-
-def _has_trained(watched: Trial, share: float) -> bool:
-    reports = watched.of(ProgressReported)
-    return bool(reports) and reports[-1].samples >= share * reports[-1].total_samples
-
-
-def _has_resumed(watched: Trial, before: int) -> bool:
-    return len(watched.of(TrainingResumed)) > before
-
-
-@asynccontextmanager
-async def _slow_workers(watched: Trial) -> AsyncIterator[None]:
-    """Stop the workers of the running generation most of the time, inside the context."""
-    pids = _running_workers(watched)
-    braking = asyncio.create_task(_brake(pids))
-    try:
-        yield
-    finally:
-        await process.cancel_tasks(braking)
-        _send(pids, signal.SIGCONT)
-
-
-async def _brake(pids: Sequence[int]) -> None:
-    while True:
-        _send(pids, signal.SIGSTOP)
-        await asyncio.sleep(STOPPED_S)
-        _send(pids, signal.SIGCONT)
-        await asyncio.sleep(GOING_S)
-
-
-def _running_workers(watched: Trial) -> list[int]:
-    """Return the processes that train in the workers of the running generation."""
-    generation = watched.of(TrainingResumed)[-1].generation
-    spec = next(m for m in watched.of(ClusterSpecPublished) if m.generation == generation)
-    pods = {task.pod for task in spec.tasks if task.role == "worker"}
-    uids = {m.pod_uid for m in watched.of(TaskReady) if m.pod in pods}
-    running = [family(uid).running() for uid in uids]
-    return [pid for pid in running if pid is not None]
-
-
-def _send(pids: Sequence[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 def _run(name: str, watched: Trial, finished: JobFinished) -> Run:
@@ -298,13 +197,6 @@ def _run(name: str, watched: Trial, finished: JobFinished) -> Run:
         exact=finished.counted == watched.of(ProgressReported)[-1].total_samples,
         seconds=finished.finished_s - watched.submitted_s,
     )
-
-
-def job_sizes(watched: Trial) -> tuple[int, ...]:
-    """Return the number of workers of each generation that trained."""
-    specs = {m.generation: m for m in watched.of(ClusterSpecPublished)}
-    resumed = watched.of(TrainingResumed)
-    return tuple([len(specs[m.generation].addresses("worker")) for m in resumed])
 
 
 # ---------------------------------------------------------------- the table

@@ -81,6 +81,39 @@ def dataset(start, stop):
     x = np.arange(start, stop, dtype="float32")[:, None] * np.ones((1, 2), "float32")
     return tf.data.Dataset.from_tensor_slices((x, np.arange(start, stop) % 4))
 """
+SUMMED = """
+del loss, optimizer
+
+
+def model():
+    net = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    net.compile(keras.optimizers.SGD(0.01), keras.losses.MeanSquaredError(reduction="sum"))
+    return net
+"""
+FROM_FILES = """
+del examples, dataset
+
+
+def files():
+    return ["/one", "/two"]
+
+
+def read(file):
+    raise RuntimeError("no file is read")
+"""
+NOISY = """
+
+def dataset(start, stop):
+    x = np.ones((stop - start, 2), "float32")
+    pairs = tf.data.Dataset.from_tensor_slices((x, x[:, :1]))
+    return pairs.map(lambda a, b: (a + tf.random.uniform((2,)), b))
+"""
+SEEDED = NOISY.replace("uniform((2,))", "uniform((2,), seed=start + 1)")
+DRAWING = """
+
+def loss(labels, outputs):
+    return (labels - outputs) ** 2 * tf.random.uniform((), seed=1)
+"""
 STUCK = """
 
 def dataset(start, stop):
@@ -168,6 +201,38 @@ def test_missing_class_outputs_and_logits_have_a_remedy(
     )
     assert scores.startswith("mine.py:35: loss() expects probabilities, but outputs range from ")
     assert "-> from_logits=True there, or a last layer with activation='softmax'" in said
+
+
+def test_an_update_that_cannot_be_made_in_parts_is_made_in_turn(doctor) -> None:
+    code, said = doctor(HEAD + SUMMED, job=SMALL + "consistency: global-batch\n")
+
+    (advice,) = [line for line in told(said, "advice") if "in turn" in line]
+    assert code == 0
+    assert advice.endswith("no faster than one: model() is compiled with the reduction 'sum'")
+
+
+def test_an_update_can_be_made_in_parts(doctor) -> None:
+    code, said = doctor(HEAD, "--consistency", "exact", job=SMALL)
+
+    assert code == 0
+    assert "workers can make an update together, each a part of its examples" in said
+
+
+@pytest.mark.parametrize(
+    ("more", "wrong"),
+    [
+        (FROM_FILES, "files() cannot have `consistency: exact`"),
+        (NOISY, "RuntimeError: Random ops require a seed"),
+        (DRAWING, "the training step uses RandomUniform"),
+        (SEEDED, "differs when it is read alone"),
+    ],
+    ids=["files", "unseeded", "step", "seeded"],
+)
+def test_a_program_that_cannot_be_exact_is_refused_by_name(doctor, more: str, wrong: str) -> None:
+    code, said = doctor(HEAD + more, "--consistency", "exact")
+
+    (found,) = told(said, "wrong")
+    assert code == 1 and wrong in found
 
 
 def test_nan_is_found_in_data_and_weights(doctor) -> None:

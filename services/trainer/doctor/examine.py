@@ -3,13 +3,14 @@
     python -m services.trainer.doctor.examine FD REQUEST
 
 It tries the import, the examples, the model on parameter servers, two updates and the evaluation.
+With the consistency `global-batch` or `exact` it also makes two updates in parts, as workers make
+them together.
 Chief, ps and worker run in this one process, which reports over FD (`observations.py`) and ends
 with its reader.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import sys
@@ -43,7 +44,7 @@ from services.trainer.program import (
     stored_file,
 )
 from services.trainer.protocol import Failed
-from services.trainer.worker import failure_cause
+from services.trainer.worker import exactness, failure_cause
 from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Program
 from shared.runtime import process
@@ -92,12 +93,19 @@ class Examiner:
             self._try_updates(module)
             self._try_evaluation(module)
 
+    @property
+    def _is_exact(self) -> bool:
+        return self.asked.consistency == "exact"
+
     # ------------------------------------------------------------ import and examples
 
     def _load_program(self) -> ModuleType:
         from services.trainer.worker.child import import_tensorflow, load_program
 
         import_tensorflow()  # not part of the program's import
+        if self._is_exact:
+            exactness.enable_determinism()
+            exactness.disable_graph_rewrites()
         before = resident_bytes()
         began = time.monotonic()
         path, entry = Path(self.asked.program), self.asked.entry
@@ -109,6 +117,8 @@ class Examiner:
             loaded_s=time.monotonic() - began,
             loaded_gib=max(resident_bytes() - before, 0) / GIB,
         )
+        if self._is_exact:
+            exactness.check_program(module)
         if reads_files(module):
             self._count_files(module)
         else:
@@ -133,6 +143,8 @@ class Examiner:
         self.report(examples=count)
 
     def _sample_examples(self, module: ModuleType) -> None:
+        from services.trainer.worker.program_data import example_digest
+
         count = self.seen.examples or 0
         size = read_size(self.asked, count)
         together = dict[int, str]()
@@ -234,6 +246,36 @@ class Examiner:
         self.report(variables=tuple(describe_variables(built, unlearnt, whole)))
         with self.dog.limit("a step through the model and loss()"):
             self._time_update(worker, plan, built.trainable_variables)
+            if self.asked.consistency != "async":
+                self._try_parts(worker, (module, strategy, built, plan, spec))
+
+    def _try_parts(self, worker: Any, traced: tuple[Any, ...]) -> None:
+        """Make two updates in parts, or report why they cannot be made so.
+
+        `worker`: makes whole updates; `traced`: the first arguments of `trace_part_workers`.
+        """
+        from services.trainer.worker import remote_worker, trace_lanes
+        from services.trainer.worker.training_step import WholeBatchNeeded
+        from services.trainer.worker.update_plan import slot_count
+
+        module, strategy, built, plan, spec = traced
+        slots = None
+        if self._is_exact:
+            plan = plan._replace(most=min(plan.most or plan.batch, plan.batch))
+            slots = slot_count(plan.update, plan.most)
+        try:
+            workers, updater = remote_worker.trace_part_workers(
+                module, strategy, built, plan, spec, 1, slots
+            )
+        except WholeBatchNeeded as needed:
+            if self._is_exact:
+                exactness.check_step(module, worker.step.graph)
+            self.report(whole_batch=str(needed))
+            return
+        if self._is_exact:
+            exactness.check_step(module, workers[0].step.graph)
+        trace_lanes.rehearse_parts(workers, plan, updater, slots or 1)
+        self.report(parts=True)
 
     def _check_loss_shapes(self, module: ModuleType, model: Any) -> None:
         """Compare the loss of a batch with its examples' losses. A very large batch is cut, because
@@ -303,18 +345,6 @@ def main() -> None:
 
 def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
-
-
-def example_digest(batch: Iterable[Any], row: int) -> str:
-    """Return the digest of one example: types, shapes and bytes of all its parts."""
-    import numpy as np
-
-    found = hashlib.sha256()
-    for part in batch:
-        value = np.asarray(part[row])
-        text = repr(value) if value.dtype == object else value.tobytes().hex()
-        found.update(f"{value.dtype} {value.shape} {text};".encode())
-    return found.hexdigest()[:16]
 
 
 def is_finite_example(batch: Iterable[Any], row: int) -> bool:

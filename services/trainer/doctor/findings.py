@@ -52,6 +52,15 @@ REMEDIES = (
         "a call of the program must return; a pod does not have what it waits for either",
     ),
     (
+        r"Random ops require a seed",
+        "with `consistency: exact` random numbers come from the number of the example:"
+        " tf.random.stateless_uniform in dataset(), keras.random.SeedGenerator in model()",
+    ),
+    (
+        r"`consistency: exact`|[Dd]eterminis",
+        "change it, or take `consistency: global-batch`",
+    ),
+    (
         r"SIGKILL",
         "use more memory or smaller tables: model() is built twice in this process",
     ),
@@ -162,6 +171,7 @@ def program_findings(
         yield from _model_findings(here, rows_example)
     if here.update_s is not None:
         yield from _update_findings(here, here.update_s)
+    yield from _part_findings(here)
     if here.evaluated is not None:
         absent = "it has no evaluation(), so the finished job has no metrics"
         yield fine_finding("evaluation() and metrics() work" if here.evaluated else absent)
@@ -303,6 +313,15 @@ def _update_findings(here: Observations, update_s: float) -> Iterator[Finding]:
             "load data once, outside of dataset(), which is called again and again, and let "
             "tf.data read in parallel (num_parallel_calls)",
         )
+
+
+def _part_findings(here: Observations) -> Iterator[Finding]:
+    if here.parts:
+        yield fine_finding("workers can make an update together, each a part of its examples")
+    if here.whole_batch:
+        what = f"workers have to make updates in turn, no faster than one: {here.whole_batch}"
+        remedy = "let the step and the loss be means over examples, or use one worker"
+        yield advice_finding(what, remedy)
 
 
 def imported_modules(trees: Iterable[ast.Module]) -> list[str]:

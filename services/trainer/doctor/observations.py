@@ -25,6 +25,8 @@ from typing import Any
 
 import msgspec
 
+from shared.messages import Consistency
+
 Shape = tuple[int, ...]
 EDGE_EXAMPLES = 4  # examples at the beginning and at the end of a batch that are compared
 
@@ -40,6 +42,7 @@ class ExamineRequest(msgspec.Struct, frozen=True, kw_only=True):
     of parameter servers for the trial update; 0: only read examples, to compare them with another
     process. `entry`: the program's path in its folder; empty: it is a single file. `params`: those
     of the job. `shuffled`: its examples come in another order in each epoch.
+    `consistency`: how workers make its updates.
     """
 
     program: str
@@ -49,6 +52,7 @@ class ExamineRequest(msgspec.Struct, frozen=True, kw_only=True):
     device_batch_max: int | None = None
     ps: int = 0
     shuffled: bool = True
+    consistency: Consistency = "async"
     limit_s: float = 75.0
 
 
@@ -76,7 +80,8 @@ class Observations(msgspec.Struct, frozen=True, kw_only=True):
     `loaded_gib`: memory that the program's import added. `kind`: how it trains
     (`worker/own_step.py`). `labels` and `outputs`: shapes in a batch; `span`: range of the only
     output. `lossy`: shape of a loss with a number for each pair of examples; `mixed`: the loss is
-    the mean of such a loss.
+    the mean of such a loss. `parts`: workers can compute an update in parts; `whole_batch`: why
+    they cannot. Neither is known with the consistency `async`.
     """
 
     loaded_s: float | None = None
@@ -100,6 +105,8 @@ class Observations(msgspec.Struct, frozen=True, kw_only=True):
     update_s: float | None = None
     loss: float | None = None
     finite: bool = True
+    parts: bool = False
+    whole_batch: str = ""
     evaluated: bool | None = None
     kind: str = ""
     failed: str = ""

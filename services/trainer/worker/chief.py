@@ -51,11 +51,13 @@ from services.trainer.worker import (
     training_step,
 )
 from services.trainer.worker.checkpoint import (
+    CONTINUE_FROM,
     Checkpoint,
     check_same_files,
     restore_earlier,
     restore_newest,
 )
+from services.trainer.worker.exact_batches import ExactLanes
 from services.trainer.worker.example_source import Order
 from services.trainer.worker.input_pipeline import DataPlan
 from services.trainer.worker.lanes import (
@@ -188,6 +190,8 @@ class Chief:
             f"{reading}, or a step through the model and loss(), while it is traced,"
         ):
             spec = program_data.element_spec(self.program, self.built.model)
+            if self._is_exact and self.assignment.first:
+                exactness.check_examples(self.program)
             order = self.source.order(self.assignment.request.shuffle)
             self.plan = self._data_plan(order, spec)
             self._trace_workers(spec)
@@ -323,11 +327,21 @@ class Chief:
                     self.checkpoint, self.assignment.continue_from, self.ledger
                 )
                 self.built.counters.first_s.assign(0.0)
+                self._check_exact_start()
             return 0.0
         check_same_files(found, self.ledger)
         self.ledger = found
         self.built.counters.first_s.assign(0.0)
         return float(self.built.counters.last_s)
+
+    def _check_exact_start(self) -> None:
+        """Fail an exact job that continues another one where no exact update begins."""
+        if isinstance(self.lanes, ExactLanes) and not self.lanes.can_begin(self.ledger):
+            raise failure_cause.plain_failure(
+                f"{CONTINUE_FROM}: {self.assignment.continue_from} ends within an epoch, and not "
+                f"where exact updates of {self.plan.update} examples leave off: continue from the "
+                "end of an epoch, or from an exact job with the same batch"
+            )
 
     def _settle_rate(self) -> float | None:
         """Set and return the learning rate of this generation; None if it is a schedule, which

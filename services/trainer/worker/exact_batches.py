@@ -12,8 +12,9 @@ from services.trainer.worker import program_data, shard_ledger
 from services.trainer.worker.global_batch import GlobalBatchLanes, PlannedPart
 from services.trainer.worker.input_pipeline import PORTION_EXAMPLES
 from services.trainer.worker.lanes import Lane, PendingPortion
-from services.trainer.worker.shard_ledger import Shard
+from services.trainer.worker.shard_ledger import Ledger, Shard
 from services.trainer.worker.update_plan import (
+    can_begin_exactly,
     divide_examples,
     exact_updates,
     part_speeds,
@@ -28,6 +29,10 @@ class ExactLanes(GlobalBatchLanes):
     def _slots(self) -> int:
         """The number of parts of an update."""
         return slot_count(self._plan.update, self._plan.most)
+
+    def can_begin(self, ledger: Ledger) -> bool:
+        """Return whether updates can continue after what is applied in this ledger."""
+        return can_begin_exactly(ledger, self._plan.update, self._slots)
 
     def _used_lanes(self) -> list[Lane]:
         return [lane for lane in self._lanes if not lane.lost][: self._slots]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from services.trainer.program import BadProgram, reads_files
+from services.trainer.program import BadProgram, example_count, reads_files
 from shared.messages import JobRequested, Role
 
 STATEFUL_RANDOM = frozenset(
@@ -38,6 +38,8 @@ STATEFUL_RANDOM = frozenset(
     }
 )
 """Operations whose random numbers depend on what their process has drawn before."""
+COMPARED = 8
+"""Number of examples that are read twice."""
 
 
 def initial_seed(request: JobRequested) -> int | None:
@@ -82,6 +84,27 @@ def check_program(program: ModuleType) -> None:
             "job's history. Write examples() and dataset(numbers), or take `global-batch`",
             program.files,
         )
+
+
+def check_examples(program: ModuleType) -> None:
+    """Raise `BadProgram` if the first examples are others when they are read one by one. Then they
+    depend on more than their numbers, and which numbers are read together depends on the workers.
+    """
+    from services.trainer.worker.program_data import example_digest, read_batch
+
+    if reads_files(program):
+        return
+    count = min(COMPARED, example_count(program))
+    together = read_batch(program, 0, count)
+    for number in range(count):
+        alone = read_batch(program, number, number + 1)
+        if example_digest(alone, 0) != example_digest(together, number):
+            raise BadProgram(
+                f"dataset() gives another example {number} when it is read alone, so `consistency: "
+                "exact` is not possible: draw random numbers from the number of the example, with "
+                "tf.random.stateless_uniform",
+                program.dataset,
+            )
 
 
 def check_step(program: ModuleType, graph: Any) -> None:

@@ -19,6 +19,7 @@ the program's function that made the dataset.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -80,6 +81,16 @@ def read_batch(program: ModuleType, start: int, stop: int) -> list[Any]:
     each example.
     """
     return [_rows(part) for part in tf.nest.flatten(program_batch(program, start, stop))]
+
+
+def example_digest(batch: Iterable[Any], row: int) -> str:
+    """Return the digest of one example: types, shapes and bytes of all its parts."""
+    found = hashlib.sha256()
+    for part in batch:
+        value = np.asarray(part[row])
+        text = repr(value) if value.dtype == object else value.tobytes().hex()
+        found.update(f"{value.dtype} {value.shape} {text};".encode())
+    return found.hexdigest()[:16]
 
 
 def _rows(part: Any) -> Any:

@@ -116,6 +116,27 @@ def exact_updates(ledger: Ledger, update: int, slots: int) -> list[tuple[Shard, 
     ]
 
 
+def can_begin_exactly(ledger: Ledger, update: int, slots: int) -> bool:
+    """Return whether exact updates can continue here: what is to do is what they leave to do. Any
+    number of whole epochs may be applied.
+    """
+    if not ledger.todo:
+        return True
+    first = ledger.todo[0].start // ledger.examples
+    later = sum([shard.size for shard in ledger.todo]) - shard_ledger.left_in_unit(ledger)
+    if later != (ledger.epochs - first - 1) * ledger.examples:
+        return False
+    try:
+        updates = exact_updates(ledger, update, slots)
+        rest = shard_ledger.take_shards(ledger, [part for parts in updates for part in parts])
+    except ValueError:
+        return False
+    # As many positions are left as behind the round, so they are these if none is before it.
+    end = max(part.stop for parts in updates for part in parts)
+    behind = rest.todo[0].start if rest.todo else (first + 1) * ledger.examples
+    return behind >= end
+
+
 def _part_at(start: int, size: int) -> Shard:
     return Shard(start, start + size)
 

@@ -20,6 +20,9 @@ and `nats-server frozen` hit all three at once, so that there is no bus; `nats k
 three, and starts them with the contents that their disks had a minute before: what they
 acknowledged since then is lost.
 
+The workers of every second job make each update together (`consistency: global-batch`). Such a job
+must have the updates of one process, whatever was lost: `updates_wrong` has those that do not.
+
 "Restarts": `weir up` starts a service or a server again as soon as it exits, like Kubernetes. The
 stand-in of the cluster keeps its objects in memory. If it is killed, all pods end with it and no
 object is left. This is a cluster that is lost and comes back empty, which is more than an API

@@ -21,12 +21,12 @@ from services.local.kubelet import processes
 from services.trainer.checkpoint_policy import FIRST_INTERVAL_S, REDO_S
 from shared.bus.consumer import StoredMessage
 from shared.bus.subjects import DEAD
-from shared.messages import CheckpointSaved, JobFinished
+from shared.messages import CheckpointSaved, JobAccepted, JobFinished
 from tests.bench.chaos import standing, tallies
 from tests.bench.chaos.naive import Rounds
 from tests.bench.chaos.play import Play
 from tests.bench.chaos.tallies import Counted, Record
-from tests.bench.chaos.world import BATCH, EVERY_S, World
+from tests.bench.chaos.world import BATCH, EVERY_S, EXAMPLES, World
 from tests.bench.report import say
 from tests.trainer import fleet
 
@@ -35,13 +35,18 @@ TIDY_S, LOOK_S, READ_S = 30.0, 0.5, 120.0
 
 async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
     logs = {uid: standing.of_job(world.watch.heard, uid) for uid in play.jobs}
-    counts = [await counted(log, play.jobs[uid]) for uid, log in logs.items() if _succeeded(log)]
+    succeeded = {uid: log for uid, log in logs.items() if _succeeded(log)}
+    counts = [await counted(log, play.jobs[uid]) for uid, log in succeeded.items()]
+    together = [log for log in succeeded.values() if _makes_updates_together(log)]
+    wrong = [tallies.updates_wrong(log, play.jobs[uid], EXAMPLES) for uid, log in succeeded.items()]
     return {
         **struck(play.records),
         "examples_lost": sum(c.lost for c in counts),
         "applied_twice": sum(c.twice for c in counts),
         "applied_twice_bound": sum(c.bound for c in counts),
         "applied_twice_within": all(c.twice <= c.bound for c in counts),
+        "global_batch_jobs": len(together),
+        "updates_wrong": [text for text in wrong if text],
         "pods_leaked": await leaked(world),
         "jobs": len(play.jobs),
         "jobs_finished": len(counts),
@@ -102,6 +107,10 @@ IN_COMMIT = ("nats killed in commit", "nats frozen in commit")
 def _succeeded(log: list[StoredMessage]) -> bool:
     over = standing.finished(log)
     return over is not None and over.outcome == "succeeded"
+
+
+def _makes_updates_together(log: list[StoredMessage]) -> bool:
+    return standing.of(log, JobAccepted)[-1].request.consistency != "async"
 
 
 def struck(records: list[Record]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ async def compared(play: Play, rounds: int) -> Rounds:
 
 async def _measured(play: Play, rounds: int, handover: str) -> tuple[float, ...]:
     world, took = play.world, list[float]()
-    await play.begin(f"lost-{handover}", EPOCHS, handover=handover)
+    await play.begin(f"lost-{handover}", EPOCHS, handover=handover, consistency="async")
     world.pace(SLOW_S)
     await world.strangers_leave()
     await world.watch.until(

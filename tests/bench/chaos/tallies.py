@@ -2,6 +2,9 @@
 
 applied_twice   how often examples were applied beyond their epochs; the bound is one batch for each
                 worker lost
+updates_wrong   jobs with `consistency: global-batch` that made another number of updates than one
+                process, ceil(examples / batch) in an epoch; the update in progress when a worker is
+                lost is made anew, and counts once
 redone          updates applied after the checkpoint from which training resumed, in seconds of
                 training, divided by the job's interval between checkpoints (`every_s` and the time
                 of a save): at most 1; in seconds: at most the default of the trainer's `redo_s`
@@ -16,6 +19,7 @@ messages_lost   requests without an answer, missing revisions of a job, generati
 
 from __future__ import annotations
 
+import math
 import statistics
 from bisect import bisect_right
 from collections import defaultdict
@@ -31,6 +35,7 @@ from shared.messages import (
     CheckpointSaved,
     GenerationAbandoned,
     JobAccepted,
+    JobFinished,
     JobRejected,
     JobRequested,
     ProgressReported,
@@ -70,6 +75,21 @@ def counted(counts: Sequence[int], epochs: int, batch: int, workers_lost: int) -
     return Counted(
         lost=lost, twice=sum(max(0, times - epochs) for times in counts), bound=batch * workers_lost
     )
+
+
+def updates_of_one_process(epochs: int, examples: int, batch: int) -> int:
+    return epochs * math.ceil(examples / batch)
+
+
+def updates_wrong(heard: Sequence[StoredMessage], epochs: int, examples: int) -> str:
+    """Return what is wrong with the updates of a finished job; empty if nothing is, or if its
+    workers make updates of their own.
+    """
+    request, over = of(heard, JobAccepted)[-1].request, of(heard, JobFinished)[-1]
+    if request.consistency == "async":
+        return ""
+    due = updates_of_one_process(epochs, examples, request.batch.start)
+    return "" if over.step == due else f"{over.job}: {over.step} updates in place of {due}"
 
 
 def workers_lost(heard: Iterable[StoredMessage]) -> int:

@@ -12,8 +12,11 @@ from shared.messages import (
     AllocationDecided,
     CheckpointSaved,
     GenerationAbandoned,
+    JobAccepted,
+    JobFinished,
     Message,
     ProgressReported,
+    Span,
     TaskExited,
     TrainingResumed,
 )
@@ -23,6 +26,7 @@ from tests.bench.chaos.tallies import Counted, Record
 from tests.launcher.builders import request
 
 UID = 7
+BATCH = Span(start=16, min=16, max=16)
 JOB: dict[str, Any] = {"job": "tiny", "uid": UID}
 
 
@@ -67,6 +71,22 @@ def test_examples_applied_too_seldom_are_lost_and_too_often_are_repeated() -> No
     assert tallies.counted([3, 3], epochs=3, batch=16, workers_lost=0) == Counted(
         lost=0, twice=0, bound=0
     )
+
+
+def test_workers_that_make_updates_together_must_have_the_updates_of_one_process() -> None:
+    together, alone = [
+        JobAccepted(
+            **JOB, request=replace(request(), consistency=mode, batch=BATCH), accepted_s=1.0
+        )
+        for mode in ("global-batch", "async")
+    ]
+    over = JobFinished(**JOB, outcome="succeeded", step=48)
+    assert tallies.updates_wrong([at(1, together), at(2, over)], epochs=3, examples=250) == ""
+    wrong = tallies.updates_wrong(
+        [at(1, together), at(2, replace(over, step=47))], epochs=3, examples=250
+    )
+    assert wrong == "tiny: 47 updates in place of 48"
+    assert tallies.updates_wrong([at(1, alone), at(2, replace(over, step=47))], 3, 250) == ""
 
 
 def test_a_worker_reported_lost_twice_counts_once_and_a_ps_does_not_count() -> None:

@@ -34,6 +34,8 @@ STRANGERS = (("node-3", 2.0), ("node-2", 1.0))
 NAMESPACE = "tenants"
 TASK = {"cpu": 1.0, "memory_gib": 2.0}
 EXAMPLES, BATCH = 250, 16
+CONSISTENCIES = ("global-batch", "async", "async", "global-batch")
+"""Of the jobs in turn. Every second job reads its examples from files."""
 EVERY_S = float(os.environ.get("CHAOS_EVERY_S", "4"))
 """Seconds between two checkpoints; 0: the default of a job."""
 REQUEST: dict[str, Any] = {
@@ -118,7 +120,8 @@ class World:
             "name": "counting.py",
             "digest": await program_file.store_program(self.watch.bus, program),
         }
-        body = {**REQUEST, **fields, "job": job, "epochs": epochs, "program": kept}
+        turn = {"consistency": CONSISTENCIES[(self.submitted - 1) % len(CONSISTENCIES)]}
+        body = {**REQUEST, **turn, **fields, "job": job, "epochs": epochs, "program": kept}
         self.uid, self.job = await self.watch.bus.request(msgspec.convert(body, JobRequested)), job
         return self.uid
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from services.trainer.doctor import examine
 from services.trainer.doctor.observations import ExamineRequest, Observations
+from services.trainer.worker import program_data
 
 EXAMPLES, BATCH = 100, 8
 Sample = Callable[[Callable[[int, int], Any]], Observations]
@@ -149,7 +150,7 @@ def test_the_digest_covers_type_and_shape() -> None:
         np.zeros((1, 2), "int16"),
     ]
 
-    assert len({examine.example_digest([part], 0) for part in same}) == 4
+    assert len({program_data.example_digest([part], 0) for part in same}) == 4
 
 
 class Looked(keras.layers.Layer):

@@ -47,6 +47,24 @@ def test_a_program_with_files_is_refused() -> None:
         exactness.check_program(program)
 
 
+def test_examples_with_random_numbers_are_refused_by_name() -> None:
+    def dataset(draw: Any) -> Any:
+        def made(start: int, stop: int) -> tf.data.Dataset:
+            return tf.data.Dataset.range(start, stop).map(draw)
+
+        return SimpleNamespace(examples=lambda: 5, dataset=made)
+
+    def seeded(number: tf.Tensor) -> tf.Tensor:
+        return tf.random.stateless_uniform([2], tf.stack([number, 1]))
+
+    exactness.check_examples(dataset(seeded))
+    for draw in (lambda n: tf.random.uniform([2]), lambda n: tf.random.uniform([2], seed=1)):
+        with pytest.raises(
+            BadProgram, match=r"dataset\(\) gives another example \d when it is read"
+        ):
+            exactness.check_examples(dataset(draw))
+
+
 def test_the_initial_weights_follow_the_seed_of_the_order() -> None:
     assert exactness.initial_seed(request()) is None
     assert exactness.initial_seed(request(consistency="exact")) == 0

@@ -21,6 +21,7 @@ from services.trainer.worker.part_exchange import Part
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
 from services.trainer.worker.update_plan import (
+    can_begin_exactly,
     divide_examples,
     part_speeds,
     plan_round,
@@ -448,6 +449,33 @@ def test_exact_updates_do_not_depend_on_the_history(
 )
 def test_slots_divide_an_update(update: int, most: int | None, slots: int) -> None:
     assert slot_count(update, most) == slots
+
+
+def ledger_after(applied: list[tuple[int, int]], examples: int, epochs: int = 2) -> Ledger:
+    ledger = shard_ledger.new_ledger(examples, epochs)
+    shards = [Shard(*each) for each in applied]
+    return shard_ledger.mark_runs_applied(shard_ledger.take_shards(ledger, shards), [tuple(shards)])
+
+
+@pytest.mark.parametrize(
+    ("applied", "can_begin"),
+    [
+        ([], True),
+        ([(0, 100)], True),
+        ([(0, 100), (100, 200)], True),
+        ([(0, 4), (48, 52)], True),
+        ([(0, 96)], True),
+        ([(0, 8)], False),
+        ([(0, 5)], False),
+        ([(0, 4), (52, 56)], False),
+        ([(0, 92), (96, 100)], False),
+        ([(0, 96), (100, 108)], False),
+    ],
+)
+def test_exact_updates_continue_only_where_exact_updates_leave_off(
+    applied: list[tuple[int, int]], can_begin: bool
+) -> None:
+    assert can_begin_exactly(ledger_after(applied, 100), update=8, slots=2) == can_begin
 
 
 class LosesAtLosses(PartWorker):

@@ -178,7 +178,8 @@ def _note_entry(known: Known, message: JobMessage, state: State, now: float) -> 
     job = state.jobs.get(message.key())
     record = known.record
     if isinstance(message, ProgressReported):
-        if job and job.progress is message:
+        last = known.readings[-1] if known.readings else None
+        if job and job.recent and job.recent[-1] is not last:
             known.total = message.total_samples
             known.readings.append(job.recent[-1])
     elif isinstance(message, AllocationDecided):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from services.allocator.models.programs import program_fits
 from services.allocator.policies.contract import (
     JobSnapshot,
     Node,
@@ -19,8 +20,26 @@ from services.allocator.policies.contract import (
 )
 from services.allocator.policies.weir.policy import weir
 from services.allocator.policies.weir.stale_gradients import sample_worths
-from shared.messages import ProgressReported, Resources, RoleResources, Span, Staleness, TaskPlan
-from tests.allocator.builders import request, span
+from shared.messages import (
+    AllocationDecided,
+    ProgressReported,
+    Resources,
+    RoleResources,
+    Span,
+    Staleness,
+    TaskPlan,
+)
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    accepted,
+    progress,
+    request,
+    resumed,
+    size,
+    span,
+)
+from tests.allocator.builders import node as nodes
 
 SIZES = RoleResources(chief=Resources(), ps=Resources(cpu=0.5), worker=Resources(cpu=0.5))
 SPEEDS = (100.0, 180.0, 250.0, 310.0, 360.0, 400.0)
@@ -214,6 +233,23 @@ def test_a_global_batch_grows_as_far_as_the_noise_allows(noise, least, most):
     assert least <= target(wide).batch <= most
 
 
+@pytest.mark.parametrize(
+    ("consistency", "form"),
+    [("async", "asynchronous"), ("global-batch", "synchronous"), ("exact", "synchronous")],
+)
+def test_the_request_says_whose_the_batch_is(consistency, form):
+    """The speeds are proportional to the workers, as those of jobs with stale gradients."""
+    seen = [Observed(1, n, 32, 100.0 * n) for n in range(1, 7)]
+    one = job(1, None, consistency, seen)
+    (fitted,) = program_fits([one]).values()
+    assert fitted.form == form
+
+
+def test_jobs_of_one_program_with_another_consistency_share_no_speeds():
+    kinds = ("async", "global-batch", "exact")
+    assert len(program_fits([job(1, None, consistency) for consistency in kinds])) == 3
+
+
 def test_a_global_batch_that_has_grown_stays_while_no_noise_is_known():
     seen = by_batch(100.0, 170.0, 260.0, 340.0)
     wide = replace(job(6, None, "global-batch", seen, span(32, 32, 256)), batch=128)
@@ -224,3 +260,30 @@ def test_a_global_batch_that_has_grown_stays_while_no_noise_is_known():
 def test_the_batch_of_an_async_job_may_grow_without_a_noise():
     seen = [Observed(1, 1, 32 << at, 100.0 * 1.5**at) for at in range(4)]
     assert target(job(1, None, seen=seen, batch=span(32, 32, 256))).batch == 256
+
+
+# ---------------------------------------------------------------- through the allocator
+
+
+def test_a_report_without_a_noise_keeps_the_last_one():
+    story = Story(replace(AT_ONCE, policy="weir")).hear(nodes(), accepted(request()))
+    story.decided()
+    story.hear(resumed(1), replace(progress(1, 10, 10**6, 100.0), gradient_noise=7.0))
+    story.hear(progress(1, 20, 10**6, 100.0, step=2))
+    assert story.state.jobs["default.mnist"].progress.gradient_noise == 7.0
+
+
+@pytest.mark.parametrize(("noise", "grows"), [(None, True), (1e6, True), (1.0, False)])
+def test_the_allocator_grows_an_async_job_only_if_its_progress_rises(noise, grows):
+    """It starts with one worker for lack of room; then the cluster becomes larger."""
+    asked = request(ps=span(1, 1, 1), workers=span(1, 1, 4), batch=span(32, 32, 32))
+    story = Story(replace(AT_ONCE, policy="weir")).hear(nodes(cpu=3.0), accepted(asked))
+    first = story.decided()
+    report = replace(progress(1, 10, 10**6, 100.0), gradient_noise=noise)
+    story.hear(resumed(1), report, nodes("n2", cpu=8.0))
+    decisions = [one for one in story.decide(after_s=1000.0) if isinstance(one, AllocationDecided)]
+    assert bool(decisions) == grows and size(first) == (1, 1)
+    if not grows:
+        why = story.why()
+        assert why.startswith("keeps its size: 1 ps and ")
+        assert "but staler gradients would cost" in why and "(noise 1 examples, batch 32)" in why

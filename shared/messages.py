@@ -357,12 +357,14 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     @property
     def program_version(self) -> str:
         """A key of the computation: the program's digest, with its entry and parameters if it has
-        any. Jobs with the same key are expected to be equally fast.
+        any, and its consistency if it is not `async`. Jobs with the same key are expected to be
+        equally fast.
         """
-        if not self.program.entry and not self.params:
-            return self.program.digest
-        chosen = msgspec.json.encode((self.program.entry, self.params), order="sorted")
-        return f"{self.program.digest}-{hashlib.sha256(chosen).hexdigest()[:16]}"
+        version = self.program.digest
+        if self.program.entry or self.params:
+            chosen = msgspec.json.encode((self.program.entry, self.params), order="sorted")
+            version = f"{version}-{hashlib.sha256(chosen).hexdigest()[:16]}"
+        return version if self.consistency == "async" else f"{version}-{self.consistency}"
 
     def id(self) -> str:
         return f"{self.key()}.job.requested.{self.request_id}"

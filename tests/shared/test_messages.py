@@ -317,7 +317,7 @@ def test_the_generation_is_part_of_an_id() -> None:
     assert abandoned(**{**JOB, "generation": 3}).id() != abandoned().id()
 
 
-def test_other_parameters_or_another_entry_are_another_version_of_a_program() -> None:
+def test_other_parameters_entry_or_consistency_are_another_version_of_a_program() -> None:
     """A version of a single file without parameters is its digest, as in earlier snapshots."""
     plain = request()
     archive = replace(plain.program, entry="main.py")
@@ -329,9 +329,11 @@ def test_other_parameters_or_another_entry_are_another_version_of_a_program() ->
             request(params={"width": 2}),
             request(program=archive),
             request(program=replace(archive, entry="other.py")),
+            request(consistency="global-batch"),
+            request(consistency="exact"),
         )
     ]
 
-    assert versions[0] == plain.program.digest and len(set(versions)) == 5
+    assert versions[0] == plain.program.digest and len(set(versions)) == 7
     one, other = request(params={"a": 1, "b": 2}), request(params={"b": 2, "a": 1})
     assert one.program_version == other.program_version

@@ -24,6 +24,7 @@ from services.allocator.policies.contract import (
     Plan,
     ProgramHistory,
     TimedPlan,
+    worker_batch,
 )
 from services.allocator.state.job import Job
 from services.allocator.state.state import ClosedJob
@@ -201,14 +202,15 @@ def _timed_plans(job: Job) -> tuple[TimedPlan, ...]:
     found = []
     for seen in job.tried:
         if seen.ps_cpu and seen.worker_cpu and is_believable(seen):
-            found.append(timed_plan(seen))
+            found.append(timed_plan(job.request, seen))
     return tuple(found)
 
 
-def timed_plan(seen: Observed) -> TimedPlan:
+def timed_plan(request: JobRequested, seen: Observed) -> TimedPlan:
     """Return a speed as seconds an iteration."""
     ps_cpu = seen.ps_cpu or 0.0
     worker_cpu = seen.worker_cpu or 0.0
     plan = Plan(seen.ps, seen.workers, ps_cpu, worker_cpu)
-    iteration_s = seen.workers * seen.batch / seen.samples_per_second
-    return TimedPlan(plan, seen.batch, iteration_s)
+    batch = max(1, round(worker_batch(request, seen.batch, seen.workers)))
+    iteration_s = seen.workers * batch / seen.samples_per_second
+    return TimedPlan(plan, batch, iteration_s)

@@ -16,7 +16,7 @@ from services.allocator.failures import compute_each
 from services.allocator.models.fitting import Prior, fit_closest_form
 from services.allocator.models.model_profile import prior_of, profile_of
 from services.allocator.models.speed import Fit, Form
-from services.allocator.policies.contract import JobSnapshot, Observed
+from services.allocator.policies.contract import JobSnapshot, Observed, shares_batch
 from shared.messages import ModelProfile
 
 POINTS_MOST = 48
@@ -35,7 +35,7 @@ class Evidence(msgspec.Struct, frozen=True):
     """The data that the model of a program is fitted to.
 
     `batch`: the initial batch; `device`: the most samples that a worker holds at once; `served`:
-    True if it has ps.
+    True if it has ps; `is_shared`: True if the batch is that of all workers by the request.
     """
 
     seen: tuple[Observed, ...]
@@ -43,6 +43,7 @@ class Evidence(msgspec.Struct, frozen=True):
     batch: int
     device: float
     served: bool
+    is_shared: bool = False
 
 
 class Programs(msgspec.Struct, frozen=True):
@@ -75,7 +76,12 @@ def evidence_of(jobs: Sequence[JobSnapshot]) -> Evidence:
             profile = job.progress.profile
     device = one.request.device_batch_max or math.inf
     return Evidence(
-        pool_observations(shown), profile, one.request.batch.start, device, one.most.ps > 0
+        seen=pool_observations(shown),
+        profile=profile,
+        batch=one.request.batch.start,
+        device=device,
+        served=one.most.ps > 0,
+        is_shared=shares_batch(one.request),
     )
 
 
@@ -175,11 +181,11 @@ def _mean_observation(points: Sequence[Observed]) -> Observed:
 
 
 def _form_priors(evidence: Evidence) -> list[Prior]:
-    """Return a prior for each meaning of the batch: of each worker, or of all workers. The speeds
-    decide.
+    """Return a prior for each meaning that the batch may have: of each worker, or of all workers.
+    If the request does not say it, the speeds decide.
     """
     known = profile_of(evidence.profile) if evidence.profile else None
     forms: tuple[Form, ...] = ("synchronous",)
-    if evidence.served:
+    if evidence.served and not evidence.is_shared:
         forms = ("asynchronous", "synchronous")
     return [prior_of(known, evidence.batch, form, device=evidence.device) for form in forms]

@@ -48,6 +48,10 @@ from shared.text import format_count
 
 PAUSE_S = 5.0
 """The assumed pause (s) of a resize, until a pause of the job was measured."""
+MOST_STALENESS = 2.0
+"""The most updates by which a further worker makes gradients stale; a larger measured figure does
+not hold for other sizes.
+"""
 BEGINNING_SHARE = 0.25
 """The share of a job's examples that counts as its beginning, for `FinishedJob.ps_gib`."""
 
@@ -249,13 +253,27 @@ class ProgramHistory(msgspec.Struct, frozen=True):
     """The records of jobs that succeeded, those of older versions of the program included."""
 
 
-def sample_worth(batch: float, start: float, noise: float | None) -> float:
-    """Return `sample_efficiency`; 1 until the trainer has measured the noise: until then all
-    batches within the user's bounds have the same worth.
+def sample_worth(batch: float, start: float, noise: float | None, staleness: float = 0.0) -> float:
+    """Return the progress by a sample, relative to one of the first batch with a fresh gradient. It
+    is 1 until the trainer has measured the noise: until then all sizes and batches within the
+    user's bounds have the same worth.
+
+    `staleness`: updates of other workers that are applied while a gradient is computed, the mean.
+    The sample counts as one in a batch of all of them (`shared/sample_efficiency.py`).
     """
     if noise is None:
         return 1.0
-    return sample_efficiency(batch, start, noise)
+    return sample_efficiency((1.0 + staleness) * batch, start, noise)
+
+
+def shares_batch(request: JobRequested) -> bool:
+    """Return True if a job's batch is that of all its workers together."""
+    return request.consistency != "async" or request.ps.max == 0
+
+
+def worker_batch(request: JobRequested, batch: int, workers: int) -> float:
+    """Return the examples that one worker computes for an update, the mean over the workers."""
+    return batch / max(1, workers) if shares_batch(request) else float(batch)
 
 
 # ---------------------------------------------------------------- the input and the output
@@ -301,12 +319,38 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def noise(self) -> float | None:
-        """Return the gradient noise scale, in samples; None: not measured."""
-        return self.progress.gradient_noise if self.progress else None
+        """Return the gradient noise scale, in samples; None: not measured. A negative figure is an
+        error of measurement.
+        """
+        noise = self.progress.gradient_noise if self.progress else None
+        return noise if noise is not None and 0 <= noise < math.inf else None
 
-    def worth(self, batch: int) -> float:
-        """Return the progress by a sample of such a batch, relative to one of the first batch."""
-        return sample_worth(batch, self.request.batch.start, self.noise)
+    @property
+    def worker_staleness(self) -> float:
+        """Return the updates by which each further worker makes gradients stale, the mean; 0 if all
+        workers make each update together.
+
+        It is 1 if all workers are always busy: while one computes a gradient, each of the others
+        applies one. The last report corrects that, if it is of two workers or more.
+        """
+        if shares_batch(self.request):
+            return 0.0
+        progress = self.progress
+        if progress is None or progress.staleness is None or not self.recent:
+            return 1.0
+        last = self.recent[-1]  # the size that the report is of
+        if last.workers < 2 or last.samples != progress.samples:
+            return 1.0
+        return min(progress.staleness.mean / (last.workers - 1), MOST_STALENESS)
+
+    def worth(self, batch: int, size: Size | None = None) -> float:
+        """Return the progress by a sample at a size and batch, relative to one of the first batch
+        with a fresh gradient. Without a size: with a fresh gradient in this batch.
+        """
+        staleness = 0.0
+        if self.noise is not None and size is not None and size.ps > 0:
+            staleness = self.worker_staleness * max(0, size.workers - 1)
+        return sample_worth(batch, self.request.batch.start, self.noise, staleness)
 
     @property
     def pauses_s(self) -> float:

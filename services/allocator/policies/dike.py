@@ -57,6 +57,7 @@ from services.allocator.policies.contract import (
     Size,
     Target,
     models_of,
+    shares_batch,
     start_target,
 )
 from shared.messages import Alternative
@@ -204,13 +205,14 @@ def _believed_points(job: JobSnapshot) -> list[Observed]:
 def _dike_priors(job: JobSnapshot) -> list[Prior]:
     """Return a prior for each meaning of a batch: each worker's own, or one that they share.
 
-    Speeds decide between them; until then it is each worker's own, as in Weir's training.
+    The request says it with `consistency: global-batch` or `exact`, and without ps. Otherwise speeds
+    decide between them; until then it is each worker's own, as in Weir's training.
     """
     known = None
     if job.progress and job.progress.profile:
         known = profile_of(job.progress.profile)
     forms: tuple[Form, ...] = ("synchronous",)
-    if job.most.ps:
+    if not shares_batch(job.request):
         forms = ("asynchronous", "synchronous")
     return [prior_of(known, job.batch, form) for form in forms]
 

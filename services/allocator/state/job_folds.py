@@ -430,6 +430,7 @@ def _with_report(
     """Return the job with the content of a report: speeds, use of CPU and memory, and loss.
     Progress beyond all earlier reports clears the record of unexplained kills.
     """
+    message = _with_known_noise(message, job.progress)
     reading = reading_of(running, message, stored_s)
     disturbed = job.pending_generation is not None
     tried = update_speeds(job.tried, reading, by_cores=True, disturbed=disturbed)
@@ -446,6 +447,15 @@ def _with_report(
         recent=(*job.recent, reading)[-RECENT_KEPT:],
         curve=curve_of(job.curve, message),
     )
+
+
+def _with_known_noise(message: ProgressReported, last: ProgressReported | None) -> ProgressReported:
+    """Return the report, with the last gradient noise that was measured if it has none. A generation
+    has none at first, and the job's desired size must not change because of that.
+    """
+    if message.gradient_noise is not None or last is None or last.gradient_noise is None:
+        return message
+    return replace(message, gradient_noise=last.gradient_noise)
 
 
 def _is_newer(message: ProgressReported, last: ProgressReported) -> bool:

@@ -14,7 +14,8 @@ generation: wait `backoff`, twice as long each time in a row, at most `backoff_m
     cost       = mean of this job's last hand-overs' pauses    [s]; a setting until one was measured
     it pays    <=>  saved > payback_factor * cost
 
-An example counts with its worth in a batch of that size (`contract.sample_worth`). If the policy
+An example counts with its worth at that size and batch (`contract.sample_worth`): less in a larger
+batch, and less by a stale gradient. If the policy
 predicts a speedup, v' is that times v, and v is the policy's own figure. Otherwise v and v' are
 observed speeds; for a size that was never observed, v' is the speed at the nearest number of
 workers, scaled linearly in workers. A job without a report has all its work before it, so growth is
@@ -158,7 +159,7 @@ def _learning_speed(job: JobSnapshot, size: Size, batch: int) -> float | None:
     found = observed_speed(job.observed, size, batch)
     if not found:
         return found
-    return found * job.worth(batch)
+    return found * job.worth(batch, size)
 
 
 def observed_speed(observed: Sequence[Observed], size: Size, batch: int) -> float | None:

@@ -73,6 +73,8 @@ class Known:
     """The measured pauses of its hand-overs in seconds."""
     total: int = 0
     """The total number of samples to apply; 0: not reported yet."""
+    gradient_noise: float | None = None
+    """The last one that it reported."""
     lost_s: float = inf
     """The time at which it lost a task that is not replaced yet; infinite: there is none."""
 
@@ -87,7 +89,9 @@ def read_recorded_run(log: Sequence[LogEntry]) -> RecordedRun:
     for known in _fold_log(log, grounds).values():
         record = known.record
         if known.total:
-            record.work = replace(record.work, samples=known.total)
+            record.work = replace(
+                record.work, samples=known.total, gradient_noise=known.gradient_noise
+            )
             whole.append(known)
         else:
             left_out.append(record.work.job)
@@ -178,8 +182,11 @@ def _note_entry(known: Known, message: JobMessage, state: State, now: float) -> 
     job = state.jobs.get(message.key())
     record = known.record
     if isinstance(message, ProgressReported):
-        if job and job.progress is message:
+        last = known.readings[-1] if known.readings else None
+        if job and job.recent and job.recent[-1] is not last:
             known.total = message.total_samples
+            if message.gradient_noise is not None:
+                known.gradient_noise = message.gradient_noise
             known.readings.append(job.recent[-1])
     elif isinstance(message, AllocationDecided):
         record.add_decision(message, now)

@@ -82,6 +82,10 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     worker_gpu: int = 0
     priority: int = 0
     namespace: str = "default"
+    gradient_noise: float | None = None
+    """The gradient noise that the job reports, in samples; None: none. Samples count alike in the
+    simulation, whatever they are worth.
+    """
     asked: JobRequested | None = None
     """The real request, if it is known."""
 

@@ -17,6 +17,7 @@ from math import exp, inf
 
 import numpy as np
 
+from services.allocator.policies.contract import shares_batch
 from services.allocator.state.observations import role_count
 from services.whatif.simulator.scenario import Scenario, Work
 from shared.messages import (
@@ -25,6 +26,7 @@ from shared.messages import (
     ProgressReported,
     Resources,
     Role,
+    Staleness,
     TaskPlan,
     TaskUsage,
     TrainingResumed,
@@ -226,9 +228,20 @@ class Training:
             total_samples=self.work.samples,
             samples_per_second=speed,
             loss=loss,
+            gradient_noise=self.work.gradient_noise,
+            staleness=self._staleness(runs),
             usage=self.usage,
             reported_s=now,
         )
+
+    def _staleness(self, runs: AllocationDecided) -> Staleness | None:
+        """Return the staleness of gradients of workers that are always busy; None: no noise is
+        known, or no gradient is stale.
+        """
+        if self.work.gradient_noise is None or shares_batch(self.work.request()):
+            return None
+        others = max(0, role_count(runs, "worker") - 1)
+        return Staleness(mean=others, p99=others, largest=others)
 
     def finish_work(self, now: float) -> JobFinished:
         """Complete the remaining work; return the end of the job."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from services.allocator.policies.contract import JobSnapshot, Observed, Size
@@ -58,7 +59,8 @@ def test_an_observed_speed_precedes_a_prediction():
 def test_a_smaller_batch_pays_off_if_it_is_more_efficient():
     """The gradient noise is 8, and the batch of 32 has 8/10 of the speed.
 
-    An example in a batch of 512 is worth (8 + 32)/(8 + 512) of one in a batch of 32.
+    An example in a batch of 512 is worth (8 + 32)/(8 + 512) of one in a batch of 32. Gradients that
+    are one update stale count like those of a batch twice as large.
     """
     seen = (Observed(1, 2, 512, 10), Observed(1, 2, 32, 8))
     wasteful = replace(JOB, batch=512, observed=seen)
@@ -66,7 +68,25 @@ def test_a_smaller_batch_pays_off_if_it_is_more_efficient():
     told = replace(
         wasteful, progress=replace(progress(1, done=0, total=1000, speed=10), gradient_noise=8.0)
     )
-    assert payback_of(told, Size(1, 2), 32, RULES).saved_s == 1000 * (520 / 40 / 10 - 1 / 8)
+    stale = payback_of(told, Size(1, 2), 32, RULES)
+    assert stale.saved_s == pytest.approx(1000 * (1032 / 40 / 10 - 72 / 40 / 8))
+    together = replace(told, request=replace(told.request, consistency="global-batch"))
+    fresh = payback_of(together, Size(1, 2), 32, RULES)
+    assert fresh.saved_s == pytest.approx(1000 * (520 / 40 / 10 - 1 / 8))
+
+
+@pytest.mark.parametrize(
+    ("consistency", "pays"), [("async", False), ("global-batch", True), ("exact", True)]
+)
+def test_growth_pays_by_progress(consistency, pays):
+    """Four workers have twice the speed of two. With stale gradients and little noise their examples
+    are worth (1 + 2 x 32)/(1 + 4 x 32) of those of two.
+    """
+    asked = replace(JOB.request, consistency=consistency)
+    seen = (Observed(1, 2, 32, 10), Observed(1, 4, 32, 20))
+    report = replace(progress(1, done=0, total=1000, speed=10), gradient_noise=1.0)
+    job = replace(JOB, request=asked, observed=seen, progress=report)
+    assert payback_of(job, Size(1, 4), 32, RULES).pays == pays
 
 
 def test_a_policys_prediction_is_used():

@@ -16,7 +16,7 @@ from services.whatif.simulator.recorded_run import RecordedRun, read_recorded_ru
 from services.whatif.simulator.scenario import Scenario, Tenant
 from shared.bus.subjects import FACTS, subject_of
 from shared.documents import InvalidFile
-from shared.messages import AllocationDecided, Message
+from shared.messages import AllocationDecided, Message, ProgressReported
 from tests.allocator.builders import accepted, node, own, progress, request, resumed
 from tests.whatif.simulator.worlds import cluster, growing, run, scenario, work
 
@@ -92,6 +92,25 @@ def test_sizes_that_never_ran_are_not_faster(monkeypatch: pytest.MonkeyPatch) ->
     found = read_recorded_run(log_of(scenario(growing(samples=50_000)), "static", monkeypatch))
     (surface,) = found.scenario.surfaces.values()
     assert surface.speed(1, 1, 64) == surface.speed(2, 4, 64) == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(("noise", "most"), [(5.0, 2), (1e6, 4)], ids=["small", "large"])
+def test_a_replay_has_the_recorded_gradient_noise(
+    noise: float, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job starts with two workers, before its noise is known. With little noise the policy `weir`
+    does not let it grow, live and replayed.
+    """
+    world = scenario(growing(samples=100_000, gradient_noise=noise))
+    log = log_of(world, "weir", monkeypatch)
+    found = read_recorded_run(log)
+    (again,) = run(found.scenario, "weir").records
+    (was,) = found.run.records
+    assert [work.gradient_noise for work in found.scenario.jobs] == [noise]
+    for record in (was, again):
+        assert max(workers for _, _, workers, _ in record.sizes) == most
+    reports = [one.message for one in log if isinstance(one.message, ProgressReported)]
+    assert max(one.staleness.mean for one in reports if one.staleness) == most - 1
 
 
 def story(*messages: Message) -> RecordedRun:

@@ -30,6 +30,8 @@ from services.allocator.policies.contract import (
     Plan,
     Reading,
     priority_weight,
+    shares_batch,
+    worker_batch,
 )
 from services.allocator.policies.dlrover.bidding import Array, Bid, PlanSpace, pareto_front
 from services.allocator.policies.dlrover.iteration import (
@@ -162,12 +164,14 @@ def _plans(job: JobSnapshot, tasks: Tasks, model: Model, reach: PlanSpace) -> Pl
     now = tasks.plan
     pause_s = PAUSE_DEFAULT_S if job.pause_s is None else job.pause_s
     present = plan_grid([now])
-    present_psi = plan_throughput(present, job.batch, model)
+    batch_now = worker_batch(job.request, job.batch, now.workers)
+    present_psi = plan_throughput(present, batch_now, model)
 
     # The plans in reach [ps, workers, cores a ps, cores a worker], and [ps, workers] alone.
     ps, workers, ps_cpu, worker_cpu = reach.grid()
-    iteration_s = step_s(reach.grid(), job.batch, model)
-    psi = workers * job.batch / iteration_s
+    batch = job.batch / workers if shares_batch(job.request) else job.batch
+    iteration_s = step_s(reach.grid(), batch, model)
+    psi = workers * batch / iteration_s
     gib = tasks.ps_gib + tasks.worker_gib * workers
     gib_now = tasks.ps_gib + tasks.worker_gib * now.workers
     moves = (ps != now.ps) | (workers != now.workers)

@@ -15,6 +15,8 @@ not checked: the exact forms; that their four constants merge into b is ours. Ou
 - residuals are relative to T; if fewer plans than terms were observed, pseudo-observations of less
   weight determine the rest: from similar finished jobs, and from CPU use (busy workers: gradients;
   busy ps: updates and embeddings);
+- where all workers make each update together (`consistency: global-batch`), m is the batch divided
+  by w, and T is the time of an update of all of them;
 - a task cannot use an unlimited number of cores: beyond a bound, lambda counts as the bound. There
   is a bound if one of the numbers that were tried leaves clearly smaller residuals; of several, the
   one that leaves the smallest.
@@ -96,12 +98,12 @@ def plan_throughput(plans: Array, batch: float, model: Model, shape: Shape = PLA
 
 def step_s(
     plans: Iterable[Array],
-    batch: float,
+    batch: Array | float,
     model: Model,
     shape: Shape = PLAIN,
 ) -> Array:
     """Return seconds an iteration, in the broadcast shape of the four arrays of `plans`: ps,
-    workers, cores a ps, cores a worker.
+    workers, cores a ps, cores a worker. `batch`: of one worker, one number or in that shape.
     """
     ps, workers, ps_cpu, worker_cpu = plans
     gradient, updates, link, embeddings, rest = model.coefficients.tolist()

@@ -33,6 +33,7 @@ from services.allocator.policies.contract import (
     Plan,
     TimedPlan,
     has_open_sizes,
+    worker_batch,
 )
 from services.allocator.policies.dlrover.bidding import Bid, PlanSpace, plan_space
 from services.allocator.policies.dlrover.candidates import (
@@ -388,11 +389,12 @@ def timed_of(job: JobSnapshot) -> list[TimedPlan]:
     for seen in job.tried or job.observed:
         ps_cpu = seen.ps_cpu or now.ps_cpu
         worker_cpu = seen.worker_cpu or now.worker_cpu
+        batch = max(1, round(worker_batch(job.request, seen.batch, seen.workers)))
         step_s = math.inf
         if is_believable(seen):
-            step_s = seen.workers * seen.batch / seen.samples_per_second
+            step_s = seen.workers * batch / seen.samples_per_second
         plan = Plan(seen.ps, seen.workers, ps_cpu, worker_cpu)
-        timed.append(TimedPlan(plan, seen.batch, step_s))
+        timed.append(TimedPlan(plan, batch, step_s))
     return usable_plans(timed)
 
 

@@ -23,8 +23,9 @@ In the policy a device is a worker; ps follow in the ratio of the initial size; 
 want GPUs share these, the others share the cores (in the largest unit that divides every task), and
 their price includes ps and chief; `priority` comes before arrival; nothing changes if no job waits
 and the sum would rise by less than `KEEP`. A request cannot be dropped, so it waits. With ps, a
-batch is that of one worker, whatever the number of workers: it starts as requested, and changes
-once a speed was observed.
+batch is that of one worker, whatever the number of workers, unless `consistency: global-batch` (or
+`exact`) says otherwise: then it is divided among them, so that their number divides it. With ps it
+starts as requested, and changes once a speed was observed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,14 @@ import msgspec
 import numpy as np
 from msgspec.structs import astuple
 
-from services.allocator.policies.contract import JobSnapshot, Node, Size, Target, models_of
+from services.allocator.policies.contract import (
+    JobSnapshot,
+    Node,
+    Size,
+    Target,
+    models_of,
+    shares_batch,
+)
 from services.allocator.policies.elastic_batch.scalability import (
     Floats,
     Ints,
@@ -57,6 +65,7 @@ from services.allocator.policies.elastic_batch.scalability import (
     rate_by,
     scale_tables,
 )
+from shared.messages import Span
 from shared.text import format_count
 
 KEEP = 0.05
@@ -413,14 +422,18 @@ def limits_of(job: JobSnapshot) -> Limits:
     """Return the limits of a job's devices and batch, by its request."""
     batch = job.request.batch
     has_ps = job.start.ps > 0
+    has_first_batch = has_ps and not job.observed
+    split = not has_ps or shares_batch(job.request)
+    if split and has_first_batch:
+        batch = Span(start=batch.start, min=batch.start, max=batch.start)
     return Limits(
         batch_min=batch.min,
         batch_max=batch.max,
         device_batch_max=job.request.device_batch_max or batch.max,
         devices_max=job.most.workers,
         devices_min=job.least.workers,
-        split=not has_ps,
-        first=batch.start if has_ps and not job.observed else None,
+        split=split,
+        first=batch.start if has_first_batch else None,
     )
 
 

@@ -19,9 +19,9 @@ fitted to the few speeds observed of a live job: with b = B / k examples on a de
 softly to a prior. Only ratios enter the scale, so a job without observations has a
 table too.
 
-The batch of a job has two meanings: without ps (`split`) it is the total one, divided among the
-devices; with ps, where each worker applies its own updates, it is that of one device, so that B = b
-k.
+The batch of a job has two meanings. Without ps, and with `consistency: global-batch` or `exact`
+(`split`), it is the total one, divided among the devices. Otherwise each worker applies its own
+updates, and it is that of one device, so that B = b k.
 
 `Pool` is the amount of one resource that jobs share, in whole units, which also measure the price
 of a number of workers.

@@ -9,8 +9,8 @@ M is the batch, v the examples/s with p ps and w workers.
 From the authors' code: a measured speed goes before a fitted one; each later third of the losses
 has four times the weight; a job has converged when the fitted loss falls by at most 0.05 in 10
 epochs. They fit v by trust region; here, as in the paper, non-negative least squares, on relative
-errors of the step. The contract does not tell if a job is synchronous, so the formula that
-misses the points less is taken. Jobs without ps have no terms in p.
+errors of the step. A job with `consistency: global-batch` or `exact` is synchronous; of other jobs
+the formula that misses the points less is taken. Jobs without ps have no terms in p.
 
 Optimus' probes: the sizes of a program that are measured before the fit.
 
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -73,8 +73,12 @@ def speed_model(points: Points, batch: int) -> SpeedModel:
     return speed_models([(points, batch)])[0]
 
 
-def speed_models(cases: Sequence[tuple[Points, int]]) -> list[SpeedModel]:
-    """Fit the speeds of many programs side by side. A case: points, and the batch."""
+def speed_models(
+    cases: Sequence[tuple[Points, int]], synchronous: Collection[int] = ()
+) -> list[SpeedModel]:
+    """Fit the speeds of many programs side by side. A case: points, and the batch. `synchronous`:
+    the indices of the programs that are so by their requests; of the others the points decide.
+    """
     # Two systems for each program: as a synchronous and as an asynchronous one.
     systems = []
     for points, batch in cases:
@@ -84,13 +88,13 @@ def speed_models(cases: Sequence[tuple[Points, int]]) -> list[SpeedModel]:
     fits = _solve_systems(systems)
 
     models = []
-    for points, batch in cases:
+    for at, (points, batch) in enumerate(cases):
         if not points:
             models.append(SpeedModel(points, batch))
             continue
         sync_error, coefficients = next(fits)
         async_error, async_coefficients = next(fits)
-        is_synchronous = sync_error <= async_error
+        is_synchronous = at in synchronous or sync_error <= async_error
         if not is_synchronous:
             coefficients = async_coefficients
         models.append(SpeedModel(points, batch, tuple(coefficients.tolist()), is_synchronous))

@@ -290,12 +290,19 @@ def _speed_models(
 ) -> dict[str, SpeedModel]:
     """Return the model of each job's program, by job; all are fitted side by side."""
     batches = {}
+    together = set()
     for job in jobs:
-        batches[probe_program(job)] = batch_of(job)
+        name = probe_program(job)
+        batches[name] = batch_of(job)
+        if job.request.consistency != "async":
+            together.add(name)
     cases = []
-    for name, batch in batches.items():
+    synchronous = set()
+    for at, (name, batch) in enumerate(batches.items()):
         cases.append((points.get(name, {}), batch))
-    by_program = dict(zip(batches, speed_models(cases), strict=True))
+        if name in together:
+            synchronous.add(at)
+    by_program = dict(zip(batches, speed_models(cases, synchronous), strict=True))
 
     models = {}
     for job in jobs:

@@ -36,12 +36,20 @@ from services.allocator.policies.weir.staircase import (
     SPEED,
     Config,
     SizeBounds,
+    Staircase,
     build_staircases,
+    faster_smaller_step,
     held_by,
     larger_sizes,
     size_amounts,
     size_bounds,
     with_present_config,
+)
+from services.allocator.policies.weir.stale_gradients import (
+    StaleLimit,
+    growth_limit,
+    sample_worths,
+    shrink_limit,
 )
 from services.allocator.state.tables import Tables
 from shared.messages import Resources
@@ -96,7 +104,8 @@ class JobRow(msgspec.Struct, frozen=True, eq=False):
     largest node, empty.
 
     Bytes are float64: `numbers` as `Numbers`, `steps` the staircase [steps, 10] as
-    `staircase.Config`, `untried` [sizes, 10] larger sizes by falling expected speed.
+    `staircase.Config`, `untried` [sizes, 10] larger sizes by falling expected speed. `limit`: the
+    size that stale gradients keep it from; None: there is none.
     """
 
     there: Resources
@@ -107,6 +116,7 @@ class JobRow(msgspec.Struct, frozen=True, eq=False):
     numbers: bytes
     steps: bytes
     untried: bytes
+    limit: StaleLimit | None = None
 
 
 def fit_rows(
@@ -122,14 +132,17 @@ def rows_of(
 ) -> list[JobRow]:
     """Make the rows of jobs, with the model of each one's program."""
     held = [held_by_tasks(job) for job in jobs]
-    stairs = build_staircases(list(zip(jobs, fits, strict=True)), cluster_total, node)
+    built = build_staircases(list(zip(jobs, fits, strict=True)), cluster_total, node)
     speeds = _present_speeds(jobs, fits)
+    stairs = []
+    limits = []
     numbers = []
     for at, job in enumerate(jobs):
         now = _present_config(job, speeds.get(at), cluster_total, held[at])
-        if now is not None:
-            stairs[at] = with_present_config(stairs[at], now)
-        numbers.append(_job_numbers(job, stairs[at], now, cluster_total, held[at]))
+        steps, limit = _steps_and_limit(job, built[at], now)
+        stairs.append(steps)
+        limits.append(limit)
+        numbers.append(_job_numbers(job, steps, now, cluster_total, held[at]))
     untried = _untried_sizes(jobs, fits, numbers, cluster_total, node)
     rows = []
     for at, job in enumerate(jobs):
@@ -142,9 +155,39 @@ def rows_of(
             numbers=np.array(numbers[at]).tobytes(),
             steps=stairs[at].tobytes(),
             untried=untried[at].tobytes(),
+            limit=limits[at],
         )
         rows.append(row)
     return rows
+
+
+JUST_FASTER = 1 + 1e-9
+"""A size that a job keeps although a smaller one is as fast counts as this much faster."""
+
+
+def _steps_and_limit(
+    job: JobSnapshot, stairs: Staircase, now: Config | None
+) -> tuple[Array, StaleLimit | None]:
+    """Return the steps of a job, its present size among them if it may keep it, and the limit that
+    stale gradients set to its size.
+    """
+    steps = stairs.steps
+    if now is None:
+        return steps, None
+    top = stairs.fresh_top
+    if top is None:
+        return with_present_config(steps, now), None
+    # A job beyond its best size keeps it if the gain is not worth a pause.
+    best = faster_smaller_step(steps, now)
+    if best is not None and best.batch == now.batch:
+        limit = shrink_limit(job, now.speed, best.size, best.speed)
+        if limit is not None:
+            now = now._replace(speed=best.speed * JUST_FASTER)
+        return with_present_config(steps, now), limit
+    limit = None
+    if top.batch == now.batch and top.cost > now.cost:
+        limit = growth_limit(job, now.speed, top.size, top.speed)
+    return with_present_config(steps, now), limit
 
 
 def _job_numbers(
@@ -227,7 +270,8 @@ def _present_config(
     """Return the present size of a job, if it has workers. `speed`: examples/s."""
     if job.size is None or speed is None:
         return None
-    return config_with_cost(job.size, job.batch, held, cluster_total, job.worth(job.batch) * speed)
+    worth = job.worth(job.batch, job.size)
+    return config_with_cost(job.size, job.batch, held, cluster_total, worth * speed)
 
 
 def _present_speeds(jobs: Sequence[JobSnapshot], fits: Sequence[Fit]) -> dict[int, float]:
@@ -291,7 +335,7 @@ def config_of(
     sizes = job.sizes
     takes = add_multiple(add_multiple(sizes.chief, sizes.ps, size.ps), sizes.worker, size.workers)
     if speed is None:
-        speed = job.worth(batch) * row.fitted.speed(size.ps, size.workers, batch)
+        speed = job.worth(batch, size) * row.fitted.speed(size.ps, size.workers, batch)
     return config_with_cost(size, batch, takes, row.there, speed)
 
 
@@ -344,7 +388,7 @@ def _untried_sizes(
                 continue
             part = slice(end - len(job_sizes), end)
             now = numbers[at].speed
-            speeds = _expected_speeds(jobs[at], now, job_sizes, mean[part], deviation[part])
+            speeds = _expected_speeds(bounds, now, job_sizes, mean[part], deviation[part])
             found[at] = _by_falling_speed(job_sizes, speeds, bounds, now, cluster_total)
     return found
 
@@ -376,11 +420,12 @@ def _predict_log_speeds(
 
 
 def _expected_speeds(
-    job: JobSnapshot, speed: float, sizes: Array, mean: Array, deviation: Array
+    bounds: SizeBounds, speed: float, sizes: Array, mean: Array, deviation: Array
 ) -> Array:
     """Return expected speeds [sizes], each sample weighted with its worth."""
-    worth = np.log([job.worth(batch) for batch in sizes[:, 2].astype(int).tolist()])
-    gains = expected_gain(mean + worth, deviation, math.log(speed))
+    first = bounds.batch.start
+    worths = sample_worths(sizes[None], [first], [bounds.noise], [bounds.staleness])[0]
+    gains = expected_gain(mean + np.log(worths), deviation, math.log(speed))
     return np.asarray(speed * np.exp(gains))
 
 

@@ -44,9 +44,8 @@ from services.allocator.policies.weir.aging import (
 from services.allocator.policies.weir.auction import Ints, ReservedRoom, Staircases
 from services.allocator.policies.weir.job_rows import JobRow, Numbers
 from services.allocator.policies.weir.staircase import COLUMNS, COST, SCARCE, SPEED
+from services.allocator.policies.weir.stale_gradients import MIN_GAIN
 
-MIN_GAIN = 0.15
-"""A job that would gain less than this share of its speed keeps its size."""
 BUSY_LOAD = 0.5
 """A queue is busy if its work so far takes more than this share of the cluster's time: free
 capacity is then not free for long.

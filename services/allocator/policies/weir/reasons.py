@@ -14,8 +14,9 @@ from services.allocator.placement.amounts import ROUNDING, UNITS, WORDS, amounts
 from services.allocator.policies.contract import JobSnapshot, Size, Target
 from services.allocator.policies.weir.auction import NO_STEP, BlockReason, Cause, Ints
 from services.allocator.policies.weir.job_rows import JobRow, config_of, model_speeds
-from services.allocator.policies.weir.market import MIN_GAIN, Market
+from services.allocator.policies.weir.market import Market
 from services.allocator.policies.weir.staircase import BATCH, COST, SPEED, SPREAD_SPEED, Config
+from services.allocator.policies.weir.stale_gradients import MIN_GAIN, StaleLimit, why_smaller
 from shared.messages import Alternative
 from shared.text import format_duration
 
@@ -142,6 +143,10 @@ class _KeepTargets:
         self.side_by_side = (~np.isnan(steps[:, SPREAD_SPEED])).tolist()
         noticed = market.unrepaid_steps[:, SPEED] > (1 + NOTICED) * market.speed
         self.unrepaid = (noticed & (market.speed > 0)).tolist()
+        repaid = market.unrepaid_steps[:, SPEED] < (1 + MIN_GAIN) * market.speed
+        self.limits: list[StaleLimit | None] = []
+        for row, is_slight in zip(market.rows, repaid.tolist(), strict=True):
+            self.limits.append(row.limit if is_slight else None)
         self.fills = market.fills_cluster.tolist()
         # ps, workers and batch of the next step; of any step if there is none [jobs, 3].
         follows = np.minimum(market.stairs.starts + given + 1, len(market.stairs.steps) - 1)
@@ -150,7 +155,10 @@ class _KeepTargets:
 
     def target_to_keep(self, at: int, obstacle: BlockReason | None) -> Target:
         alternatives: Alternatives = ()
-        if obstacle is None:
+        limit = self.limits[at]
+        if obstacle is None and limit is not None:
+            reason, alternatives = _stale_reason(limit)
+        elif obstacle is None:
             reason = self._why_at_top(at)
         else:
             next_ps, next_workers, next_batch = self.following[at]
@@ -192,6 +200,16 @@ class _KeepTargets:
         if ps == job.request.ps.max and workers == job.request.workers.max:
             return "keeps its size: it is at its maximum"
         return "keeps its size: no larger size is expected to be faster"
+
+
+def _stale_reason(limit: StaleLimit) -> tuple[str, Alternatives]:
+    """Return the reason of a job that keeps its size because of stale gradients, and the size that
+    it does not get.
+    """
+    other = Alternative(
+        ps=limit.ps, workers=limit.workers, batch=limit.batch, why=f"it {limit.why}"
+    )
+    return f"keeps its size: {limit.size.describe()} {limit.why}", (other,)
 
 
 def _next_step(context: JobContext, step: int, obstacle: BlockReason | None) -> Alternatives:
@@ -252,7 +270,11 @@ def _target_without_step(context: JobContext, obstacle: BlockReason | None) -> T
 
 def _unchanged_target(context: JobContext, config: Config, alternatives: Alternatives) -> Target:
     """Return the target of a job that would gain too little by a step."""
-    reason = f"keeps its size: {_too_little(context, config)}"
+    limit = context.row.limit
+    if limit is not None and not alternatives:
+        reason, alternatives = _stale_reason(limit)
+    else:
+        reason = f"keeps its size: {_too_little(context, config)}"
     return context.plain_target(
         context.job.size or config.size, context.job.batch, reason, alternatives
     )
@@ -291,10 +313,22 @@ def _reason_to_have(context: JobContext, config: Config) -> str:
     room = f"{config.cost:.0%} of the {scarce} that jobs of this policy may have"
     if not context.known:
         return f"the best known use of {room}, before its speed is measured"
-    reason = f"{config.speed:,.0f} examples/s with {room}: the best use of it"
+    reason = f"{_examples_per_second(context.job, config)} with {room}: the best use of it"
     if context.job.size and config.cost < context.cost * (1 - 1e-9):
-        reason += "; the rest goes to jobs that gain more by it, now or soon"
+        stale = why_smaller(context.job, context.speed, config.size, config.batch, config.speed)
+        reason += stale or "; the rest goes to jobs that gain more by it, now or soon"
     return reason
+
+
+def _examples_per_second(job: JobSnapshot, config: Config) -> str:
+    """Return the speed of a size, and the progress of these examples if they are worth less than
+    those of the first batch.
+    """
+    worth = job.worth(config.batch, config.size)
+    speed = f"{config.speed / worth:,.0f} examples/s"
+    if abs(worth - 1) < NOTICED:
+        return speed
+    return f"{speed} (progress of {config.speed:,.0f})"
 
 
 def _other_role_notes(market: Market, configs: Mapping[int, Config]) -> dict[int, str]:
@@ -318,7 +352,8 @@ def _other_role_notes(market: Market, configs: Mapping[int, Config]) -> dict[int
     notes = {}
     for (at, size), speed in zip(sizes.items(), model_speeds(fits, asked), strict=True):
         config = configs[at]
-        slower = 1 - market.jobs[at].worth(config.batch) * speed / config.speed
+        worth = market.jobs[at].worth(config.batch, size)
+        slower = 1 - worth * speed / config.speed
         if slower > NOTICED:
             notes[at] = f"; with {size.describe()} it would be {slower:.0%} slower"
     return notes

@@ -20,10 +20,12 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from services.allocator.models.speed import Array, Fit, Grid, grid_log_speeds, pad_rows
 from services.allocator.placement.amounts import ROUNDING, amounts
-from services.allocator.policies.contract import JobSnapshot, Size, sample_worth
+from services.allocator.policies.contract import JobSnapshot, Size
+from services.allocator.policies.weir.stale_gradients import sample_worths
 from shared.messages import Resources, RoleResources, Span
 
 SLOPE_TOLERANCE = 1.02
@@ -172,7 +174,8 @@ def batch_sizes(span: Span) -> tuple[int, ...]:
 class SizeBounds(msgspec.Struct, frozen=True):
     """The properties of a job that its staircase depends on, in addition to its program's speeds.
 
-    `noise`: gradient noise, in samples; `together`: workers that one node holds.
+    `noise`: gradient noise, in samples; `staleness`: updates by which each further worker makes
+    gradients stale, 0 without a noise; `together`: workers that one node holds.
     """
 
     ps: Span
@@ -180,6 +183,7 @@ class SizeBounds(msgspec.Struct, frozen=True):
     batch: Span
     sizes: RoleResources
     noise: float | None
+    staleness: float
     together: int
 
 
@@ -187,32 +191,52 @@ Case = tuple[SizeBounds, Fit]
 Axes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
+class Staircase(NamedTuple):
+    """The sizes that a job may have.
+
+    `steps` [steps, 10] as `staircase.Config`: the gang floor, then the hull; empty where even the
+    floor is larger than the cluster. `fresh_top`: the size that is fastest if gradients are always
+    fresh, with its speed by stale ones; None if gradients are not stale, or no noise is known.
+    """
+
+    steps: Array
+    fresh_top: Config | None = None
+
+
+NO_STEPS = Staircase(np.zeros((0, COLUMNS)))
+NEARLY_FASTEST = 0.98
+"""The cheapest size with this share of the speed of the fastest one counts as the fastest."""
+
+
 def build_staircases(
     jobs: Sequence[tuple[JobSnapshot, Fit]], cluster_total: Resources, node: Resources
-) -> list[Array]:
-    """Return each job's staircase, [steps, 10] as `staircase.Config`: the gang floor, then the
-    hull.
-
-    Empty where even the floor is larger than the cluster. `node`: the largest one, empty.
-    """
+) -> list[Staircase]:
+    """Return each job's staircase. `node`: the largest one, empty."""
     cases: dict[Case, list[int]] = {}
     for at, (job, fitted) in enumerate(jobs):
         cases.setdefault((size_bounds(job, node), fitted), []).append(at)
-    found = [np.zeros((0, COLUMNS))] * len(jobs)
-    for places, steps in zip(cases.values(), _of_cases(list(cases), cluster_total), strict=True):
+    found = [NO_STEPS] * len(jobs)
+    for places, stairs in zip(cases.values(), _of_cases(list(cases), cluster_total), strict=True):
         for at in places:
-            found[at] = steps
+            found[at] = stairs
     return found
 
 
 def size_bounds(job: JobSnapshot, node: Resources) -> SizeBounds:
-    """Return the job's bounds; its batch may change only after its first report."""
+    """Return the job's bounds. Its batch may change only after its first report; that of all workers
+    together with ps (`global-batch`) only with a measured noise, because it changes the result.
+    """
     request = job.request
     batch = request.batch
+    noise = job.noise
     if job.progress is None:
         batch = Span(start=batch.start, min=batch.start, max=batch.start)
+    elif noise is None and request.consistency != "async" and request.ps.max > 0:
+        now = job.batch or batch.start
+        batch = Span(start=now, min=now, max=now)
+    staleness = 0.0 if noise is None else job.worker_staleness
     together = held_by(node, job.sizes.worker)
-    return SizeBounds(request.ps, request.workers, batch, job.sizes, job.noise, together)
+    return SizeBounds(request.ps, request.workers, batch, job.sizes, noise, staleness, together)
 
 
 def held_by(node: Resources, wants: Resources) -> int:
@@ -224,9 +248,9 @@ def held_by(node: Resources, wants: Resources) -> int:
     return 1 if most == math.inf else int(most + ROUNDING)
 
 
-def _of_cases(cases: Sequence[Case], cluster_total: Resources) -> list[Array]:
+def _of_cases(cases: Sequence[Case], cluster_total: Resources) -> list[Staircase]:
     axes = [_axes(bounds, fitted) for bounds, fitted in cases]
-    found = [np.zeros((0, COLUMNS))] * len(cases)
+    found = [NO_STEPS] * len(cases)
     for lot in _case_batches(axes):
         grid = Grid(
             pad_rows([axes[at][0] for at in lot]),
@@ -234,8 +258,8 @@ def _of_cases(cases: Sequence[Case], cluster_total: Resources) -> list[Array]:
             pad_rows([axes[at][2] for at in lot]),
         )
         built = _build_staircases([cases[at] for at in lot], grid, cluster_total)
-        for at, steps in zip(lot, built, strict=True):
-            found[at] = steps
+        for at, stairs in zip(lot, built, strict=True):
+            found[at] = stairs
     return found
 
 
@@ -295,7 +319,9 @@ def _case_batches(axes: Sequence[Axes]) -> Iterator[list[int]]:
         yield lot
 
 
-def _build_staircases(cases: Sequence[Case], grid: Grid, cluster_total: Resources) -> list[Array]:
+def _build_staircases(
+    cases: Sequence[Case], grid: Grid, cluster_total: Resources
+) -> list[Staircase]:
     """Return the staircases of a lot; the first sizes of a grid are the gang floor with each
     batch.
     """
@@ -311,6 +337,7 @@ def _build_staircases(cases: Sequence[Case], grid: Grid, cluster_total: Resource
     highest_cost[:number_of_floors] = FLOOR_COST
     is_impossible = (cost > highest_cost) | (cost <= 0.0) | ~np.isfinite(speed)
     speed[is_impossible] = 0.0
+    fresh_tops = _fresh_tops(cases, sizes, cost, speed)
     # The floor with its fastest batch is the first step.
     jobs = np.arange(len(cases))
     floors = speed[:, :number_of_floors].argmax(axis=1)
@@ -323,9 +350,32 @@ def _build_staircases(cases: Sequence[Case], grid: Grid, cluster_total: Resource
     table = np.stack(parts, axis=2)
     found = []
     for at, (floor, steps) in enumerate(zip(floors.tolist(), above, strict=True)):
-        chosen = [floor, *steps] if base[at, 1] > 0.0 else []
-        found.append(table[at, chosen])
+        if not base[at, 1] > 0.0:
+            found.append(NO_STEPS)
+            continue
+        fresh_top = None
+        if at in fresh_tops:
+            fresh_top = Config.of_row(table[at, fresh_tops[at]].tolist())
+        found.append(Staircase(table[at, [floor, *steps]], fresh_top))
     return found
+
+
+def _fresh_tops(cases: Sequence[Case], sizes: Array, cost: Array, speed: Array) -> dict[int, int]:
+    """Return, by the job's index, the size that is fastest if gradients are always fresh; of nearly
+    equal ones the cheapest. Jobs without stale gradients are left out.
+
+    `cost`, `speed` [jobs, sizes]: `speed` counts each example with its worth.
+    """
+    stale = [at for at, (bounds, _) in enumerate(cases) if bounds.staleness > 0]
+    if not stale:
+        return {}
+    bounds = [cases[at][0] for at in stale]
+    fresh = [replace(one, staleness=0.0) for one in bounds]
+    at_first = _worths(sizes[stale], fresh) / _worths(sizes[stale], bounds)
+    fresh_speed = speed[stale] * at_first
+    fastest = fresh_speed >= NEARLY_FASTEST * fresh_speed.max(axis=1, keepdims=True)
+    cheapest = np.where(fastest, cost[stale], math.inf).argmin(axis=1)
+    return dict(zip(stale, cheapest.tolist(), strict=True))
 
 
 def whole_passes(sizes: Array, cases: Sequence[Case]) -> Array:
@@ -361,7 +411,7 @@ def _grid_speeds(cases: Sequence[Case], grid: Grid, sizes: Array) -> tuple[Array
     """
     bounds = [case[0] for case in cases]
     fits = [case[1] for case in cases]
-    worths = _sample_worths(sizes, bounds)
+    worths = _worths(sizes, bounds)
     together = [one.together for one in bounds]
     log_speeds = grid_log_speeds(fits, grid, sizes, together)
     spread_speeds = np.full(sizes.shape[:2], math.nan)
@@ -373,18 +423,33 @@ def _grid_speeds(cases: Sequence[Case], grid: Grid, sizes: Array) -> tuple[Array
     return np.exp(log_speeds) * worths, spread_speeds
 
 
+def faster_smaller_step(steps: Array, now: Config) -> Config | None:
+    """Return the best step that costs less than the present size and is as fast; None: there is
+    none, or the present size is a step already.
+    """
+    lower, is_step = _place_in(steps, now)
+    if is_step or not lower or steps[lower - 1, SPEED] < now.speed:
+        return None
+    return Config.of_row(steps[lower - 1].tolist())
+
+
 def with_present_config(steps: Array, now: Config) -> Array:
     """Add the present size of the job to its staircase, so that the job can keep it. Nothing is
     added where a smaller size would be as fast, or where it is a step already.
     """
-    costs = steps[:, COST].tolist()
-    lower = bisect_left(costs, now.cost * (1 - SAME_COST_SHARE))
-    same = lower < bisect_right(costs, now.cost * (1 + SAME_COST_SHARE))
-    if same or not lower or steps[lower - 1, SPEED] >= now.speed:
+    lower, is_step = _place_in(steps, now)
+    if is_step or not lower or steps[lower - 1, SPEED] >= now.speed:
         return steps
     above = steps[lower:]
     faster = above[above[:, SPEED] > now.speed]
     return np.concatenate([steps[:lower], [now], faster])
+
+
+def _place_in(steps: Array, now: Config) -> tuple[int, bool]:
+    """Return the number of steps that cost less than a size, and True if one costs the same."""
+    costs = steps[:, COST].tolist()
+    lower = bisect_left(costs, now.cost * (1 - SAME_COST_SHARE))
+    return lower, lower < bisect_right(costs, now.cost * (1 + SAME_COST_SHARE))
 
 
 def size_amounts(sizes: Array, bounds: Sequence[SizeBounds]) -> Array:
@@ -406,14 +471,10 @@ def _cost_shares(takes: Array, cluster_total: Resources) -> Array:
     return np.asarray(shares)
 
 
-def _sample_worths(sizes: Array, bounds: Sequence[SizeBounds]) -> Array | float:
-    """Return the worth of a sample at each batch [jobs, sizes]; 1 if no noise is known."""
+def _worths(sizes: Array, bounds: Sequence[SizeBounds]) -> Array | float:
+    """Return the worth of a sample at each size [jobs, sizes]; 1 if no noise is known."""
     if all(one.noise is None for one in bounds):
         return 1.0
-    found = np.ones(sizes.shape[:2])
-    for at, one in enumerate(bounds):
-        different, places = np.unique(sizes[at, :, 2], return_inverse=True)
-        start = float(one.batch.start)
-        taught = [sample_worth(batch, start, one.noise) for batch in different.tolist()]
-        found[at] = np.array(taught)[places]
-    return found
+    starts = [one.batch.start for one in bounds]
+    noises = [one.noise for one in bounds]
+    return sample_worths(sizes, starts, noises, [one.staleness for one in bounds])

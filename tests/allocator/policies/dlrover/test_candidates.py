@@ -161,6 +161,16 @@ def test_speeds_become_iteration_times_and_zero_is_no_speed():
     assert role_resources(running(tasks=()), "ps") == Resources()
 
 
+def test_workers_that_share_a_batch_compute_a_part_of_it():
+    """With a global batch the time for the part of each worker is measured."""
+    job = running(tried=(Observed(2, 4, BATCH, SPEED),))
+    together = replace(job, request=replace(job.request, consistency="global-batch"))
+    (timed,) = timed_of(together)
+    assert timed.batch == round(BATCH / 4)
+    assert timed.step_s == pytest.approx(4 * timed.batch / SPEED)
+    assert bid_of(together).now == pytest.approx(bid_of(job).now), "the measured speed"
+
+
 def test_memory_on_few_ps_predicts_that_on_many():
     """All ps together grow by 1 GiB every 1,000 examples, from 8 GiB.
 

@@ -227,6 +227,15 @@ def test_one_job_gets_all_devices_and_many_jobs_one_each():
     }
 
 
+def test_a_global_batch_is_divided_among_the_workers():
+    """It stays as requested until a speed was observed, and the workers divide it."""
+    for consistency, batch in (("global-batch", span(32, 32, 256)), ("exact", span(45, 45, 45))):
+        new = served(consistency=consistency, batch=batch)
+        (found,) = elastic_batch(nodes(), [new], 0.0)
+        assert found.batch == batch.start
+        assert found.workers > 1 and batch.start % found.workers == 0
+
+
 def test_running_jobs_shrink_for_new_ones():
     old = running(ringed(), workers=16, batch=512)
     told = wanted(elastic_batch(nodes(gpu=0), [old, ringed("b", at=1)], 0.0))

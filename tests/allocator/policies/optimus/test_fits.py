@@ -52,6 +52,12 @@ def test_programs_fitted_together_equal_those_fitted_alone():
         assert [model(size) for size in OTHERS] == pytest.approx([alone(size) for size in OTHERS])
 
 
+def test_a_program_is_synchronous_if_its_request_says_so():
+    points = {size: asynchronous(size) for size in [*EIGHT, Size(1, 4), Size(6, 2)]}
+    free, bound = speed_models([(points, 64), (points, 64)], {1})
+    assert (free.synchronous, bound.synchronous) == (False, True)
+
+
 def test_without_measurements_the_speed_is_unknown():
     assert speed_model({}, batch=64)(Size(1, 1)) == 0.0
 

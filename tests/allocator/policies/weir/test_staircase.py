@@ -114,8 +114,8 @@ JOBS = st.builds(
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(JOBS, FITS), min_size=1, max_size=5))
 def test_a_staircase_does_not_depend_on_other_jobs(jobs):
-    for (one, fitted), array in zip(jobs, build_staircases(jobs, THERE, NODE), strict=True):
-        steps, alone = _configs(array), _alone(one, fitted)
+    for (one, fitted), stairs in zip(jobs, build_staircases(jobs, THERE, NODE), strict=True):
+        steps, alone = _configs(stairs.steps), _alone(one, fitted)
         assert [(c.size, c.batch, c.cpu) for c in steps] == [
             (c.size, c.batch, c.cpu) for c in alone
         ]
@@ -123,7 +123,7 @@ def test_a_staircase_does_not_depend_on_other_jobs(jobs):
 
 
 def _alone(one: JobSnapshot, fitted: Fit) -> list[Config]:
-    return _configs(build_staircases([(one, fitted)], THERE, NODE)[0])
+    return _configs(build_staircases([(one, fitted)], THERE, NODE)[0].steps)
 
 
 def _configs(steps: Array) -> list[Config]:
@@ -158,7 +158,7 @@ def test_a_steps_cost_is_its_dominant_share():
         (job(span(1), span(1, 1, 8), cpu=0.01), "memory_gib"),
     ):
         there = replace(THERE, memory_gib=4.0) if total == "memory_gib" else THERE
-        steps = _configs(build_staircases([(one, fit_model([]))], there, NODE)[0])
+        steps = _configs(build_staircases([(one, fit_model([]))], there, NODE)[0].steps)
         assert steps[0].cost == pytest.approx(getattr(steps[0], total) / getattr(there, total))
         assert steps[0].scarce == ("cpu", "memory_gib", "gpu").index(total)
 
@@ -167,9 +167,8 @@ def test_gradient_noise_favours_large_batches():
     quiet, noisy = (
         job(span(1), span(1, 1, 4), span(32, 32, 512), noise=noise) for noise in (1.0, 1e6)
     )
-    few, many = map(
-        _configs, build_staircases([(quiet, fit_model([])), (noisy, fit_model([]))], THERE, NODE)
-    )
+    stairs = build_staircases([(quiet, fit_model([])), (noisy, fit_model([]))], THERE, NODE)
+    few, many = (_configs(one.steps) for one in stairs)
     assert few[-1].batch < many[-1].batch
 
 

@@ -290,6 +290,7 @@ class Shuffle(Part, frozen=True, kw_only=True):
 
 
 Consistency = Literal["async", "global-batch", "exact"]
+DEFAULT_CONSISTENCY: Consistency = "global-batch"
 
 
 class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested"):
@@ -303,7 +304,8 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     far that stale gradients stay `stable` (see `services/trainer/worker/scaling.py`), or not at all
     (`keep`). `consistency`: `async`: each worker makes updates of its own; `global-batch`: all
     workers make each update together, of `batch` examples in all; `exact`: so that every bit of the
-    result is the same whatever the job's sizes and history. `cpu_limits`: `hard`: a task never uses
+    result is the same whatever the job's sizes and history; absent: the cluster's default
+    (`WEIR_ALLOCATOR_CONSISTENCY`, `global-batch`). `cpu_limits`: `hard`: a task never uses
     more cores than it has; `soft`: its cores are its share where others want theirs, and it may use
     what nobody else on its node does. `params`: values for keyword arguments of the program's
     functions.
@@ -329,7 +331,7 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     handover: HandOver = "make-before-break"
     learning_rate: Literal["keep", "linear", "sqrt"] = "keep"
     rate_with_workers: Literal["stable", "keep"] = "stable"
-    consistency: Consistency = "async"
+    consistency: Consistency | None = None
     cpu_limits: CpuLimits = "hard"
     volumes: tuple[Volume, ...] = ()
     shuffle: Shuffle | None = None
@@ -352,7 +354,14 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
         """The rule by which the learning rate follows the number of workers. Without stale gradients
         it does not follow.
         """
-        return self.rate_with_workers if self.consistency == "async" else "keep"
+        return "keep" if self.makes_updates_together else self.rate_with_workers
+
+    @property
+    def makes_updates_together(self) -> bool:
+        """Whether all workers make each update together. A job without `consistency` was
+        accepted by an earlier version, or is simulated: its workers make updates of their own.
+        """
+        return self.consistency not in (None, "async")
 
     @property
     def program_version(self) -> str:
@@ -364,7 +373,7 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
         if self.program.entry or self.params:
             chosen = msgspec.json.encode((self.program.entry, self.params), order="sorted")
             version = f"{version}-{hashlib.sha256(chosen).hexdigest()[:16]}"
-        return version if self.consistency == "async" else f"{version}-{self.consistency}"
+        return f"{version}-{self.consistency}" if self.makes_updates_together else version
 
     def id(self) -> str:
         return f"{self.key()}.job.requested.{self.request_id}"

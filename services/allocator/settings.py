@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from services.allocator.pod_policy import WITHOUT_FILE, PodPolicy
 from services.allocator.policies.contract import PAUSE_S, Quotas
-from shared.messages import Namespace, Positive, Priority
+from shared.messages import DEFAULT_CONSISTENCY, Consistency, Namespace, Positive, Priority
 from shared.runtime import config
 
 SHIPPED_IMAGE = "weir-trainer"
@@ -40,6 +40,8 @@ class Rules(config.Common, frozen=True, kw_only=True):
     """The policy of jobs that name none. `module:function` is a custom policy
     (`custom_policies.py`).
     """
+    consistency: Consistency = DEFAULT_CONSISTENCY
+    """The consistency of jobs that name none."""
     policies: tuple[str, ...] = ()
     """Custom policies that requests may name."""
     window_s: float = 2.0

@@ -57,7 +57,7 @@ from services.trainer.doctor.job_fit import job_findings
 from services.trainer.doctor.observations import ExamineRequest, Observations
 from services.trainer.program import write_program
 from services.trainer.protocol import crash_failure
-from shared.messages import Consistency, JobRequested
+from shared.messages import DEFAULT_CONSISTENCY, Consistency, JobRequested
 from shared.runtime import process
 from shared.text import format_count, format_names, single_line
 
@@ -183,7 +183,7 @@ def _examine_program(
     for file, tree in trees.items():
         yield from source_findings(tree, file, beside, own, image, set(source.files))
     # 3. Try it.
-    trial_request = _trial_request(request, params, limit_s, given.consistency or "async")
+    trial_request = _trial_request(request, params, limit_s, given.consistency)
     tried, reread = try_program(source, trial_request, _plain_variables(request))
     rows_example = example_path(ROWS_EXAMPLE)
     yield from program_findings(tried, reread, rows_example, left_behind)
@@ -227,7 +227,10 @@ def _describe_files(source: ProgramSource) -> str:
 
 
 def _trial_request(
-    job: JobRequested | None, params: dict[str, Any], limit_s: float, consistency: Consistency
+    job: JobRequested | None,
+    params: dict[str, Any],
+    limit_s: float,
+    consistency: Consistency | None,
 ) -> ExamineRequest:
     """Return the request of a trial; `limit_s`: the longest time for one call of its code;
     `consistency`: if there is no job.
@@ -238,7 +241,7 @@ def _trial_request(
             params=params,
             batch=BATCH,
             ps=1,
-            consistency=consistency,
+            consistency=consistency or DEFAULT_CONSISTENCY,
             limit_s=limit_s,
         )
     return ExamineRequest(
@@ -248,7 +251,7 @@ def _trial_request(
         device_batch_max=job.device_batch_max,
         ps=min(job.ps.max, MOST_PS),
         shuffled=job.shuffle is None or job.shuffle.on,
-        consistency=job.consistency,
+        consistency=job.consistency or DEFAULT_CONSISTENCY,
         limit_s=limit_s,
     )
 

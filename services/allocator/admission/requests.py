@@ -186,16 +186,17 @@ def excess_of_quota(request: JobRequested, rules: Rules) -> str:
 
 def with_defaults(request: JobRequested, rules: Rules) -> JobRequested:
     """Return the request with defaults filled in: tasks of Weir's default size, the cluster's
-    policy, shuffled examples.
+    policy and consistency, shuffled examples.
 
     A job that an earlier version accepted has no `shuffle`, and keeps the order of the example
-    numbers.
+    numbers. It has no `consistency`, and its workers make updates of their own.
     """
     return replace(
         request,
         resources=request.resources or RoleResources(),
         policy=request.policy or rules.policy,
         shuffle=request.shuffle or Shuffle(),
+        consistency=request.consistency or rules.consistency,
     )
 
 

@@ -268,7 +268,7 @@ def sample_worth(batch: float, start: float, noise: float | None, staleness: flo
 
 def shares_batch(request: JobRequested) -> bool:
     """Return True if a job's batch is that of all its workers together."""
-    return request.consistency != "async" or request.ps.max == 0
+    return request.makes_updates_together or request.ps.max == 0
 
 
 def worker_batch(request: JobRequested, batch: int, workers: int) -> float:

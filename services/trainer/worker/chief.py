@@ -224,7 +224,7 @@ class Chief:
     @property
     def _makes_updates_together(self) -> bool:
         """Return whether all workers make each update together."""
-        return self.assignment.request.consistency != "async"
+        return self.assignment.request.makes_updates_together
 
     @property
     def _is_exact(self) -> bool:

@@ -294,7 +294,7 @@ def _speed_models(
     for job in jobs:
         name = probe_program(job)
         batches[name] = batch_of(job)
-        if job.request.consistency != "async":
+        if job.request.makes_updates_together:
             together.add(name)
     cases = []
     synchronous = set()

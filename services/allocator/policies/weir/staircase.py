@@ -231,7 +231,7 @@ def size_bounds(job: JobSnapshot, node: Resources) -> SizeBounds:
     noise = job.noise
     if job.progress is None:
         batch = Span(start=batch.start, min=batch.start, max=batch.start)
-    elif noise is None and request.consistency != "async" and request.ps.max > 0:
+    elif noise is None and request.makes_updates_together and request.ps.max > 0:
         now = job.batch or batch.start
         batch = Span(start=now, min=now, max=now)
     staleness = 0.0 if noise is None else job.worker_staleness

@@ -18,7 +18,8 @@ counted.
 From the other policies: free room is used, except for a small reserve for the next job (Config
 Manager); unknown speeds come from a fitted model that is refined as jobs grow (Dike); the loss
 counts by way of the remaining work (FlowCon, Optimus); gain per cost decides (DLRover); size and
-batch are chosen together for all jobs (IBM). Only the prices are new.
+batch are chosen together for all jobs (IBM). New are the prices, and that a size is valued by its
+progress with stale gradients (`stale_gradients.py`).
 
 The combination is ours. `market.py` has all jobs side by side. A job of unknown length counts as
 the median of the known ones. A namespace's quota is a second capacity for the steps of its jobs, so

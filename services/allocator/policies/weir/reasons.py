@@ -143,10 +143,6 @@ class _KeepTargets:
         self.side_by_side = (~np.isnan(steps[:, SPREAD_SPEED])).tolist()
         noticed = market.unrepaid_steps[:, SPEED] > (1 + NOTICED) * market.speed
         self.unrepaid = (noticed & (market.speed > 0)).tolist()
-        repaid = market.unrepaid_steps[:, SPEED] < (1 + MIN_GAIN) * market.speed
-        self.limits: list[StaleLimit | None] = []
-        for row, is_slight in zip(market.rows, repaid.tolist(), strict=True):
-            self.limits.append(row.limit if is_slight else None)
         self.fills = market.fills_cluster.tolist()
         # ps, workers and batch of the next step; of any step if there is none [jobs, 3].
         follows = np.minimum(market.stairs.starts + given + 1, len(market.stairs.steps) - 1)
@@ -155,11 +151,8 @@ class _KeepTargets:
 
     def target_to_keep(self, at: int, obstacle: BlockReason | None) -> Target:
         alternatives: Alternatives = ()
-        limit = self.limits[at]
-        if obstacle is None and limit is not None:
-            reason, alternatives = _stale_reason(limit)
-        elif obstacle is None:
-            reason = self._why_at_top(at)
+        if obstacle is None:
+            reason, alternatives = self._why_at_top(at)
         else:
             next_ps, next_workers, next_batch = self.following[at]
             reason, alternatives = self._why_no_more(next_ps, next_workers, next_batch, obstacle)
@@ -189,17 +182,26 @@ class _KeepTargets:
             self.made[key] = (reason, (other,))
         return self.made[key]
 
-    def _why_at_top(self, at: int) -> str:
+    def _why_at_top(self, at: int) -> tuple[str, Alternatives]:
+        """Return the reason of a job that wants no more, and the size that staleness keeps it from."""
+        limit = self.field.rows[at].limit
+        if limit is not None and not self._has_larger_gain(at):
+            return _stale_reason(limit)
         if self.fills[at]:
-            return "keeps its size: the nodes cannot hold another task, even if empty"
+            return "keeps its size: the nodes cannot hold another task, even if empty", ()
         if self.unrepaid[at]:
             unrepaid = Config.of_row(self.field.unrepaid_steps[at].tolist())
-            return f"keeps its size: {_too_little(JobContext(self.field, at), unrepaid)}"
+            return f"keeps its size: {_too_little(JobContext(self.field, at), unrepaid)}", ()
         job = self.field.jobs[at]
         ps, workers, _ = self.sizes[at]
         if ps == job.request.ps.max and workers == job.request.workers.max:
-            return "keeps its size: it is at its maximum"
-        return "keeps its size: no larger size is expected to be faster"
+            return "keeps its size: it is at its maximum", ()
+        return "keeps its size: no larger size is expected to be faster", ()
+
+    def _has_larger_gain(self, at: int) -> bool:
+        """Return True if a larger size gains enough, but does not repay its pause."""
+        unrepaid = float(self.field.unrepaid_steps[at, SPEED])
+        return unrepaid >= (1 + MIN_GAIN) * self.speeds[at] > 0
 
 
 def _stale_reason(limit: StaleLimit) -> tuple[str, Alternatives]:

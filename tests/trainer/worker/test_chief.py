@@ -22,6 +22,7 @@ from services.trainer.protocol import Assignment, Begin, ContinueTraining, Drain
 from services.trainer.worker import optimizers, shard_ledger, training_step
 from services.trainer.worker.chief import Chief, last_applied_s, pause_between
 from services.trainer.worker.example_order import ExampleOrder
+from services.trainer.worker.failure_cause import RemoteFailure
 from services.trainer.worker.global_batch import ExactLanes
 from services.trainer.worker.input_pipeline import DataPlan
 from services.trainer.worker.lanes import Lanes
@@ -208,7 +209,7 @@ def test_an_exact_job_continues_another_one_only_where_an_update_begins(tmp_path
     chief.ledger = msgspec.structs.replace(ledger, given=())
 
     with pytest.raises(
-        RuntimeError, match=f"/earlier ends within an epoch, .* of {BATCH} examples"
+        RemoteFailure, match=f"/earlier ends within an epoch, .* of {BATCH} examples"
     ):
         chief._check_exact_start()
 

@@ -221,7 +221,7 @@ async def measure(
     await asyncio.sleep(REPORT_S)
     side.send(signal.SIGSTOP)
     examples_per_s = speed(began_s, ended_s)
-    batches = examples_per_s * (ended_s - began_s) / batch
+    batches = max(examples_per_s * (ended_s - began_s) / batch, 1e-9)
     used_ms = {role: 1000.0 * (after[role] - before.get(role, 0.0)) / batches for role in after}
     return Speed(examples_per_s, used_ms.get("chief", 0.0), used_ms.get("worker", 0.0))
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import keras
+import msgspec
 import pytest
 import tensorflow as tf
 
@@ -21,6 +22,8 @@ from services.trainer.protocol import Assignment, Begin, ContinueTraining, Drain
 from services.trainer.worker import optimizers, shard_ledger, training_step
 from services.trainer.worker.chief import Chief, last_applied_s, pause_between
 from services.trainer.worker.example_order import ExampleOrder
+from services.trainer.worker.failure_cause import RemoteFailure
+from services.trainer.worker.global_batch import ExactLanes
 from services.trainer.worker.input_pipeline import DataPlan
 from services.trainer.worker.lanes import Lanes
 from services.trainer.worker.remote_worker import WorkerFailure
@@ -194,6 +197,21 @@ def test_a_checkpoint_stores_batches_in_flight_as_not_done(tmp_path: Path, occas
     assert draft.ledger.given == (), "a batch that nobody will apply is no longer to do"
     assert draft.ledger.applied == 2 * BATCH == BATCH * draft.step
     assert sum(shard.size for shard in draft.ledger.todo) == 3 * 64 - 2 * BATCH
+
+
+def test_an_exact_job_continues_another_one_only_where_an_update_begins(tmp_path: Path) -> None:
+    chief: Any = chief_of(tmp_path, FakeWorker(PLAN), Saves())
+    chief.assignment = msgspec.structs.replace(chief.assignment, continue_from="/earlier")
+    chief.plan = PLAN
+    chief.lanes = ExactLanes([FakeWorker(PLAN)], PLAN, chief.inbox, None)  # type: ignore[list-item]
+    chief._check_exact_start()
+    ledger, _ = shard_ledger.take_run(chief.ledger, BATCH + 1)
+    chief.ledger = msgspec.structs.replace(ledger, given=())
+
+    with pytest.raises(
+        RemoteFailure, match=f"/earlier ends within an epoch, .* of {BATCH} examples"
+    ):
+        chief._check_exact_start()
 
 
 def test_a_restored_ledger_hands_out_batches_in_flight_first(

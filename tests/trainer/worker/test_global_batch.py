@@ -405,6 +405,7 @@ def train_exactly(
         remote[0].fails = fails
         lanes = ExactLanes(remote, plan, inbox, ps)
         ps.lanes.append(lanes)
+        assert lanes.can_begin(ledger), "exact updates left off here"
         lanes.start(ledger, 0)
         while not lanes.ledger.finished and (ps.stop_after or not updates):
             word = inbox.get(timeout=WITHIN_S)

@@ -16,7 +16,8 @@ normalisation the noise of the batch's averages, with dropout that of the places
 draws others).
 
 A training step of the program's own is not measured: it applies gradients itself, maybe of several
-losses.
+losses. Nor is a model that writes to variables otherwise than by Keras's `assign`, or calls Python:
+`part_step.record_states` cannot keep that from happening.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 from services.trainer.worker import optimizers, own_step, step_loss, training_step
 from services.trainer.worker.input_pipeline import KEPT_SAMPLES, Pipeline
@@ -33,6 +35,22 @@ from services.trainer.worker.training_step import BuiltModel
 
 MOST_BYTES = 512 * 2**20
 """Maximum bytes of trainable weights: a worker needs memory for one more gradient."""
+
+
+PYTHON = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
+UNCHANGING = frozenset(
+    {
+        "InitializeTableV2",  # a table of the worker, always with the same rows
+        "LookupTableFindV2",
+        "LookupTableSizeV2",
+        "ReadVariableOp",
+        "ResourceGather",
+        "ResourceGatherNd",
+        "VarIsInitializedOp",
+        "VariableShape",
+    }
+)
+"""Operations that use a variable or a table and change nothing."""
 
 
 def is_measured(built: BuiltModel) -> bool:
@@ -49,7 +67,8 @@ def trace_measurement(
 ) -> Any:
     """Return a function that returns a `Comparison` of the samples on the worker that runs it.
 
-    Return None if that cannot be traced: training does not fail for a measurement.
+    Return None if that cannot be traced, or would change anything: training does not fail for a
+    measurement.
     """
     if not pipeline.keeps_samples:
         return None
@@ -61,15 +80,33 @@ def trace_measurement(
         return tf.function(measure, input_signature=[]).get_concrete_function()
 
     try:
-        return training_step.trace_with_packed_reads(built, trace)
+        traced = training_step.trace_with_packed_reads(built, trace)
     except Exception:
         return None
+    return None if changing_operations(traced.graph) else traced
+
+
+def changing_operations(graph: Any) -> set[str]:
+    """Return the kinds of operations in a graph, and in its functions, that may change something:
+    those that use a variable or a queue and do not only read it, and calls of Python.
+    """
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *[each for f in definition.library.function for each in f.node_def]]
+    kinds = {node.op for node in nodes} - UNCHANGING
+    return {kind for kind in kinds if kind in PYTHON or _uses_resource(kind)}
+
+
+def _uses_resource(kind: str) -> bool:
+    operation = op_def_registry.get(kind)
+    inputs = operation.input_arg if operation is not None else ()
+    return any(each.type == tf.resource.as_datatype_enum for each in inputs)
 
 
 def _compare_samples(program: ModuleType, built: BuiltModel, pipeline: Pipeline) -> tf.Tensor:
     scale = optimizers.loss_scale(built.optimizer)
     unscale = tf.ones(()) if scale is None else 1.0 / tf.cast(scale, tf.float32)
 
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])  # type: ignore[untyped-decorator]
     def one_batch(at: tf.Tensor) -> tuple[list[Any], tf.Tensor, tf.Tensor]:
         """Return a gradient, the square of its norm, and 1 / examples."""
         batch, count = pipeline.sample(at)

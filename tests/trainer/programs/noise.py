@@ -1,9 +1,9 @@
 """`python noise.py [NAME ...]`: measure the gradient noise of small programs as a worker does, and
 offline.
 
-For each program: train for some updates; then, at fixed weights, let the worker compare comparisons of
-gradients, and compute the gradient of each example of the epoch. It prints both noise scales as
-JSON, the number of comparisons that the estimate took, and what measuring changed besides.
+For each program: train for some updates; then, at fixed weights, let the worker compare gradients,
+and compute the gradient of each example of the epoch. It prints both noise scales as JSON, the
+number of comparisons that the estimate took, and the variables that measuring changed.
 """
 
 import json
@@ -17,7 +17,6 @@ from sklearn.datasets import load_digits
 
 from services.trainer.worker import (
     input_pipeline,
-    optimizers,
     program_data,
     remote_worker,
     training_step,
@@ -30,7 +29,8 @@ from services.trainer.worker.watchdog import Watchdog
 from tests.trainer.programs.servers import started
 from tests.zoo.programs import wide_and_deep
 
-BATCH, MOST, PORTION = 32, 3000, 8
+BATCH, MOST, PORTION = 64, 600, 8
+VISITS = 3000  # the examples of `wide-and-deep`: fewer than it has
 digits = load_digits()
 images = (digits.images / 16.0).astype("float32")[..., None]
 labels = digits.target.astype("int64")
@@ -69,7 +69,7 @@ def convnet():
 
 
 def halved():
-    """Return the net in half precision, with the states of dropout and normalisation."""
+    """Return the same net in half precision."""
     policy = keras.mixed_precision.dtype_policy()
     keras.mixed_precision.set_dtype_policy("mixed_float16")
     try:
@@ -79,6 +79,7 @@ def halved():
 
 
 def stateful():
+    """Return a net with random numbers and moving averages."""
     dropped = [layers.Flatten(), layers.Dropout(0.3), layers.BatchNormalization()]
     return keras.Sequential([layers.Input((8, 8, 1)), *dropped, layers.Dense(10)])
 
@@ -95,9 +96,9 @@ PROGRAMS = {
     "line": (program_of(line, _points, _values, keras.losses.mean_squared_error), 20),
     "convnet": (program_of(convnet, images, labels, entropy), 150),
     "half-precision": (program_of(halved, images, labels, entropy), 150),
-    "wide-and-deep": (wide_and_deep, 100),
+    "wide-and-deep": (SimpleNamespace(**{**vars(wide_and_deep), "examples": lambda: VISITS}), 60),
 }
-STATES = program_of(stateful, images, labels, entropy)
+STATES = program_of(stateful, images, labels, entropy, lambda: keras.optimizers.Adam(1e-3))
 
 
 class Training:
@@ -128,18 +129,19 @@ class Training:
             self.worker.fetch(1, 0)
         self.unread -= 1
 
+    def update(self):
+        self.stage()
+        self.worker.update(1, 1)
+
     def values(self):
-        comparisons = [(v.path, v.value) for v in (*self.built.variables, self.built.random)]
-        slots = [
-            (v.path, v.value) for v in optimizers.all_optimizers(self.built.optimizer)[0].variables
-        ]
-        return {name: value.numpy() for name, value in (*comparisons, *slots)}
+        weights = [(v.path, v.value) for v in (*self.built.variables, self.built.random)]
+        slots = [(v.path, v.value) for v in self.built.optimizer.variables]
+        return {name: value.numpy() for name, value in (*weights, *slots)}
 
 
 def offline(training):
     """Return the noise scale from the gradient of each example."""
     built, program = training.built, training.program
-    weights = built.model.trainable_variables
 
     @tf.function(input_signature=[training.spec])
     def gradient(batch):
@@ -155,12 +157,11 @@ def offline(training):
     count = training.examples
     square = float(np.sum((total / count) ** 2))
     variance = (squares / count - square) * count / (count - 1)
-    assert len(weights)
     return variance / square
 
 
 def measured(training):
-    """Return the noise scale from comparisons of gradients, and their number, at fixed weights."""
+    """Return the noise scale at fixed weights, and the number of comparisons."""
     estimate = NoiseEstimate(training.examples)
     for number in range(1, MOST + 1):
         for _ in range(KEPT_SAMPLES):
@@ -175,17 +176,32 @@ def measured(training):
 def compared(program, updates):
     training = Training(program)
     for _ in range(updates):
-        training.stage()
-        training.worker.update(1, 1)
+        training.update()
     phi, comparisons = measured(training)
-    return {"measured": phi, "offline": offline(training), "comparisons": comparisons}
+    return {"measured": phi, "offline": float(offline(training)), "comparisons": comparisons}
+
+
+def changed():
+    """Return the variables that a measurement changes, and whether an update changes others."""
+    training = Training(STATES)
+    for _ in range(KEPT_SAMPLES):
+        training.update()
+    before = training.values()
+    found = training.worker.compare_gradients()
+    after = training.values()
+    training.update()
+    later = training.values()
+    return {
+        "measured": found.square > 0.0,
+        "by measuring": [name for name in before if not np.array_equal(before[name], after[name])],
+        "by training": [name for name in before if not np.array_equal(before[name], later[name])],
+    }
 
 
 if __name__ == "__main__":
     tf.get_logger().setLevel("ERROR")
-    said = {}
+    said = {"changed": changed()}
     for name, (program, updates) in PROGRAMS.items():
-        if name in (sys.argv[1:] or PROGRAMS):
-            said[name] = compared(program, updates)
-            print(name, said[name], file=sys.stderr, flush=True)
+        said[name] = compared(program, updates)
+        print(name, said[name], file=sys.stderr, flush=True)
     print(json.dumps(said), flush=True)

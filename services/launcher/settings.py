@@ -60,6 +60,10 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     # (WEIR_TRAINER_REDO_S): the bound of the checkpoint interval of jobs that request none.
     redo_s: Annotated[float, Meta(gt=0)] = 60.0
 
+    # The most of a worker's time in which it measures gradient noise, passed to every pod
+    # (WEIR_TRAINER_NOISE_SHARE); 0: it does not.
+    noise_share: Annotated[float, Meta(ge=0, le=1)] = 0.015
+
     # The trainer's watchdog, passed to every pod (WEIR_TRAINER_STUCK_...). `stuck_early_s` times
     # `stuck_patience` must be less than the two limits above, so that a program that hangs is
     # reported with its stack before they pass.

@@ -49,7 +49,8 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     `stuck_early_s`, `stuck_s`: the limits for one call of the program's code, before the first
     update and later. `stuck_patience`: this many times the limit may pass without an update.
     `redo_s`: maximum seconds of training that are repeated after a loss, if the request does not
-    say how often to save.
+    say how often to save. `noise_share`: the most of a worker's time in which it measures gradient
+    noise; 0: it does not.
     """
 
     generation: int
@@ -73,6 +74,7 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     stuck_s: float = 300.0
     stuck_patience: float = 1.5
     redo_s: float = checkpoint_policy.REDO_S
+    noise_share: float = 0.0
 
 
 class Begin(Line, frozen=True, kw_only=True, tag="begin"):
@@ -202,7 +204,9 @@ class Progress(Line, frozen=True, kw_only=True, tag="progress"):
     loss: float | None
     applied_s: float = 0.0
     profile: ModelProfile | None = None
+    gradient_noise: float | None = None
     staleness: Staleness | None = None
+    staleness_cost: float | None = None
 
 
 class Finished(Line, frozen=True, kw_only=True, tag="finished"):

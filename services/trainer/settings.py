@@ -52,6 +52,9 @@ class Settings(Common, frozen=True, kw_only=True):
     # is logged (`SavesCostMuch`).
     redo_s: Annotated[float, Meta(gt=0)] = 60.0
 
+    # The most of a worker's time in which it measures gradient noise (0: it does not).
+    noise_share: Annotated[float, Meta(ge=0, le=1)] = 0.015
+
     # Time that a chief that lost a task waits for a new generation before its pod ends.
     peer_grace_s: float = 10.0
 

@@ -67,6 +67,7 @@ EDGES = {
         "worker.fork_server",
         "worker.example_source",
         "worker.file_source",
+        "worker.gradient_noise",
         "worker.input_pipeline",
         "worker.exact_batches",
         "worker.file_batches",

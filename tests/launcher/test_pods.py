@@ -180,6 +180,14 @@ def test_the_trainer_gets_the_checkpoint_settings() -> None:
     )
 
 
+def test_the_trainer_gets_the_share_of_time_for_gradient_noise() -> None:
+    own = {name: text for name, text in env(made(noise_share=0.0)).items() if "NOISE" in name}
+    who = {f"WEIR_TRAINER_{word}": "1" for word in ("UID", "JOB", "POD", "POD_UID", "SERIAL")}
+    understood = config.load_settings(Trainer, "trainer", {**own, **who, "WEIR_TRAINER_ROLE": "ps"})
+
+    assert understood.noise_share == 0.0
+
+
 def test_the_trainer_gets_the_stall_settings() -> None:
     patient = env(made(stuck_s=3600, stuck_early_s=0.5, stuck_patience=2))
     own = {name: text for name, text in patient.items() if "STUCK" in name}

@@ -298,6 +298,7 @@ def child_assignment(
         stuck_s=settings.stuck_s,
         stuck_patience=settings.stuck_patience,
         redo_s=settings.redo_s,
+        noise_share=settings.noise_share,
     )
 
 

@@ -169,7 +169,9 @@ class Publisher:
             loss=word.loss,
             usage=usage,
             profile=word.profile,
+            gradient_noise=word.gradient_noise,
             staleness=word.staleness,
+            staleness_cost=word.staleness_cost,
             reported_s=time.time(),
             applied_s=word.applied_s,
         )

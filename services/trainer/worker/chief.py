@@ -74,6 +74,7 @@ from services.trainer.worker.tensorboard_events import EventWriter
 from services.trainer.worker.trace_lanes import trace_lanes
 from services.trainer.worker.watchdog import Watchdog
 from shared.messages import PreparationParts
+from shared.sample_efficiency import staleness_cost
 
 LAST_TRIES, LAST_WAIT_S = 13, 10.0  # for the last save
 TIDY_S = 5.0  # wait for the ledger to name the last checkpoint
@@ -256,6 +257,7 @@ class Chief:
             accumulated=optimizers.accumulated_batches(self.built.optimizer),
             example_bytes=program_data.example_bytes(spec),
             has_fixed_size=program_data.has_fixed_size(spec),
+            noise_share=self.assignment.noise_share,
         )
         is_large = plan.update > plan.batch * self.workers or self._is_exact
         if self._makes_updates_together and is_large:
@@ -452,6 +454,10 @@ class Chief:
         ledger = self.lanes.ledger
         speed = (ledger.applied - self.reported_at) / max(now - self.reported, 1e-9)
         self.reported, self.reported_at = now, ledger.applied
+        stale, noise = self.lanes.take_staleness(), self.lanes.gradient_noise
+        cost = None
+        if stale is not None and noise is not None:
+            cost = staleness_cost(self.plan.update, stale.mean, noise)
         word = Progress(
             step=self.lanes.steps,
             epoch=ledger.epoch,
@@ -461,7 +467,9 @@ class Chief:
             loss=loss,
             applied_s=self.lanes.applied_s,
             profile=self.built.profile,
-            staleness=self.lanes.take_staleness(),
+            gradient_noise=noise,
+            staleness=stale,
+            staleness_cost=cost,
         )
         self.send(word)
         self.summaries.report(word)

@@ -61,7 +61,7 @@ class PlannedPart(NamedTuple):
 class Update:
     """An update in progress. `slots`: the first slot of each lane; `parts`: the runs of its passes;
     `unbegun`: lanes whose part is not begun; `missing`: lanes whose part is not stored. `stored`:
-    number of parts to store.
+    number of parts to store. `measures_noise`: all lanes measure gradient noise after their parts.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class Update:
         self.missing = set(parts)
         self.failures: list[tuple[Lane, WorkerFailure]] = []
         self.is_applying = False
+        self.measures_noise = False
 
     def part_size(self, lane: Lane) -> int:
         return sum([shard_ledger.run_size(run) for run in self.parts[lane]])
@@ -191,10 +192,13 @@ class GlobalBatchLanes(Lanes):
             self._finish_update(update)
         if self._losses_are_due(lane) and not lane.lost:
             self._fetch_losses(lane, turn)
+        if update.measures_noise and not lane.lost:
+            self._measure_noise(lane, turn)
         self._end_part(lane)
 
     def _begin_update(self) -> Update:
         self._update = self._take_update()
+        self._update.measures_noise = all(map(self._noise_is_due, self._update.parts))
         self._begun += 1
         for lane in self._update.parts:
             lane.updating = True

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -61,7 +61,7 @@ from services.trainer.worker.watchdog import Watchdog
 
 TOKEN, EXPLAIN_TOKEN = "weir_portion", "weir_explain"
 PORTIONS, STAGED, BATCHES = "weir_portions", "weir_staged", "weir_batches"
-LOSSES, RESTS = "weir_losses", "weir_rests"
+LOSSES, RESTS, SAMPLES = "weir_losses", "weir_rests", "weir_samples"
 PORTION_TYPES = [tf.variant, tf.string, tf.int64]
 """The types of what `portion_batches` returns."""
 REFERENCE_TYPES = (tf.variant, tf.resource)
@@ -77,6 +77,8 @@ LOSS_FIELDS = [tf.float64, tf.float64]
 """The types of an `UpdateLoss`: a number of examples is exact as a float64."""
 PREFETCHED = 2
 """Number of passes that are read before the chief asks for them."""
+KEPT_SAMPLES = 4
+"""Number of the passes that can be read again: their tensors are kept, not copied."""
 KEPT = 4
 """Number of datasets that Python keeps, because a graph refers to Python functions in them."""
 DETERMINISTIC = "deterministic"
@@ -132,7 +134,7 @@ class DataPlan(NamedTuple):
 
     `batch`: examples of a batch; `most`: maximum examples of a pass, None: no limit; `accumulated`:
     batches of an update; `example_bytes`: size of an example; `has_fixed_size`: False if examples
-    may be larger.
+    may be larger. `noise_share`: the most of a worker's time in which it measures gradient noise.
     """
 
     order: Order
@@ -141,6 +143,11 @@ class DataPlan(NamedTuple):
     accumulated: int = 1
     example_bytes: int = 1
     has_fixed_size: bool = True
+    noise_share: float = 0.0
+
+    @property
+    def measures_noise(self) -> bool:
+        return self.noise_share > 0.0
 
     @property
     def update(self) -> int:
@@ -407,11 +414,13 @@ class Pipeline:
 
     `spec`: the structure of a batch of a portion. It is cut into passes of at most `most` examples.
     Queues and iterator belong to the worker that runs a function, under a name that all use.
+    `keeps_samples`: the passes that were staged last can be read again (`gradient_noise.py`).
     """
 
-    def __init__(self, spec: Any, most: int | None = None) -> None:
+    def __init__(self, spec: Any, most: int | None = None, keeps_samples: bool = False) -> None:
         self._number = next(_numbers)
         self._most = most
+        self.keeps_samples = keeps_samples
         self.spec = spec
         number = tf.TensorSpec([], tf.int64)
         self._read_element = ((number, number), (number, number), self.spec)
@@ -434,10 +443,39 @@ class Pipeline:
         Call it in a traced step.
         """
         values = tf.raw_ops.QueueDequeueV2(handle=self._staged_queue(), component_types=self._types)
+        return self._pass_of(values)
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def sample(self, at: tf.Tensor) -> tuple[Any, tf.Tensor]:
+        """Return one of the passes that were staged last, and its number of examples.
+
+        It is not taken. Wait until there are KEPT_SAMPLES. Call it in a traced function, for 0, 1
+        and so on: so that none is returned twice if others are staged meanwhile.
+        """
+        batch, size, _ = self._pass_of(tf.raw_ops.StagePeek(index=at, **self._sample_area()))
+        return batch, size
+
+    def _pass_of(self, values: Sequence[tf.Tensor]) -> tuple[Any, tf.Tensor, tf.Tensor]:
+        """Return a staged pass, its number of examples, and that of its batch."""
         for value, shape in zip(values, self._shapes, strict=True):
             value.set_shape(shape)
         size, batch_size, batch = structure.from_compatible_tensor_list(self._element, values)
         return batch, size, batch_size
+
+    def _keep_sample(self, components: Sequence[tf.Tensor]) -> None:
+        """Keep a pass as a sample in place of the oldest one. It is not copied."""
+
+        def drop_oldest() -> tf.Tensor:
+            with tf.control_dependencies(tf.raw_ops.Unstage(**self._sample_area())):
+                return tf.constant(True)
+
+        is_full = tf.raw_ops.StageSize(**self._sample_area()) >= KEPT_SAMPLES
+        dropped = tf.cond(is_full, drop_oldest, lambda: tf.constant(False))
+        with tf.control_dependencies([dropped]):
+            tf.raw_ops.Stage(values=components, shared_name=self._sample_area()["shared_name"])
+
+    def _sample_area(self) -> dict[str, Any]:
+        return {"dtypes": self._types, "shared_name": f"{SAMPLES}_{self._number}"}
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def row_cutter(
@@ -611,6 +649,8 @@ class Pipeline:
 
             def stage() -> tf.Tensor:
                 tf.raw_ops.QueueEnqueueV2(handle=staged_queue, components=components)
+                if self.keeps_samples:
+                    self._keep_sample(components)
                 return tf.constant(True)
 
             is_staged = tf.logical_and(tf.equal(of_turn, turn), tf.logical_not(is_mark))

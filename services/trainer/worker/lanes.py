@@ -41,11 +41,17 @@ from services.trainer.protocol import Failed
 from services.trainer.worker import shard_ledger, staleness
 from services.trainer.worker.file_source import FileOrder
 from services.trainer.worker.input_pipeline import (
+    KEPT_SAMPLES,
     PORTION_EXAMPLES,
     DataPlan,
     Portion,
     StagedPass,
     UpdateLoss,
+)
+from services.trainer.worker.noise_estimate import (
+    Comparison,
+    MeasurementTimer,
+    NoiseEstimate,
 )
 from services.trainer.worker.part_exchange import Part
 from services.trainer.worker.remote_worker import WorkerFailure
@@ -119,6 +125,11 @@ class Worker(Protocol):
 
     def take_losses(self) -> list[UpdateLoss]:
         """Return the losses of the updates since the last call."""
+
+    def compare_gradients(self) -> Comparison | None:
+        """Compare the gradients of the passes that were staged last, and change nothing. Call it
+        when there are KEPT_SAMPLES. Return None if gradients of this program are not compared.
+        """
 
     def explain(self, portion: Portion) -> None:
         """Read this portion in Python. Raise its error, with the line; return if there is none."""
@@ -225,13 +236,15 @@ class Lane:
     loss is being fetched.
     """
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, noise_share: float = 0.0) -> None:
         self.worker = worker
         self.pending: deque[PendingPortion] = deque()
         self.passes: list[StagedPass] = []
         self.ready: deque[Run] = deque()
         self.updating = False
         self.losses_taken_s = -math.inf
+        self.samples = 0  # passes that were staged in this generation
+        self.noise_timer = MeasurementTimer(noise_share)
         self.portion_size = PortionSize()
         self.lost = False
         self.failures = 0
@@ -272,6 +285,7 @@ class Lane:
         if staged.position != position + done or done + staged.size > shard_ledger.run_size(run):
             raise RuntimeError(f"{run} was given out, and the worker staged {staged}")
         self.passes.append(staged)
+        self.samples += 1
         if done + staged.size == staged.batch_size:
             self.ready.append(self.pending[0].take(staged.batch_size))
             self.passes = []
@@ -287,7 +301,7 @@ class Lanes:
     def __init__(self, workers: Sequence[Worker], plan: DataPlan, inbox: queue.Queue[Any]) -> None:
         self._plan = plan
         self._inbox = inbox
-        self._lanes = [Lane(worker) for worker in workers]
+        self._lanes = [Lane(worker, plan.noise_share) for worker in workers]
         self._changed = threading.Condition()
         self._running = False
         self._losses: list[UpdateLoss] = []
@@ -296,6 +310,7 @@ class Lanes:
         self.read_staleness: Callable[[], tuple[int, ...]] = lambda: NO_GRADIENTS
         """Returns the histogram of the ps (`staleness.py`)."""
         self._gradients = self._reported_gradients = NO_GRADIENTS
+        self._noise = NoiseEstimate(plan.order.examples)
         self.first_applied_s = self.applied_s = 0.0
         """When the first and the last update were applied, in seconds since 1970; 0: none was."""
         self.ledger: Ledger = shard_ledger.new_ledger(1, 1)
@@ -361,6 +376,11 @@ class Lanes:
         with self._changed:
             before, self._reported_gradients = self._reported_gradients, self._gradients
         return staleness.describe(before, self._reported_gradients)
+
+    @property
+    def gradient_noise(self) -> float | None:
+        """The gradient noise scale in examples; None: it is not known, or not yet."""
+        return self._noise.phi
 
     # ------------------------------------------------------------ the threads of a lane
 
@@ -534,6 +554,8 @@ class Lanes:
             self._record_applied(lane, batches)
             if self._losses_are_due(lane):
                 self._fetch_losses(lane, turn)
+            if self._noise_is_due(lane):
+                self._measure_noise(lane, turn)
         self._end_update(lane)
 
     def _has_update(self, lane: Lane) -> bool:
@@ -577,6 +599,30 @@ class Lanes:
         with self._changed:
             self._losses += losses
             self._gradients = gradients
+
+    def _noise_is_due(self, lane: Lane) -> bool:
+        """Return whether a worker is to measure gradient noise: it has the samples, and nothing waits
+        for the end of its update.
+        """
+        is_due = lane.samples >= KEPT_SAMPLES and lane.noise_timer.is_due(time.monotonic())
+        return is_due and self._running and not lane.lost
+
+    def _measure_noise(self, lane: Lane, turn: int) -> None:
+        """Let a worker measure gradient noise. Training continues without it if that fails."""
+        began_s = time.monotonic()
+        try:
+            found = lane.worker.compare_gradients()
+        except WorkerFailure as failure:
+            self._handle_failure(lane, failure, turn)
+            return
+        except tf.errors.OpError:
+            found = None
+        if found is None:
+            lane.noise_timer.stop()
+            return
+        lane.noise_timer.record(began_s, time.monotonic())
+        with self._changed:
+            self._noise = self._noise.add(found)
 
     def _is_exhausted(self, lane: Lane) -> bool:
         """Return whether nothing is left for a lane but the update in progress."""

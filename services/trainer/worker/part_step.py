@@ -94,7 +94,7 @@ class PartStep:
     def _compute_in_one_pass(self, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         part = _fields(order)
         batch, count, _ = self._pipeline.take()
-        with _record_states(self._built, part.slot) as states:
+        with record_states(self._built, part.slot) as states:
             loss, self._updates = self._loss_and_updates(batch)
         self._store(part, states, tf.cast(count / part.examples, tf.float32))
         training_step.check_resources(self._program, self._built)
@@ -109,7 +109,7 @@ class PartStep:
         ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             batch, count, _ = self._pipeline.take()
             slot = part.slot + at
-            with _record_states(self._built, slot) as states:
+            with record_states(self._built, slot) as states:
                 loss, self._updates = self._loss_and_updates(batch)
             share = tf.cast(count / part.examples, tf.float32)
             self._store(part._replace(slot=slot), states, share)
@@ -234,7 +234,7 @@ def _check_sequence(updates: Sequence[RecordedUpdate], on_ps: Mapping[int, tf.Va
 
 
 @contextmanager
-def _record_states(built: BuiltModel, slot: tf.Tensor) -> Iterator[list[Contribution]]:
+def record_states(built: BuiltModel, slot: tf.Tensor) -> Iterator[list[Contribution]]:
     """Add what is assigned to variables that are not trained to the list that this returns, at the
     end, and assign nothing. `slot`: the number of the part. A step of the program's own may assign
     to any variable.

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context, executor
 
-from services.trainer.worker import own_step, scaling, training_step
+from services.trainer.worker import gradient_noise, own_step, scaling, training_step
 from services.trainer.worker.input_pipeline import (
     DataPlan,
     Pipeline,
@@ -26,6 +26,7 @@ from services.trainer.worker.input_pipeline import (
     StagedPass,
     UpdateLoss,
 )
+from services.trainer.worker.noise_estimate import Comparison
 from services.trainer.worker.part_exchange import Part, PartExchange
 from services.trainer.worker.part_step import (
     PartKind,
@@ -61,7 +62,8 @@ def trace_workers(
     """
     is_cut = plan.most is not None and plan.most < plan.batch
     training_step.check_passes(program, built, is_cut)
-    pipeline = Pipeline(spec, plan.most if is_cut else None)
+    keeps_samples = plan.measures_noise and gradient_noise.is_measured(built)
+    pipeline = Pipeline(spec, plan.most if is_cut else None, keeps_samples)
     several = scaling.has_several_passes(plan.accumulated, plan.batch, plan.most)
 
     def trace(model: BuiltModel) -> Any:
@@ -69,7 +71,8 @@ def trace_workers(
         return traced.get_concrete_function()
 
     step = training_step.trace_with_packed_reads(built, trace)
-    return [RemoteWorker(index, pipeline, step, several) for index in range(count)]
+    measure = gradient_noise.trace_measurement(program, strategy, built, pipeline)
+    return [RemoteWorker(index, pipeline, step, several, measure) for index in range(count)]
 
 
 def trace_part_workers(
@@ -94,14 +97,16 @@ def trace_part_workers(
         kind = "slots"
     elif plan.reads_files:
         kind = "rows"
-    pipeline = Pipeline(spec, plan.most if kind == "passes" else None)
+    keeps_samples = plan.measures_noise and gradient_noise.is_measured(built)
+    pipeline = Pipeline(spec, plan.most if kind == "passes" else None, keeps_samples)
 
     def trace(model: BuiltModel) -> tuple[PartStep, Any]:
         step = PartStep(program, strategy, model, pipeline, PartExchange())
         return step, step.trace_part(kind)
 
     step, part = training_step.trace_with_packed_reads(built, trace)
-    workers = [RemoteWorker(index, pipeline, part, several=False) for index in range(count)]
+    measure = gradient_noise.trace_measurement(program, strategy, built, pipeline)
+    workers = [RemoteWorker(index, pipeline, part, False, measure) for index in range(count)]
     return workers, RemoteUpdater(step, slots or count)
 
 
@@ -110,9 +115,12 @@ class RemoteWorker:
     waits for the other.
     """
 
-    def __init__(self, index: int, pipeline: Pipeline, step: Any, several: bool) -> None:
-        """`several`: the step takes `step_arguments`."""
+    def __init__(
+        self, index: int, pipeline: Pipeline, step: Any, several: bool, measure: Any = None
+    ) -> None:
+        """`several`: the step takes `step_arguments`. `measure`: from `trace_measurement`."""
         self._several = several
+        self._measure = measure
         self.name = f"worker-{index}"
         self._device = f"/job:worker/replica:0/task:{index}/device:CPU:0"
         self._pipeline = pipeline
@@ -146,6 +154,11 @@ class RemoteWorker:
     def take_losses(self) -> list[UpdateLoss]:
         rows = self._call(self._updating, self._pipeline.take_losses)
         return [UpdateLoss(loss, int(examples)) for loss, examples in rows.tolist()]
+
+    def compare_gradients(self) -> Comparison | None:
+        if self._measure is None:
+            return None
+        return Comparison(*self._call(self._updating, self._measure).tolist())
 
     def explain(self, portion: Portion) -> None:
         """Let the worker read a portion in Python. Raise the program's error with its line."""

@@ -427,16 +427,16 @@ def sum_passes(
             at + 1,
             loss + more,
             examples + count,
-            _add_parts(first, parts, _gradient_parts(found)),
+            add_parts(first, parts, gradient_parts(found)),
         )
 
     loss, first, count = one_pass(tf.constant(0))
-    begin = (tf.constant(1), loss, count, _gradient_parts(first))
-    shapes = (tf.TensorShape([]), tf.TensorShape([]), tf.TensorShape([]), _part_shapes(first))
+    begin = (tf.constant(1), loss, count, gradient_parts(first))
+    shapes = (tf.TensorShape([]), tf.TensorShape([]), tf.TensorShape([]), part_shapes(first))
     _, loss, examples, parts = tf.while_loop(
         lambda at, *_: at < passes, add_pass, begin, shapes, parallel_iterations=1
     )
-    return loss, examples, _join_parts(first, parts)
+    return loss, examples, join_parts(first, parts)
 
 
 def check_passes(program: ModuleType, built: BuiltModel, is_cut: bool) -> None:
@@ -498,7 +498,7 @@ def apply_updates(
 
     `begun`: the number of updates when the gradients were begun.
     """
-    computed = [part for each in updates for part in _gradient_parts(each.gradients)]
+    computed = [part for each in updates for part in gradient_parts(each.gradients)]
     record = update_record(count, computed)
     for each in updates:
         each.optimizer.apply_gradients(zip(each.gradients, each.variables, strict=True))
@@ -521,7 +521,7 @@ def _after_updates(weights: Any) -> list[tf.Tensor]:
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def _gradient_parts(gradients: list[Any]) -> list[tf.Tensor]:
+def gradient_parts(gradients: list[Any]) -> list[tf.Tensor]:
     """Return the tensors of all gradients: one of a dense gradient, values and row numbers of a
     table's, none of a missing one.
     """
@@ -535,7 +535,7 @@ def _gradient_parts(gradients: list[Any]) -> list[tf.Tensor]:
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def _part_shapes(gradients: list[Any]) -> list[tf.TensorShape]:
+def part_shapes(gradients: list[Any]) -> list[tf.TensorShape]:
     """Return the shapes of the parts in the loop; the rows of a table grow with every pass."""
     shapes = []
     for each in gradients:
@@ -547,7 +547,7 @@ def _part_shapes(gradients: list[Any]) -> list[tf.TensorShape]:
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def _add_parts(
+def add_parts(
     first: list[Any], parts: Sequence[tf.Tensor], more: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
     """Return the sum of two lists of parts; rows are appended. `first`: gradients with parts like
@@ -564,7 +564,7 @@ def _add_parts(
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def _join_parts(first: list[Any], parts: Sequence[tf.Tensor]) -> list[Any]:
+def join_parts(first: list[Any], parts: Sequence[tf.Tensor]) -> list[Any]:
     """Return gradients made of these parts, of the kinds of `first`."""
     left, found = iter(parts), []
     for each in first:

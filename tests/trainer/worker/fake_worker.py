@@ -7,6 +7,7 @@ from collections import deque
 import tensorflow as tf
 
 from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass, UpdateLoss
+from services.trainer.worker.noise_estimate import Comparison
 from services.trainer.worker.part_exchange import Part
 
 
@@ -67,6 +68,9 @@ class FakeWorker:
     def take_losses(self) -> list[UpdateLoss]:
         taken, self.losses = self.losses, []
         return taken
+
+    def compare_gradients(self) -> Comparison | None:
+        return None
 
     def explain(self, portion: Portion) -> None:
         raise tf.errors.InvalidArgumentError(None, None, f"example {portion.start} is bad")

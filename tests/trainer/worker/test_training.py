@@ -111,6 +111,33 @@ def staleness(fleet: Fleet) -> dict[int, int]:
     return found
 
 
+@pytest.mark.parametrize("consistency", ["async", "global-batch", "exact"])
+async def test_the_gradient_noise_is_reported_with_the_cost_of_staleness(
+    start: Start, consistency: str
+) -> None:
+    often = {"noise_share": 0.5}
+    async with start("noisy.py", settings=often, epochs=400, consistency=consistency) as fleet:
+        fleet.pace(0)
+        await fleet.generation(1, ps=1, workers=2)
+        told = await fleet.until(
+            ProgressReported,
+            lambda m: m.gradient_noise is not None and m.staleness_cost is not None,
+        )
+        assert told.gradient_noise is not None and told.staleness_cost is not None
+        assert 0.0 < told.gradient_noise < 100_000.0
+        assert told.staleness_cost == 0.0 or consistency == "async"
+
+
+async def test_the_gradient_noise_of_a_program_that_counts_is_not_measured(start: Start) -> None:
+    """Measuring would change the counts."""
+    async with start(settings={"noise_share": 0.5}, epochs=60) as fleet:
+        fleet.pace(0)
+        await fleet.generation(1, ps=1, workers=1)
+        counted_once(fleet, await fleet.finished())
+        reports = [m for m in fleet.said if isinstance(m, ProgressReported)]
+        assert {m.gradient_noise for m in reports} == {None}
+
+
 async def test_an_update_of_which_a_worker_is_killed_is_made_by_the_others(start: Start) -> None:
     epochs = 8
     async with start(epochs=epochs, consistency="global-batch") as fleet:
@@ -502,13 +529,19 @@ async def change(fleet: Fleet) -> None:
     await fleet.steps(3, generation=2)
 
 
-async def exact_weights(folder: Path, story: Story) -> dict[str, bytes]:
-    """Train a job with this history; return its final weights."""
+async def exact_weights(folder: Path, story: Story, noise_share: float) -> dict[str, bytes]:
+    """Train a job with this history; return its final weights. `noise_share`: of the time in which
+    gradient noise is measured.
+    """
     folder.mkdir()
     server = NatsServer(folder / "nats")
     await server.start()
     bus = await connected(server.url, "test")
-    fields: dict[str, Any] = {"epochs": EXACT_EPOCHS, "consistency": "exact"}
+    fields: dict[str, Any] = {
+        "epochs": EXACT_EPOCHS,
+        "consistency": "exact",
+        "settings": {"noise_share": noise_share},
+    }
     try:
         async with Fleet(bus, server.url, folder / "fleet", "noisy.py", **fields) as fleet:
             await story(fleet)
@@ -526,8 +559,8 @@ EXACT_EPOCHS = 6
 
 
 async def test_exact_results_are_bit_equal_whatever_the_history(tmp_path: Path) -> None:
-    static = await exact_weights(tmp_path / "static", stay)
-    changing = await exact_weights(tmp_path / "changing", change)
+    static = await exact_weights(tmp_path / "static", stay, noise_share=0.0)
+    changing = await exact_weights(tmp_path / "changing", change, noise_share=0.5)
 
     assert len(static) > 20
     assert {name for name in static if static[name] != changing[name]} == set()

@@ -1,0 +1,153 @@
+"""The measurement of gradient noise on a worker: some gradients, compared and dropped.
+
+Now and then, between two updates, a worker computes the mean gradients of the passes that were
+staged last. Most of them are not trained yet, and it does not take them. It returns four numbers, of
+which `noise_estimate.py` makes the noise scale. This is a function of its own, so that the steps of
+all modes remain as they are: it assigns no variable, moves no random numbers and leaves no examples
+out, and training is bit by bit the same.
+
+It costs as much as KEPT_SAMPLES gradients without their updates. Several batches at a time say more
+than two: K gradients at the same weights make K (K - 1) / 2 pairs of which each says as much about
+|G|^2, so with four the same certainty costs a third of the time. Two halves of one batch would say
+less still. Only the sum of the gradients and the last one are in memory.
+
+The loss is that of training. So what depends on the whole batch counts, too: with batch
+normalisation the noise of the batch's averages, with dropout that of the places left out (each pass
+draws others).
+
+A training step of the program's own is not measured: it applies gradients itself, maybe of several
+losses. Nor is a model that writes to variables otherwise than by Keras's `assign`, or calls Python:
+`part_step.record_states` cannot keep that from happening.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+from services.trainer.worker import optimizers, own_step, step_loss, training_step
+from services.trainer.worker.input_pipeline import KEPT_SAMPLES, Pipeline
+from services.trainer.worker.part_step import record_states
+from services.trainer.worker.training_step import BuiltModel
+
+MOST_BYTES = 512 * 2**20
+"""Maximum bytes of trainable weights: a worker needs memory for one more gradient."""
+
+
+PYTHON = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
+UNCHANGING = frozenset(
+    {
+        "InitializeTableV2",  # a table of the worker, always with the same rows
+        "LookupTableFindV2",
+        "LookupTableSizeV2",
+        "ReadVariableOp",
+        "ResourceGather",
+        "ResourceGatherNd",
+        "VarIsInitializedOp",
+        "VariableShape",
+    }
+)
+"""Operations that use a variable or a table and change nothing."""
+
+
+def is_measured(built: BuiltModel) -> bool:
+    """Return whether the gradient noise of a program is measured: its loss has to be a mean over the
+    examples of a batch.
+    """
+    if own_step.is_own_step(built.kind) or built.profile.bytes > MOST_BYTES:
+        return False
+    return built.kind == "loss" or not step_loss.whole_batch_reason(built.model)
+
+
+def trace_measurement(
+    program: ModuleType, strategy: Any, built: BuiltModel, pipeline: Pipeline
+) -> Any:
+    """Return a function that returns a `Comparison` of the samples on the worker that runs it.
+
+    Return None if that cannot be traced, or would change anything: training does not fail for a
+    measurement.
+    """
+    if not pipeline.keeps_samples:
+        return None
+
+    def trace(model: BuiltModel) -> Any:
+        def measure() -> tf.Tensor:
+            return strategy.run(_compare_samples, args=(program, model, pipeline))
+
+        return tf.function(measure, input_signature=[]).get_concrete_function()
+
+    try:
+        traced = training_step.trace_with_packed_reads(built, trace)
+    except Exception:
+        return None
+    return None if changing_operations(traced.graph) else traced
+
+
+def changing_operations(graph: Any) -> set[str]:
+    """Return the kinds of operations in a graph, and in its functions, that may change something:
+    those that use a variable or a queue and do not only read it, and calls of Python.
+    """
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *[each for f in definition.library.function for each in f.node_def]]
+    kinds = {node.op for node in nodes} - UNCHANGING
+    return {kind for kind in kinds if kind in PYTHON or _uses_resource(kind)}
+
+
+def _uses_resource(kind: str) -> bool:
+    operation = op_def_registry.get(kind)
+    inputs = operation.input_arg if operation is not None else ()
+    return any(each.type == tf.resource.as_datatype_enum for each in inputs)
+
+
+def _compare_samples(program: ModuleType, built: BuiltModel, pipeline: Pipeline) -> tf.Tensor:
+    scale = optimizers.loss_scale(built.optimizer)
+    unscale = tf.ones(()) if scale is None else 1.0 / tf.cast(scale, tf.float32)
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])  # type: ignore[untyped-decorator]
+    def one_batch(at: tf.Tensor) -> tuple[list[Any], tf.Tensor, tf.Tensor]:
+        """Return a gradient, the square of its norm, and 1 / examples."""
+        batch, count = pipeline.sample(at)
+        with record_states(built, tf.cast(at, tf.int64)):
+            _, found = training_step.loss_and_gradients(program, built, batch, scale)
+        gradients = [optimizers.multiply_gradient(each, unscale) for each in found]
+        return gradients, square_norm(gradients), 1.0 / tf.cast(count, tf.float64)
+
+    def add_batch(at: tf.Tensor, squares: tf.Tensor, inverse: tf.Tensor, parts: Any) -> Any:
+        gradients, more, of_batch = one_batch(at)
+        summed = training_step.add_parts(first, parts, training_step.gradient_parts(gradients))
+        return at + 1, squares + more, inverse + of_batch, summed
+
+    # One after the other, so that a worker needs the memory of one step.
+    first, squares, inverse = one_batch(tf.constant(0))
+    parts = training_step.gradient_parts(first)
+    with tf.control_dependencies(parts):
+        begin = (tf.identity(tf.constant(1)), squares, inverse, parts)
+    scalar = tf.TensorShape([])
+    shapes = (scalar, scalar, scalar, training_step.part_shapes(first))
+    _, squares, inverse, parts = tf.while_loop(
+        lambda at, *_: at < KEPT_SAMPLES, add_batch, begin, shapes, parallel_iterations=1
+    )
+    training_step.check_resources(program, built)
+    count = tf.constant(KEPT_SAMPLES, tf.float64)
+    square = square_norm(training_step.join_parts(first, parts))
+    return tf.stack([count, count / inverse, squares / count, square / count**2])
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def square_norm(gradients: list[Any]) -> tf.Tensor:
+    """Return the square of the norm of a gradient. Values of equal rows of a table are added up."""
+    squares = []
+    for each in gradients:
+        if isinstance(each, tf.IndexedSlices):
+            rows, places = tf.unique(each.indices)
+            values = tf.cast(each.values, tf.float32)
+            values = tf.math.unsorted_segment_sum(values, places, tf.size(rows))
+        elif each is not None:
+            values = tf.cast(each, tf.float32)
+        else:
+            continue
+        squares.append(tf.cast(tf.reduce_sum(tf.square(values)), tf.float64))
+    return tf.add_n(squares)

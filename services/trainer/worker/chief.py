@@ -215,7 +215,8 @@ class Chief:
                 *parts, self.inbox, self._is_exact
             )
             return
-        workers = trace_workers(*parts)
+        limit = self.assignment.request.staleness_limit(self.workers)
+        workers = trace_workers(*parts, limit)
         self.lanes = Lanes(workers, self.plan, self.inbox)
         self._rehearse_updates = partial(rehearse_updates, workers, self.plan)
 

@@ -302,13 +302,14 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     `learning_rate` says how the rate follows a changed batch: `keep`, `linear` (by the ratio) or
     `sqrt` (its root). `rate_with_workers`: with more workers than at the start the rate falls so
     far that stale gradients stay `stable` (see `services/trainer/worker/scaling.py`), or not at all
-    (`keep`). `consistency`: `async`: each worker makes updates of its own; `global-batch`: all
-    workers make each update together, of `batch` examples in all; `exact`: so that every bit of the
-    result is the same whatever the job's sizes and history; absent: the cluster's default
-    (`WEIR_ALLOCATOR_CONSISTENCY`, `global-batch`). `cpu_limits`: `hard`: a task never uses
-    more cores than it has; `soft`: its cores are its share where others want theirs, and it may use
-    what nobody else on its node does. `params`: values for keyword arguments of the program's
-    functions.
+    (`keep`). `max_staleness`: with `async`, a gradient during which more updates of other workers
+    were applied is dropped, and its examples are trained again; absent: none is dropped.
+    `consistency`: `async`: each worker makes updates of its own; `global-batch`: all workers make
+    each update together, of `batch` examples in all; `exact`: so that every bit of the result is
+    the same whatever the job's sizes and history; absent: the cluster's default
+    (`WEIR_ALLOCATOR_CONSISTENCY`, `global-batch`). `cpu_limits`: `hard`: a task never uses more
+    cores than it has; `soft`: its cores are its share where others want theirs, and it may use what
+    nobody else on its node does. `params`: values for keyword arguments of the program's functions.
 
     The fields from `env` on are settings of every pod, as in Kubernetes, if the cluster's owner
     allows them. `node_selector`, `affinity` and `tolerations` say which nodes tasks may use.
@@ -331,6 +332,7 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     handover: HandOver = "make-before-break"
     learning_rate: Literal["keep", "linear", "sqrt"] = "keep"
     rate_with_workers: Literal["stable", "keep"] = "stable"
+    max_staleness: NotNegative | None = None
     consistency: Consistency | None = None
     cpu_limits: CpuLimits = "hard"
     volumes: tuple[Volume, ...] = ()
@@ -362,6 +364,10 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
         accepted by an earlier version, or is simulated: its workers make updates of their own.
         """
         return self.consistency not in (None, "async")
+
+    def staleness_limit(self, workers: int) -> int | None:
+        """The staleness above which a gradient is dropped; None: none is, or none can be stale."""
+        return None if self.makes_updates_together or workers == 1 else self.max_staleness
 
     @property
     def program_version(self) -> str:
@@ -1049,11 +1055,15 @@ class ModelProfile(Part, frozen=True, kw_only=True):
 
 
 class Staleness(Part, frozen=True, kw_only=True):
-    """The number of updates applied while a gradient was computed: mean, 99th percentile, maximum."""
+    """The number of updates applied while a gradient was computed: mean, 99th percentile, maximum.
+
+    `dropped`: gradients that were too stale (`max_staleness`), which the others do not include.
+    """
 
     mean: Annotated[float, Meta(ge=0, le=LARGEST)] = 0.0
     p99: NotNegative = 0
     largest: NotNegative = 0
+    dropped: NotNegative = 0
 
 
 class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.progress"):

@@ -218,7 +218,8 @@ class Chief:
         if self._makes_updates_together:
             self.lanes, self._rehearse_updates = trace_lanes(*parts, self.inbox, self._is_exact)
             return
-        workers = trace_workers(*parts)
+        limit = self.assignment.request.staleness_limit(self.workers)
+        workers = trace_workers(*parts, limit)
         self.lanes = Lanes(workers, self.plan, self.inbox)
         self._rehearse_updates = partial(rehearse_updates, workers, self.plan)
 

@@ -8,6 +8,7 @@ worker has returned. So a hand-over loses nothing.
     todo  --portion-->  pending  --fetch-->  ready  --update-->  applied
       ^                  |                   |         |
       +------------------+------ the worker is lost ---+
+      +------------------------- or the gradient is too stale (`staleness.py`)
 
 All but `todo` and applied are `given` in the ledger. A checkpoint counts them as to do.
 
@@ -117,8 +118,10 @@ class Worker(Protocol):
     def drop_staged(self) -> None:
         """Drop the staged passes."""
 
-    def update(self, passes: int, batches: int) -> None:
-        """Make an update of the first staged passes."""
+    def update(self, passes: int, batches: int) -> bool:
+        """Make an update of the first staged passes. Return False if its gradient was too stale, so
+        that it was not applied.
+        """
 
     def compute_part(self, part: Part) -> None:
         """Store the gradient of a part of an update, of the first staged passes, on the ps."""
@@ -311,6 +314,7 @@ class Lanes:
         """Returns the histogram of the ps (`staleness.py`)."""
         self._gradients = self._reported_gradients = NO_GRADIENTS
         self._noise = NoiseEstimate(plan.order.examples)
+        self._dropped = 0  # gradients since the last report
         self.first_applied_s = self.applied_s = 0.0
         """When the first and the last update were applied, in seconds since 1970; 0: none was."""
         self.ledger: Ledger = shard_ledger.new_ledger(1, 1)
@@ -375,7 +379,8 @@ class Lanes:
         """Return the staleness of the gradients since the last call, as far as it is fetched."""
         with self._changed:
             before, self._reported_gradients = self._reported_gradients, self._gradients
-        return staleness.describe(before, self._reported_gradients)
+            dropped, self._dropped = self._dropped, 0
+        return staleness.describe(before, self._reported_gradients, dropped)
 
     @property
     def gradient_noise(self) -> float | None:
@@ -545,13 +550,16 @@ class Lanes:
         passes = sum([self._plan.passes(size) for size in sizes])
         began_s = time.monotonic()
         try:
-            lane.worker.update(passes, len(batches))
+            is_applied = lane.worker.update(passes, len(batches))
         except WorkerFailure as failure:
             self._return_batches(batches)
             self._handle_failure(lane, failure, turn)
         else:
             lane.record_update(time.monotonic() - began_s, len(batches), sum(sizes))
-            self._record_applied(lane, batches)
+            if is_applied:
+                self._record_applied(lane, batches)
+            else:
+                self._record_dropped(lane, batches)
             if self._losses_are_due(lane):
                 self._fetch_losses(lane, turn)
             if self._noise_is_due(lane):
@@ -571,6 +579,13 @@ class Lanes:
             lane.failures = 0
             self._count_step()
         self._post_once("first", "first")
+
+    def _record_dropped(self, lane: Lane, batches: Sequence[Run]) -> None:
+        """Put the examples of an update that was not applied back to do."""
+        with self._changed:
+            self._return_batches(batches)
+            lane.failures = 0
+            self._dropped += 1
 
     def _count_step(self) -> None:
         self._steps += 1
@@ -682,7 +697,8 @@ class Lanes:
 def update_once(worker: Worker, plan: DataPlan) -> float | None:
     """Let a worker make an update of the first batch; return its loss.
 
-    Return None if the first file has no example. Raise the error of the program or of the worker.
+    Return None if the first file has no example, or if the update was dropped. Raise the error of
+    the program or of the worker.
     """
     portion = plan.portion((Shard(0, min(plan.batch, plan.order.examples)),))
     with explained_errors(worker, portion):
@@ -690,7 +706,8 @@ def update_once(worker: Worker, plan: DataPlan) -> float | None:
         if not passes:
             return None
         worker.update(len(passes), 1)
-        return worker.take_losses()[-1].loss
+        losses = worker.take_losses()
+        return losses[-1].loss if losses else None
 
 
 def stage_portion(worker: Worker, portion: Portion) -> list[int]:

@@ -194,6 +194,32 @@ def record_updates(optimizers: Sequence[Any]) -> Iterator[list[RecordedUpdate]]:
                 optimizer.apply = apply
 
 
+@contextmanager
+def apply_after(
+    prerequisite: Callable[[Sequence[Any]], Any], optimizers: Sequence[Any]
+) -> Iterator[None]:
+    """Let each optimizer change variables only after an operation, which `prerequisite` makes from
+    the gradients. If that fails, nothing changes: no weight, slot, average or count. Trace a step
+    in here.
+    """
+
+    def apply_checked(apply: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        with tf.control_dependencies([prerequisite(grads)]):
+            apply(grads, trainable_variables)
+
+    kept = [(optimizer, vars(optimizer).get("apply")) for optimizer in optimizers]
+    for optimizer, _ in kept:
+        plain = tf.autograph.experimental.do_not_convert(apply_checked)
+        optimizer.apply = partial(plain, optimizer.apply)
+    try:
+        yield
+    finally:
+        for optimizer, apply in kept:
+            del optimizer.apply
+            if apply is not None:
+                optimizer.apply = apply
+
+
 def all_optimizers(optimizer: Any) -> list[Any]:
     """Return the optimizers of a program: one, or those of a dict."""
     return list(optimizer.values()) if isinstance(optimizer, dict) else [optimizer]

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context, executor
 
-from services.trainer.worker import gradient_noise, own_step, scaling, training_step
+from services.trainer.worker import gradient_noise, own_step, scaling, staleness, training_step
 from services.trainer.worker.input_pipeline import (
     DataPlan,
     Pipeline,
@@ -55,11 +55,13 @@ def trace_workers(
     plan: DataPlan,
     spec: Any,
     count: int,
+    max_staleness: int | None = None,
 ) -> list[RemoteWorker]:
     """Trace the functions that workers run, and return `count` workers.
 
-    `spec`: the structure of a batch.
+    `spec`: the structure of a batch. `max_staleness`: staler gradients are dropped; None: none are.
     """
+    built = built._replace(max_staleness=max_staleness)
     is_cut = plan.most is not None and plan.most < plan.batch
     training_step.check_passes(program, built, is_cut)
     keeps_samples = plan.measures_noise and gradient_noise.is_measured(built)
@@ -143,9 +145,15 @@ class RemoteWorker:
     def drop_staged(self) -> None:
         self._call(self._reading, self._pipeline.drop_staged)
 
-    def update(self, passes: int, batches: int) -> None:
+    def update(self, passes: int, batches: int) -> bool:
         arguments = training_step.step_arguments(passes, batches) if self._several else ()
-        self._call(self._updating, self.step, *arguments)
+        try:
+            self._call(self._updating, self.step, *arguments)
+        except tf.errors.InvalidArgumentError as error:
+            if staleness.is_too_stale(error):
+                return False
+            raise
+        return True
 
     def compute_part(self, part: Part) -> None:
         """`step` has to be that of `trace_part`."""

@@ -3,6 +3,18 @@ parameters and the time when its gradient was applied.
 
 It is counted on the parameter server that counts the updates, in a histogram. Both readings of the
 number of updates are made there, so they cost no message.
+
+With several workers, `consistency: async` and `max_staleness`, a staler gradient is dropped. The
+same ps checks it when it is computed, before anything is applied:
+
+    worker    begun --- gradient --+              +-- apply, on each ps --- count
+    ps 0      reads the number     +-- reads it --+
+              of updates               again      +-- too stale: the step fails
+
+So an update is applied as a whole or not at all, and the chief knows which when its call returns.
+It puts the examples of a dropped update back to do before the next one. An update that another
+worker applies at the same moment may not be counted yet, so that the staleness at the time of
+application can be larger than the limit by the number of these.
 """
 
 from __future__ import annotations
@@ -16,6 +28,7 @@ from shared.messages import Staleness
 
 LARGEST = 1023
 """Gradients that are staler are counted with this staleness."""
+TOO_STALE = "weir: the gradient is too stale"
 NO_GRADIENTS: tuple[int, ...] = (0,) * (LARGEST + 1)
 
 
@@ -35,13 +48,28 @@ def count_gradient(histogram: tf.Variable, step: tf.Tensor, begun: tf.Tensor) ->
     tf.raw_ops.ResourceScatterAdd(resource=histogram.handle, indices=place, updates=one)
 
 
-def describe(before: Sequence[int], now: Sequence[int]) -> Staleness | None:
-    """Return the staleness of the gradients since an earlier count; None: there are none."""
+def check_staleness(staleness: tf.Tensor, largest: int) -> Any:
+    """Return an operation that fails if a gradient is too stale. Call it in the traced step, on the
+    ps that counts updates.
+    """
+    return tf.raw_ops.Assert(condition=staleness <= largest, data=[TOO_STALE, staleness])
+
+
+def is_too_stale(error: tf.errors.OpError) -> bool:
+    """Return whether a step failed because of `check_staleness`."""
+    return TOO_STALE in str(error)
+
+
+def describe(before: Sequence[int], now: Sequence[int], dropped: int = 0) -> Staleness | None:
+    """Return the staleness of the gradients that were applied since an earlier count, and the
+    number of those that were dropped; None: there are none.
+    """
     counts = [max(n - b, 0) for b, n in zip(before, now, strict=True)]
     total = sum(counts)
     if not total:
-        return None
+        return Staleness(dropped=dropped) if dropped else None
     return Staleness(
+        dropped=dropped,
         mean=sum([place * count for place, count in enumerate(counts)]) / total,
         p99=_quantile(counts, 0.99),
         largest=max([place for place, count in enumerate(counts) if count]),

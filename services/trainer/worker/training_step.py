@@ -33,7 +33,11 @@ from services.trainer.worker.optimizers import RecordedUpdate
 from services.trainer.worker.own_step import Kind
 from services.trainer.worker.packing import read_packed
 from services.trainer.worker.scaling import PlacementPlan
-from services.trainer.worker.staleness import count_gradient, new_histogram
+from services.trainer.worker.staleness import (
+    check_staleness,
+    count_gradient,
+    new_histogram,
+)
 from shared.messages import ModelProfile
 
 PASSES = tf.TensorSpec([], tf.int32)
@@ -99,7 +103,8 @@ class BuiltModel(NamedTuple):
 
     `metrics`: the variables of the models' own metrics. `random`: the state of Keras's own random
     numbers. `staleness`: the histogram of this generation (`staleness.py`), not in checkpoints.
-    `reads_packed`: small weights are read as one tensor (`packing.py`).
+    `reads_packed`: small weights are read as one tensor (`packing.py`). `max_staleness`: staler
+    gradients are dropped; None: all are applied.
     """
 
     model: Any
@@ -111,6 +116,7 @@ class BuiltModel(NamedTuple):
     metrics: tuple[Any, ...] = ()
     random: Any = None
     reads_packed: bool = True
+    max_staleness: int | None = None
 
     @property
     def models(self) -> list[Any]:
@@ -363,12 +369,54 @@ def _update_by_own_step(
     program: ModuleType, built: BuiltModel, batch: Any, count: tf.Tensor, begun: tf.Tensor
 ) -> tf.Tensor:
     step = own_step.bound_step(program, built.kind, built.model, built.optimizer, built.metrics)
-    loss = step(batch)
-    record = update_record(count, [loss])
+    check = StalenessCheck(built, count, begun)
+    with check.before_updates():
+        loss = step(batch)
+    record = check.record if check.record is not None else update_record(count, [loss])
     with tf.control_dependencies(_after_updates(built.variables)):
         built.counters.count_update(record, begun, built.staleness)
     check_resources(program, built)
     return loss
+
+
+class StalenessCheck:
+    """Fails in a traced step before its first gradient is applied, if that is too stale
+    (`staleness.py`). Later gradients of a step of the program's own are not checked again.
+
+    What a step assigns by itself, as averages of a batch normalization or in a train_step, may
+    stay assigned.
+
+    `record`: the `update_record` of this time; None: nothing was checked.
+    """
+
+    def __init__(self, built: BuiltModel, count: tf.Tensor, begun: tf.Tensor) -> None:
+        self._built, self._count, self._begun = built, count, begun
+        self._largest = built.max_staleness or 0
+        self.record: tf.Tensor | None = None
+        self._checked: Any = None
+
+    @contextmanager
+    def before_updates(self) -> Iterator[None]:
+        """Let the optimizers apply gradients after the check. Trace the step in here."""
+        if self._built.max_staleness is None:
+            yield
+            return
+        used = optimizers.all_optimizers(self._built.optimizer)
+        with optimizers.apply_after(self._check, used):
+            yield
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def _check(self, gradients: Sequence[Any]) -> Any:
+        if self._checked is not None:
+            return self._checked
+        counters = self._built.counters
+        record = update_record(self._count, gradient_parts(list(gradients)))
+        with tf.device(counters.step.device):
+            self.record = tf.identity(record)  # it is sent once
+            with tf.control_dependencies([self.record]):
+                step = counters.step.read_value()
+            self._checked = check_staleness(step - self._begun, self._largest)
+        return self._checked
 
 
 def check_resources(program: ModuleType, built: BuiltModel) -> None:
@@ -498,10 +546,15 @@ def apply_updates(
 
     `begun`: the number of updates when the gradients were begun.
     """
-    computed = [part for each in updates for part in gradient_parts(each.gradients)]
-    record = update_record(count, computed)
-    for each in updates:
-        each.optimizer.apply_gradients(zip(each.gradients, each.variables, strict=True))
+    check = StalenessCheck(built, count, begun)
+    with check.before_updates():
+        if built.max_staleness is None:
+            computed = [part for each in updates for part in gradient_parts(each.gradients)]
+            record = update_record(count, computed)
+        for each in updates:
+            each.optimizer.apply_gradients(zip(each.gradients, each.variables, strict=True))
+    if check.record is not None:
+        record = check.record
     weights = [variable for each in updates for variable in each.variables]
     with tf.control_dependencies(_after_updates(weights)):
         built.counters.count_update(record, begun, built.staleness)

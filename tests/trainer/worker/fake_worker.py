@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 
 import tensorflow as tf
 
@@ -15,8 +16,8 @@ class FakeWorker:
     """Reads and trains in no time.
 
     `updates` has the positions of each pass of each update, `portions` the number of examples of
-    each portion. `read_ms` and `batch_ms` are the reported times of reading a portion, and of each
-    batch in it.
+    each portion. `too_stale`: the numbers, from 1, of updates that are dropped. `read_ms` and
+    `batch_ms` are the reported times of reading a portion, and of each batch in it.
     """
 
     read_ms = 0
@@ -29,6 +30,8 @@ class FakeWorker:
         self.updates: list[list[tuple[int, int]]] = []
         self.portions: list[int] = []
         self.losses: list[UpdateLoss] = []
+        self.update_calls = 0
+        self.too_stale: Container[int] = ()
 
     def push(self, portion: Portion) -> None:
         self.portions.append(portion.size)
@@ -57,10 +60,14 @@ class FakeWorker:
     def drop_staged(self) -> None:
         self.staged.clear()
 
-    def update(self, passes: int, batches: int) -> None:
+    def update(self, passes: int, batches: int) -> bool:
         taken = [self.staged.popleft() for _ in range(passes)]
+        self.update_calls += 1
+        if self.update_calls in self.too_stale:
+            return False
         self.updates.append([(each.position, each.position + each.size) for each in taken])
         self.losses.append(UpdateLoss(1.0, sum([each.size for each in taken])))
+        return True
 
     def compute_part(self, part: Part) -> None:
         raise NotImplementedError

@@ -120,7 +120,7 @@ class LosesWorker(FakeWorker):
             threading.Event(),
         )
 
-    def update(self, passes: int, batches: int) -> None:
+    def update(self, passes: int, batches: int) -> bool:
         if next(self.numbers) < 2:
             return super().update(passes, batches)
         self.begun.set()

@@ -284,10 +284,11 @@ class FileWorker(FakeWorker):
         self.ps.stored[part.update, part.slot] = stored
         self.losses.append(UpdateLoss(1.0, len(stored)))
 
-    def update(self, passes: int, batches: int) -> None:
+    def update(self, passes: int, batches: int) -> bool:
         staged = self.staged[0]
         super().update(passes, batches)
         self.ps.applied.append(list(range(staged.position, staged.position + staged.size)))
+        return True
 
 
 def train_files(
@@ -521,10 +522,11 @@ def test_a_worker_may_be_lost_in_any_call(
 class Whole(PartWorker):
     """A worker that makes whole updates."""
 
-    def update(self, passes: int, batches: int) -> None:
+    def update(self, passes: int, batches: int) -> bool:
         applied = [self.staged_positions.popleft() for _ in range(passes)]
         super().update(passes, batches)
         self.ps.applied.append([position for each in applied for position in each])
+        return True
 
 
 @pytest.mark.parametrize("kind", [WholeUpdateLanes, WholeUpdateExactLanes])
@@ -543,7 +545,7 @@ def test_whole_updates_have_all_accumulated_batches(
 
 def test_a_whole_update_that_fails_ends_training_because_it_may_be_applied() -> None:
     class Fails(Whole):
-        def update(self, passes: int, batches: int) -> None:
+        def update(self, passes: int, batches: int) -> bool:
             raise WorkerFailure(gone(), lost=False)
 
     plan, ps, inbox = DataPlan(ExampleOrder(100), 8), Ps(), queue.Queue[object]()

@@ -48,11 +48,11 @@ class Failing(FakeWorker):
         super().__init__(plan, name)
         self.at, self.lost, self.calls = at, lost, 0
 
-    def update(self, passes: int, batches: int) -> None:
+    def update(self, passes: int, batches: int) -> bool:
         self.calls += 1
         if self.calls == self.at or (self.lost and self.calls > self.at):
             raise WorkerFailure(gone(), self.lost)
-        super().update(passes, batches)
+        return super().update(passes, batches)
 
 
 class Held(FakeWorker):
@@ -62,10 +62,10 @@ class Held(FakeWorker):
         super().__init__(plan)
         self.begun, self.released = threading.Semaphore(0), threading.Semaphore(0)
 
-    def update(self, passes: int, batches: int) -> None:
+    def update(self, passes: int, batches: int) -> bool:
         self.begun.release()
         assert self.released.acquire(timeout=WITHIN_S)
-        super().update(passes, batches)
+        return super().update(passes, batches)
 
 
 def plan_of(examples: int, batch: int = BATCH, most: int | None = None, k: int = 1) -> DataPlan:
@@ -192,7 +192,7 @@ def test_losses_are_fetched_after_the_last_update() -> None:
 
 def test_a_worker_that_fails_again_and_again_ends_training() -> None:
     class Unlucky(FakeWorker):
-        def update(self, passes: int, batches: int) -> None:
+        def update(self, passes: int, batches: int) -> bool:
             raise WorkerFailure(gone(), lost=False)
 
     plan, inbox = plan_of(64), queue.Queue[object]()
@@ -280,7 +280,7 @@ def test_a_drain_waits_for_the_update_and_keeps_what_is_staged() -> None:
 
 def test_an_error_of_the_program_ends_training_and_counts_nothing() -> None:
     class Broken(FakeWorker):
-        def update(self, passes: int, batches: int) -> None:
+        def update(self, passes: int, batches: int) -> bool:
             raise tf.errors.InvalidArgumentError(None, None, "the program raised")
 
     plan, inbox = plan_of(48), queue.Queue[object]()
@@ -511,10 +511,10 @@ def test_a_job_finishes_if_a_worker_is_lost_when_its_last_losses_are_fetched() -
 class LostReader(FileReader):
     """A worker that is lost at its second update."""
 
-    def update(self, passes: int, batches: int) -> None:
+    def update(self, passes: int, batches: int) -> bool:
         if self.updates:
             raise WorkerFailure(gone(), lost=True)
-        super().update(passes, batches)
+        return super().update(passes, batches)
 
 
 def file_plan(groups: int, seed: int | None = 5, batch: int = BATCH) -> DataPlan:
@@ -587,10 +587,10 @@ class HeldReader(FileReader):
         super().__init__(plan, lengths, name)
         self.go, self.begun = go, threading.Event()
 
-    def update(self, passes: int, batches: int) -> None:
+    def update(self, passes: int, batches: int) -> bool:
         self.begun.set()
         assert self.go.wait(WITHIN_S)
-        super().update(passes, batches)
+        return super().update(passes, batches)
 
 
 def test_a_worker_gets_its_next_files_when_it_has_read_those_before() -> None:
@@ -627,3 +627,67 @@ def whole_group(ledger: Ledger) -> tuple[Ledger, Shard, int]:
     ledger, rest = shard_ledger.take_shard(ledger, GROUP_POSITIONS)
     assert rest is not None
     return ledger, rest, 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(1, 200),
+    st.integers(1, 3),
+    st.lists(st.sets(st.integers(1, 30)), min_size=1, max_size=3),
+)
+def test_examples_of_gradients_that_are_too_stale_are_trained_again(
+    examples: int, accumulated: int, too_stale: list[set[int]]
+) -> None:
+    plan, inbox = plan_of(examples, k=accumulated), queue.Queue[object]()
+    workers = [FakeWorker(plan, f"worker-{n}") for n in range(len(too_stale))]
+    for worker, numbers in zip(workers, too_stale, strict=True):
+        worker.too_stale = numbers
+    lanes = Lanes(workers, plan, inbox)
+    assert run_lanes(lanes, inbox, examples, 2) == ["first", "finished"]
+    positions = [at for start, stop in covered(*workers) for at in range(start, stop)]
+    assert positions == list(range(2 * examples))
+    assert lanes.ledger.applied == 2 * examples
+    assert lanes.steps == sum(len(worker.updates) for worker in workers)
+    dropped = sum(worker.update_calls - len(worker.updates) for worker in workers)
+    stale = lanes.take_staleness()
+    assert (stale.dropped if stale else 0) == dropped
+
+
+def test_a_checkpoint_has_the_examples_of_a_dropped_gradient_to_do() -> None:
+    plan, inbox = plan_of(64), queue.Queue[object]()
+    worker = Held(plan)
+    worker.too_stale = {1, 3}
+    lanes = Lanes([worker], plan, inbox)
+    lanes.start(shard_ledger.new_ledger(64, 1), 0)
+    applied = []
+    for _ in range(3):
+        assert worker.begun.acquire(timeout=WITHIN_S)
+        threading.Timer(0.05, worker.released.release).start()
+        saved = lanes.drain()
+        applied.append(saved.applied)
+        assert sum(shard.size for shard in saved.todo) == 64 - saved.applied and not saved.given
+        lanes.resume()
+    assert applied == [0, BATCH, BATCH]
+    for _ in range(3):
+        worker.released.release()
+    while inbox.get(timeout=WITHIN_S) != "finished":
+        pass
+    assert covered(worker) == [(at, at + BATCH) for at in range(0, 64, BATCH)]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=5).filter(any),
+    st.lists(st.sets(st.integers(1, 12)), min_size=1, max_size=3),
+)
+def test_dropped_examples_of_files_are_applied_once(
+    lengths: list[int], too_stale: list[set[int]]
+) -> None:
+    plan = file_plan(len(lengths))
+    readers = [FileReader(plan, lengths, f"worker-{n}") for n in range(len(too_stale))]
+    for reader, numbers in zip(readers, too_stale, strict=True):
+        reader.too_stale = numbers
+    ledger = shard_ledger.new_file_ledger(len(lengths), 2, digest=7)
+    counts, done = read_files(list(readers), ledger)
+    assert counts == all_once(lengths, 2)
+    assert (done.applied, done.total) == (2 * sum(lengths),) * 2

@@ -296,7 +296,7 @@ DEFAULT_CONSISTENCY: Consistency = "global-batch"
 class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested"):
     """A request for training. Durable at once; answered by `JobAccepted` or `JobRejected`.
 
-    `batch` is the number of examples of one update, by one worker; times the optimizer's
+    `batch` is the number of examples of one update (`consistency`); times the optimizer's
     `gradient_accumulation_steps`. `device_batch_max`: the most examples that a worker computes at
     once; a larger batch takes several passes an update. `resources` absent: sized by Weir.
     `learning_rate` says how the rate follows a changed batch: `keep`, `linear` (by the ratio) or

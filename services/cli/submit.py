@@ -180,7 +180,7 @@ NEEDS_PROGRAM = """program: a TFJob's command is not run. Weir trains a Python f
 WAY_OUT = "Follow the advice of each line, or leave all of them out with --leave-out."
 NUMBERS = {
     "epochs": "the number of passes over all examples",
-    "batch": "examples of one update, by one worker",
+    "batch": "examples of one update",
     "max-ps": "how far ps may grow (default: PS' replicas)",
     "max-workers": "how far workers may grow (default: Worker's replicas)",
     "priority": "jobs with a larger number come first (default: 0)",

@@ -331,7 +331,7 @@ def count_units(resource: str, quantity: str | int | float | None, unit: int) ->
 TYPES = ("PS", "Worker", "Chief", "Master", "Evaluator")
 NEEDED = {
     "epochs": "the number of passes over all examples",
-    "batch": "the examples of one update, by one worker",
+    "batch": "the examples of one update",
 }
 CHIEF = "every job has a chief, which distributes the work; add a Chief to set its resources"
 IN_IT = (

@@ -56,6 +56,7 @@ REQUEST: dict[str, Any] = {
     "ps": {"start": 1, "min": 1, "max": 1},
     "workers": {"start": 2, "min": 2, "max": 2},
     "resources": msgspec.to_builtins(sizes(chief=0.2, ps=0.5, worker=0.4)),
+    "consistency": "async",
 }
 ARMS = {
     "nothing": ({"WEIR_ALLOCATOR_STARVED_S": str(NEVER)}, "make-before-break"),

@@ -84,6 +84,7 @@ REQUEST: dict[str, Any] = {
     "ps": {"start": 1, "min": 1, "max": 3},
     "workers": {"start": 1, "min": 1, "max": 12},
     "resources": {"chief": TASK, "ps": TASK, "worker": TASK},
+    "consistency": "async",
     "grace_s": 5.0,
 }
 MOMENT_S = 0.0, 4.0

@@ -22,6 +22,7 @@ REAL_REQUEST: dict[str, Any] = {
     "ps": {"start": 1, "min": 1, "max": 1},
     "workers": {"start": 1, "min": 1, "max": 4},
     "resources": {"chief": TASK, "ps": TASK, "worker": TASK},
+    "consistency": "async",
     "grace_s": 5.0,
 }
 BATCH_S = 0.5

@@ -56,6 +56,7 @@ REQUEST: dict[str, Any] = {
     "workers": {"start": 1, "min": 1, "max": 2},
     "resources": {"chief": TASK, "ps": TASK, "worker": TASK},
     "policy": "config-manager",
+    "consistency": "async",
     "checkpoint": {"every_s": 2.0},
     "grace_s": 5.0,
 }

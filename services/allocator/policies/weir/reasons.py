@@ -201,7 +201,8 @@ class _KeepTargets:
     def _has_larger_gain(self, at: int) -> bool:
         """Return True if a larger size gains enough, but does not repay its pause."""
         unrepaid = float(self.field.unrepaid_steps[at, SPEED])
-        return unrepaid >= (1 + MIN_GAIN) * self.speeds[at] > 0
+        speed: float = self.speeds[at]
+        return speed > 0 and unrepaid >= (1 + MIN_GAIN) * speed
 
 
 def _stale_reason(limit: StaleLimit) -> tuple[str, Alternatives]:

@@ -201,7 +201,7 @@ class _KeepTargets:
     def _has_larger_gain(self, at: int) -> bool:
         """Return True if a larger size gains enough, but does not repay its pause."""
         unrepaid = float(self.field.unrepaid_steps[at, SPEED])
-        speed = float(self.speeds[at])
+        speed: float = self.speeds[at]
         return speed > 0 and unrepaid >= (1 + MIN_GAIN) * speed
 
 

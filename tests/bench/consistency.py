@@ -15,9 +15,9 @@ goes, run by run, to the program and arm with the widest confidence interval of 
 (`paired.py`), until each resolves 0.5 points with a probability of 80 %. `power`: the least of these
 probabilities of the arms of `global-batch`; `seeds`: the number of each arm.
 
-`exact_bit_equal`: the last checkpoints of all `exact` arms, with seed 1 and few epochs, have the same variables of
-model and optimizer as that of one worker, bit for bit; null if no program may be exact.
-`exact_refused`: why a program may not.
+`exact_bit_equal`: the last checkpoints of all `exact` arms, with seed 1 and few epochs, have the
+same variables of model and optimizer as that of one worker, bit for bit; null if no program may be
+exact. `exact_refused`: why a program may not.
 
 `global_batch_throughput`, `exact_throughput`: examples per second divided by those of `async`, with
 4 workers and the same examples in an update, in alternation on enforced CPU limits, as in `data.py`.

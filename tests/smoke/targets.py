@@ -54,7 +54,7 @@ SMOKE = {
             "BENCH_ARMS": "global-batch-2,exact-resized",
             "BENCH_MINUTES": "0",
             "BENCH_ALTERNATIONS": "1",
-            "BENCH_STEADY_S": "2",
+            "BENCH_STEADY_S": "4",
         },
         (
             "async_gap_points",

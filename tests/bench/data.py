@@ -159,9 +159,10 @@ async def weir_job(
     batch: int = plain.BATCH,
     most_workers: int = 0,
     fields: Mapping[str, Any] = MappingProxyType({}),
+    settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[RunningJob]:
     """Yield a job that trains on a stack of its own. `most_workers`: 0 for as many as `workers`;
-    `fields`: more fields of its request.
+    `fields`: more fields of its request; `settings`: of the stack's services.
     """
     request = {
         "job": "reading",
@@ -177,7 +178,7 @@ async def weir_job(
         cluster_file(None, CLUSTER) as cluster,
     ):
         async with (
-            Stack(Path(name), cluster, services=("launcher",)) as stack,
+            Stack(Path(name), cluster, settings, services=("launcher",)) as stack,
             trial(stack) as watched,
         ):
             uid, asked = await watched.submit(request, program)

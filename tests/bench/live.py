@@ -11,8 +11,8 @@ it is computed from the rate of the program:
 
 `dike` and `dlrover` do not change the batch. `dlrover` observes a generation for a minute and
 assumes half a minute for its first pause, so it does not change jobs that are much shorter than
-this one. The trainer does not measure gradient noise: `weir` and `elastic-batch` assume that an
-example has the same value in every batch of the requested range.
+this one. Until the trainer has measured the gradient noise scale, `weir` and `elastic-batch` assume
+that an example has the same value in every batch of the requested range.
 
 `time_to_loss_ratio`: the time to a given loss with a batch that may grow, divided by that with a
 fixed one (`time_to_loss.py`).

@@ -166,6 +166,15 @@ SMOKE = {
             "runs",
         ),
     ),
+    "bench-noise": Smoke(
+        {
+            "BENCH_PROGRAMS": "line",
+            "BENCH_MODES": "async",
+            "BENCH_ALTERNATIONS": "1",
+            "BENCH_STEADY_S": "2",
+        },
+        ("noise_ratio_line", "throughput_ratio"),
+    ),
     "bench-overhead": Smoke(
         {"BENCH_ALTERNATIONS": "1", "BENCH_STEADY_S": "4"},
         ("ratio", "weir_samples_per_s", "plain_samples_per_s", "parameters"),

@@ -246,7 +246,7 @@ class Lane:
         self.ready: deque[Run] = deque()
         self.updating = False
         self.losses_taken_s = -math.inf
-        self.samples = 0  # passes that were staged in this generation
+        self.samples = 0  # passes that were staged since gradient noise was measured
         self.noise_timer = MeasurementTimer(noise_share)
         self.portion_size = PortionSize()
         self.lost = False
@@ -616,7 +616,7 @@ class Lanes:
             self._gradients = gradients
 
     def _noise_is_due(self, lane: Lane) -> bool:
-        """Return whether a worker is to measure gradient noise: it has the samples, and nothing waits
+        """Return whether a worker is to measure gradient noise: it has new samples, and nothing waits
         for the end of its update.
         """
         is_due = lane.samples >= KEPT_SAMPLES and lane.noise_timer.is_due(time.monotonic())
@@ -637,6 +637,7 @@ class Lanes:
             return
         lane.noise_timer.record(began_s, time.monotonic())
         with self._changed:
+            lane.samples = 0
             self._noise = self._noise.add(found)
 
     def _is_exhausted(self, lane: Lane) -> bool:

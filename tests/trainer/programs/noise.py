@@ -201,7 +201,8 @@ def changed():
 if __name__ == "__main__":
     tf.get_logger().setLevel("ERROR")
     said = {"changed": changed()}
-    for name, (program, updates) in PROGRAMS.items():
+    for name in sys.argv[1:] or PROGRAMS:
+        program, updates = PROGRAMS[name]
         said[name] = compared(program, updates)
         print(name, said[name], file=sys.stderr, flush=True)
     print(json.dumps(said), flush=True)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from services.allocator.state.job import Job
 from services.allocator.state.policy_view import size_of
 from services.allocator.state.state import ClosedJob, State
-from shared.messages import AllocationDecided, Outcome, ProgressReported
+from shared.messages import AllocationDecided, Outcome, ProgressReported, Staleness
 
 Phase = Literal[
     "Pending", "Starting", "Running", "Scaling", "Resuming", "Succeeded", "Failed", "Cancelled"
@@ -65,6 +65,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_second: float = 0.0
     mean_samples_per_second: float = 0.0
     loss: float | None = None
+    staleness: Staleness | None = None
     pauses: tuple[float, ...] = ()
     reason: str = ""
     why: str = ""
@@ -171,7 +172,7 @@ def _with_wanted_size(view: JobView, wanted: AllocationDecided) -> JobView:
 
 
 def _with_progress(view: JobView, progress: ProgressReported) -> JobView:
-    """Return the view with the progress and loss of the last report."""
+    """Return the view with the progress, loss and staleness of the last report."""
     return replace(
         view,
         step=progress.step,
@@ -179,6 +180,7 @@ def _with_progress(view: JobView, progress: ProgressReported) -> JobView:
         samples=progress.samples,
         total_samples=progress.total_samples,
         loss=progress.loss,
+        staleness=progress.staleness,
     )
 
 

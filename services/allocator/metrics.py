@@ -6,6 +6,7 @@ utilisation   weir_training_cpu_cores{share="used"} / {share="had"}
               weir_training_cpu_cores{share="used"} / weir_capacity_cpu_cores{share="allocatable"}
               of all
 wasted work   rate(weir_training_examples_undone_total) / rate(weir_training_examples_total)
+dropped       rate(weir_training_gradients_dropped_total)   [gradients/s]
 """
 
 from __future__ import annotations
@@ -208,6 +209,20 @@ UNDONE = Family(
         "because the last checkpoint was older."
     ),
 )
+DROPPED = Family(
+    name="weir_training_gradients_dropped_total",
+    kind="counter",
+    help="Gradients that were dropped, because they were staler than the job's max_staleness.",
+)
+STALENESS = Family(
+    name="weir_training_staleness_updates",
+    kind="histogram",
+    help=(
+        "Mean staleness of the gradients in each progress report: "
+        "updates applied while a gradient was computed."
+    ),
+    bounds=(0, 1, 2, 4, 8, 16, 32, 64, 128, 256),
+)
 CHANGE = Family(
     name="weir_training_change_seconds",
     kind="histogram",
@@ -239,6 +254,8 @@ class TrainingWork:
         self.examples = Meter(EXAMPLES)
         self.undone = Meter(UNDONE)
         self.change = Meter(CHANGE)
+        self.dropped = Meter(DROPPED)
+        self.staleness = Meter(STALENESS)
         self.applied: dict[str, int] = {}
 
     def count_fact(self, message: Message, before: State, stored_s: float) -> None:
@@ -254,6 +271,9 @@ class TrainingWork:
             self._count_change(job, message, stored_s)
         elif message.generation != job.running:
             return  # a late message of an earlier generation
+        elif message.staleness is not None:
+            self.staleness.observe(message.staleness.mean)
+            self.dropped.count(by=message.staleness.dropped)
         self._count_examples(job, message)
 
     def _count_change(self, job: Job, message: TrainingResumed, stored_s: float) -> None:
@@ -283,6 +303,8 @@ class TrainingWork:
         yield self.examples.measure()
         yield self.undone.measure()
         yield self.change.measure()
+        yield self.staleness.measure()
+        yield self.dropped.measure()
         yield Measure(CORES, _cores(state))
         yield Measure(WAIT, {(): longest_wait_s(state, now)})
 

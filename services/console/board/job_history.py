@@ -44,6 +44,7 @@ from shared.messages import (
     Phases,
     ProgressReported,
     Resources,
+    Staleness,
     TaskExited,
     TaskLeaving,
     TaskReady,
@@ -194,7 +195,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A stored `ProgressReported`. `cpu`: cores that the tasks used, mean since the report before;
-    `memory_gib`: their resident memory. None: not measured.
+    `memory_gib`: their resident memory; `staleness`: of gradients. None: not measured.
     """
 
     at_s: float
@@ -206,6 +207,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     loss: float | None = None
     cpu: float | None = None
     memory_gib: float | None = None
+    staleness: Staleness | None = None
 
 
 class GenerationSpan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -473,6 +475,7 @@ def _report_of(message: ProgressReported, at_s: float) -> Report:
         loss=message.loss,
         cpu=cpu,
         memory_gib=memory_gib,
+        staleness=message.staleness,
     )
 
 

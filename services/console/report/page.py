@@ -155,6 +155,7 @@ def _cards(report: Contents) -> str:
         _card("Throughput, examples/s", speed, _throughput(report)),
         _accuracy_card(report.story),
         _card("Cost, CPU-hours", held, waste),
+        _staleness_card(report.story),
     ]
     return f'<div class="cards">\n{"".join(cards)}</div>\n'
 
@@ -189,6 +190,19 @@ def _accuracy_card(story: JobHistory) -> str:
         return ""
     note = "as last reported: mean of the examples since the report before"
     return _card("Loss", number(loss, 4), note)
+
+
+def _staleness_card(story: JobHistory) -> str:
+    """Return the staleness of gradients over the reports; empty if none was counted."""
+    found = [each.staleness for each in story.reports if each.staleness is not None]
+    dropped = sum([each.dropped for each in found])
+    largest = max([each.largest for each in found], default=0)
+    if not largest and not dropped:
+        return ""
+    mean = sum([each.mean for each in found]) / len(found)
+    note = f"updates applied while a gradient was computed: mean of the reports; at most {largest}"
+    note += f"; {format_count(dropped, 'gradient')} dropped as too stale" if dropped else ""
+    return _card("Staleness of gradients", number(mean, 1), note)
 
 
 def _card(name: str, value: str, note: str) -> str:

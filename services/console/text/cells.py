@@ -17,6 +17,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from shared.messages import Staleness
 from shared.text import format_duration
 
 UNKNOWN = "-"
@@ -56,6 +57,14 @@ def time_left(seconds: float | None) -> str:
 
 def loss(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.4g}"
+
+
+def staleness(value: Staleness | None) -> str:
+    """Return the mean staleness of gradients, and the number of those that were dropped."""
+    if value is None:
+        return UNKNOWN
+    dropped = f" -{value.dropped}" if value.dropped else ""
+    return f"{value.mean:.1f}{dropped}"
 
 
 def size(now: int, wanted: int) -> str:

@@ -323,6 +323,8 @@ def _describe_progress(m: ProgressReported) -> str:
     stale = ""
     if m.staleness is not None and m.staleness.largest:
         stale = f", gradients {m.staleness.mean:.1f} updates old (p99 {m.staleness.p99})"
+    if m.staleness is not None and m.staleness.dropped:
+        stale += f", {format_count(m.staleness.dropped, 'gradient')} dropped as too stale"
     return f"{share:.1f} % done, {epochs} complete, {speed}{loss}{stale}"
 
 

@@ -30,6 +30,7 @@ from services.console.text.cells import (
     progress,
     size,
     speed,
+    staleness,
     time_left,
     total_width,
 )
@@ -141,6 +142,7 @@ MORE: dict[str, Cell] = {
     "GEN": lambda job: str(job.view.generation or UNKNOWN),
     "CORES": lambda job: cores(job.held_cpu),
     "GIB": lambda job: gib(job.held_resources.memory_gib),
+    "STALE": lambda job: staleness(job.view.staleness),
 }
 BARS: dict[str, Cell] = {"": lambda job: progress(share_done(job.view), BAR)}
 LEAST = {
@@ -152,6 +154,7 @@ LEAST = {
     "": BAR,
     "LEFT": LEFT,
     "GIB": 5,
+    "STALE": 5,
     "WHY": WHY,
 }
 ALL: dict[str, Cell] = {"WHY": _reason}
@@ -159,7 +162,7 @@ WIDE = 104
 WIDER = 120
 WIDEST = 140
 """Widths from which the table has more columns, a bar, and the reason."""
-RIGHT = ("PS", "WORKERS", "EXAMPLES/S", "LOSS", "DONE", "LEFT", "GEN", "CORES", "GIB")
+RIGHT = ("PS", "WORKERS", "EXAMPLES/S", "LOSS", "DONE", "LEFT", "GEN", "CORES", "GIB", "STALE")
 ORDER = (
     "PHASE",
     "GEN",
@@ -170,6 +173,7 @@ ORDER = (
     "EXAMPLES/S",
     "LOSS",
     "CURVE",
+    "STALE",
     "DONE",
     "",
     "LEFT",

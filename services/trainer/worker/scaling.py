@@ -23,6 +23,14 @@ converged net jump from 0.001 to 61 within a second and never come back. The use
 so that a round of all workers moves the weights about as far as one did. This rule is our own. It
 is off with `rate_with_workers: keep`, and with `consistency: global-batch`, where no gradient is
 stale. If the rate is a schedule, its result at each step is scaled (`optimizers.py`).
+
+The delay d is workers - 1, and not the staleness that is measured (`staleness.py`). The mean
+staleness is workers - 1 for any speeds of the workers, as long as all are busy: each update is
+missed by about one gradient of each other worker. It is less only while workers wait for data, so
+the rule errs on the stable side. And the rate has to be known before the first update of a
+generation, of whose size there may be no measurement. A rate that followed the measurements would
+make a job's result depend on the load of its nodes, and feed back: the rate of a job would change
+whenever it does. Gradients that are much staler than the mean are limited by `max_staleness`.
 """
 
 from __future__ import annotations

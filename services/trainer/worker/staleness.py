@@ -12,9 +12,9 @@ same ps checks it when it is computed, before anything is applied:
               of updates               again      +-- too stale: the step fails
 
 So an update is applied as a whole or not at all, and the chief knows which when its call returns.
-It puts the examples of a dropped update back to do before the next one. An update that another
-worker applies at the same moment may not be counted yet, so that the staleness at the time of
-application can be larger than the limit by the number of these.
+It puts the examples of a dropped update back to do before the next one. The histogram has the
+staleness at the time of application. That can be larger than the limit: by the updates that others
+apply while the answer and the gradient are sent. Only a lock on all ps would prevent that.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`python read_counts.py CHECKPOINT`: print how often each example was applied, as JSON.
 
-It also prints how many examples Weir has counted.
+It also prints how many examples Weir has counted. A count that is trained has no name of its own,
+but the shape of all examples.
 """
 
 import json
@@ -13,7 +14,9 @@ from tensorflow.python.training import py_checkpoint_reader  # noqa: E402 -- beh
 
 reader = py_checkpoint_reader.NewCheckpointReader(sys.argv[1])
 names = reader.get_variable_to_shape_map()
-counts = next(name for name in names if "counts" in name.split("/"))
+named = [name for name in names if "counts" in name.split("/")]
+trained = [name for name, shape in names.items() if shape == [250]]
+counts = (named or trained)[0]
 applied = next(name for name in names if name.startswith("meter/applied"))
 print(
     json.dumps(

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from services.trainer.worker import staleness
+from services.trainer.worker import input_pipeline, staleness, training_step
 from services.trainer.worker.staleness import LARGEST, NO_GRADIENTS
 from shared.messages import Staleness
 
@@ -39,3 +45,97 @@ def test_only_gradients_since_the_last_report_count(
         return [found.get(place, 0) for place in range(len(NO_GRADIENTS))]
 
     assert staleness.describe(counts(before), counts(now)) == described
+
+
+def test_dropped_gradients_are_reported_also_if_none_is_applied() -> None:
+    assert staleness.describe(NO_GRADIENTS, NO_GRADIENTS, 3) == Staleness(dropped=3)
+    applied = (4, *NO_GRADIENTS[1:])
+    assert staleness.describe(NO_GRADIENTS, applied, 2) == Staleness(dropped=2)
+
+
+BATCH = (tf.ones([4, 3]), tf.ones([4, 1]))
+
+
+class Staged(input_pipeline.Pipeline):
+    """A pipeline in which the same batch is always staged."""
+
+    def take(self) -> tuple[Any, tf.Tensor, tf.Tensor]:
+        return BATCH, tf.constant(4, tf.int64), tf.constant(4, tf.int64)
+
+
+def net() -> Any:
+    layers = [keras.layers.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)]
+    return keras.Sequential(layers)
+
+
+def own(model: Any, used: Any, batch: Any) -> dict[str, Any]:
+    """Make two updates by optimizers of their own, the second after the first."""
+    loss = tf.zeros([])
+    for name, variables in (
+        ("first", model.layers[0].trainable_variables),
+        ("second", model.layers[1].trainable_variables),
+    ):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(batch[1] - model(batch[0])))
+            scaled = used[name].scale_loss(loss)
+        used[name].apply(tape.gradient(scaled, variables), variables)
+    return {"loss": loss}
+
+
+def averaged() -> Any:
+    return keras.optimizers.AdamW(0.1, use_ema=True, ema_momentum=0.9, global_clipnorm=1.0)
+
+
+OPTIMIZERS: list[Callable[[], Any]] = [
+    averaged,
+    lambda: keras.optimizers.Nadam(0.1),
+    lambda: keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2),
+    lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1), initial_scale=4.0),
+    lambda: {
+        "first": keras.optimizers.LossScaleOptimizer(averaged(), initial_scale=4.0),
+        "second": keras.optimizers.Adam(0.1),
+    },
+]
+
+
+def values(built: training_step.BuiltModel) -> list[Any]:
+    counters = built.counters
+    made = built.optimizer
+    used = list(made.values()) if isinstance(made, dict) else [made]
+    slots = [variable for each in used for variable in each.variables]
+    found = [variable.numpy() for variable in (*built.variables, *slots)]
+    counted = [counters.applied, counters.step, counters.last_s, counters.first_s]
+    return [*found, *[each.numpy() for each in counted], built.staleness.numpy()]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_gradient_that_is_too_stale_changes_nothing(optimizer: Callable[[], Any]) -> None:
+    asked: Any = SimpleNamespace(
+        model=net, optimizer=optimizer, dataset=lambda start, stop: None, examples=lambda: 4
+    )
+    if isinstance(optimizer(), dict):
+        asked.train_step = own
+    else:
+        asked.loss = keras.losses.mean_squared_error
+    asked.dataset = lambda start, stop: tf.data.Dataset.from_tensor_slices(BATCH)
+    strategy = tf.distribute.get_strategy()
+    built = training_step.build_model(asked, strategy, 1)
+    spec = tf.nest.map_structure(tf.TensorSpec.from_tensor, BATCH)
+    fresh, stale = [
+        training_step.trace_step(
+            asked, strategy, built._replace(max_staleness=limit), Staged(spec)
+        ).get_concrete_function()
+        for limit in (0, -1)
+    ]
+
+    fresh()
+    before = values(built)
+    with pytest.raises(tf.errors.InvalidArgumentError) as failed:
+        stale()
+    after = values(built)
+    fresh()
+
+    assert staleness.is_too_stale(failed.value)
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    assert int(built.counters.step) == 2 and int(built.counters.applied) == 8
+    assert not np.array_equal(before[0], values(built)[0])

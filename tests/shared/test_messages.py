@@ -337,3 +337,17 @@ def test_other_parameters_entry_or_consistency_are_another_version_of_a_program(
     assert versions[0] == plain.program.digest and len(set(versions)) == 7
     one, other = request(params={"a": 1, "b": 2}), request(params={"b": 2, "a": 1})
     assert one.program_version == other.program_version
+
+
+def test_the_default_limit_of_staleness_follows_the_workers() -> None:
+    own = request(consistency="async")
+    assert (own.staleness_limit(1), own.staleness_limit(4)) == (None, 30)
+    assert request(consistency="async", max_staleness=2).staleness_limit(4) == 2
+    assert request(consistency="global-batch", max_staleness=2).staleness_limit(4) is None
+
+
+def test_a_job_of_an_earlier_version_makes_updates_of_each_worker_and_drops_none() -> None:
+    earlier = request()
+    assert earlier.consistency is None
+    assert not earlier.makes_updates_together
+    assert earlier.staleness_limit(4) is None

@@ -89,6 +89,7 @@ def answer_request(
     """
     request = state.asked[uid].request
     completed = with_defaults(_with_whole_roles(request), rules)
+    completed = replace(completed, consistency=request.consistency or rules.consistency)
     reasons = tuple(_reasons_against_job(state, request, completed, program, rules))
     if reasons:
         return JobRejected(
@@ -186,17 +187,16 @@ def excess_of_quota(request: JobRequested, rules: Rules) -> str:
 
 def with_defaults(request: JobRequested, rules: Rules) -> JobRequested:
     """Return the request with defaults filled in: tasks of Weir's default size, the cluster's
-    policy and consistency, shuffled examples.
+    policy, shuffled examples.
 
     A job that an earlier version accepted has no `shuffle`, and keeps the order of the example
-    numbers. It has no `consistency`, and its workers make updates of their own.
+    numbers.
     """
     return replace(
         request,
         resources=request.resources or RoleResources(),
         policy=request.policy or rules.policy,
         shuffle=request.shuffle or Shuffle(),
-        consistency=request.consistency or rules.consistency,
     )
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from services.allocator.admission.requests import ProgramFault, answer_request, with_defaults
 from services.allocator.policies.contract import Quota
+from services.allocator.settings import Rules
 from services.allocator.state.state import State, apply
 from services.allocator.steps.verdict import Rationale, next_decision
 from shared.messages import (
@@ -45,6 +46,21 @@ def test_missing_resources_get_defaults_and_complete_ones_are_kept() -> None:
 
     assert asked(None) == DEFAULT
     assert asked(whole) == msgspec.convert(whole, RoleResources)
+
+
+def accepted_consistency(asked: JobRequested, rules: Rules) -> str | None:
+    there = apply(State(), asked, "weir-orders", 1, 0.0)
+    answered = answer_request(there, 1, 0, 0.0, rules)
+    assert isinstance(answered, JobAccepted)
+    return answered.request.consistency
+
+
+def test_a_new_job_gets_the_consistency_of_the_cluster_unless_it_names_one() -> None:
+    in_cluster = msgspec.structs.replace(AT_ONCE, consistency="async")
+
+    assert accepted_consistency(request(), AT_ONCE) == "global-batch"
+    assert accepted_consistency(request(), in_cluster) == "async"
+    assert accepted_consistency(request(consistency="exact"), in_cluster) == "exact"
 
 
 def test_a_simulation_may_ignore_memory() -> None:

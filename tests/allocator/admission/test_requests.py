@@ -60,7 +60,7 @@ def test_a_new_job_gets_the_consistency_of_the_cluster_unless_it_names_one() -> 
 
     assert accepted_consistency(request(), AT_ONCE) == "global-batch"
     assert accepted_consistency(request(), in_cluster) == "async"
-    assert accepted_consistency(request(consistency="exact"), in_cluster) == "exact"
+    assert accepted_consistency(request(consistency="global-batch"), in_cluster) == "global-batch"
 
 
 def test_a_simulation_may_ignore_memory() -> None:

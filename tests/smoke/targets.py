@@ -173,7 +173,7 @@ SMOKE = {
             "BENCH_ALTERNATIONS": "1",
             "BENCH_STEADY_S": "2",
         },
-        ("noise_ratio_line", "throughput_ratio"),
+        ("noise_ratio_line", "throughput_ratio", "cpu_ratio"),
     ),
     "bench-overhead": Smoke(
         {"BENCH_ALTERNATIONS": "1", "BENCH_STEADY_S": "4"},

@@ -291,10 +291,6 @@ class Shuffle(Part, frozen=True, kw_only=True):
 
 Consistency = Literal["async", "global-batch", "exact"]
 DEFAULT_CONSISTENCY: Consistency = "global-batch"
-STALENESS_PER_WORKER = 10
-"""The default of `max_staleness` for each other worker: so a worker that is ten times slower than the
-others is useless, because its gradients are dropped.
-"""
 
 
 class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested"):
@@ -307,7 +303,7 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     `sqrt` (its root). `rate_with_workers`: with more workers than at the start the rate falls so
     far that stale gradients stay `stable` (see `services/trainer/worker/scaling.py`), or not at all
     (`keep`). `max_staleness`: with `async`, a gradient during which more updates of other workers
-    were applied is dropped, and its examples are trained again; absent: ten for each other worker.
+    were applied is dropped, and its examples are trained again; absent: none is dropped.
     `consistency`: `async`: each worker makes updates of its own; `global-batch`: all workers make
     each update together, of `batch` examples in all; `exact`: so that every bit of the result is
     the same whatever the job's sizes and history; absent: the cluster's default
@@ -370,14 +366,8 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
         return self.consistency not in (None, "async")
 
     def staleness_limit(self, workers: int) -> int | None:
-        """The staleness above which a gradient is dropped; None: none is, or none can be stale. A job
-        that an earlier version accepted drops none by default.
-        """
-        if self.makes_updates_together or workers == 1:
-            return None
-        if self.max_staleness is None and self.consistency == "async":
-            return STALENESS_PER_WORKER * (workers - 1)
-        return self.max_staleness
+        """The staleness above which a gradient is dropped; None: none is, or none can be stale."""
+        return None if self.makes_updates_together or workers == 1 else self.max_staleness
 
     @property
     def program_version(self) -> str:

@@ -161,7 +161,7 @@ ALL: dict[str, Cell] = {"WHY": _reason}
 WIDE = 104
 WIDER = 120
 WIDEST = 140
-VERY_WIDE = 160
+VERY_WIDE = 180
 """Widths from which the table has more columns, a bar, and the reason."""
 RIGHT = ("PS", "WORKERS", "EXAMPLES/S", "LOSS", "DONE", "LEFT", "GEN", "CORES", "GIB", "STALE")
 ORDER = (

@@ -216,12 +216,11 @@ DROPPED = Family(
 )
 STALENESS = Family(
     name="weir_training_staleness_updates",
-    kind="histogram",
+    kind="gauge",
     help=(
-        "Mean staleness of the gradients in each progress report: "
-        "updates applied while a gradient was computed."
+        "Updates applied while a gradient was computed: mean of a job's last report, "
+        "of the job where it is greatest."
     ),
-    bounds=(0, 1, 2, 4, 8, 16, 32, 64, 128, 256),
 )
 CHANGE = Family(
     name="weir_training_change_seconds",
@@ -255,7 +254,6 @@ class TrainingWork:
         self.undone = Meter(UNDONE)
         self.change = Meter(CHANGE)
         self.dropped = Meter(DROPPED)
-        self.staleness = Meter(STALENESS)
         self.applied: dict[str, int] = {}
 
     def count_fact(self, message: Message, before: State, stored_s: float) -> None:
@@ -272,7 +270,6 @@ class TrainingWork:
         elif message.generation != job.running:
             return  # a late message of an earlier generation
         elif message.staleness is not None:
-            self.staleness.observe(message.staleness.mean)
             self.dropped.count(by=message.staleness.dropped)
         self._count_examples(job, message)
 
@@ -303,8 +300,8 @@ class TrainingWork:
         yield self.examples.measure()
         yield self.undone.measure()
         yield self.change.measure()
-        yield self.staleness.measure()
         yield self.dropped.measure()
+        yield Measure(STALENESS, {(): greatest_staleness(state)})
         yield Measure(CORES, _cores(state))
         yield Measure(WAIT, {(): longest_wait_s(state, now)})
 
@@ -332,6 +329,16 @@ def used_cores(job: Job) -> float:
         return 0.0
     names = {task.name() for task in job.active_decision.tasks}
     return sum(use.cpu for use in job.progress.usage if use.task in names)
+
+
+def greatest_staleness(state: State) -> float:
+    """Return the greatest mean staleness in the last reports of the jobs that train."""
+    greatest = 0.0
+    for job in state.jobs.values():
+        report = job.progress
+        if report and report.staleness and report.generation == job.running:
+            greatest = max(greatest, report.staleness.mean)
+    return greatest
 
 
 def longest_wait_s(state: State, now: float) -> float:

@@ -35,6 +35,8 @@ TOLD = {
     ),
     "weir_training_prepare_seconds": "the generation before trains on meanwhile",
     "weir_training_save_seconds": "training goes on meanwhile; what cannot be saved has an alert",
+    "weir_training_staleness_updates": "how much is too much depends on the program",
+    "weir_training_gradients_dropped_total": "the job asked for it; each example is still applied",
     "weir_training_cpu_cores": "how much is used is a matter of taste",
     "weir_capacity_memory_bytes": "as of cores",
     "weir_capacity_devices": "as of cores",

@@ -106,6 +106,8 @@ def test_every_metric_is_on_the_dashboard_or_listed_as_left_out() -> None:
         "weir_bus_connected",
         "weir_bus_dead_letters_total",
         "weir_bus_messages_newer_total",
+        "weir_training_gradients_dropped_total",
+        "weir_training_staleness_updates",
     }
 
 

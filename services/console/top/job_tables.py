@@ -142,8 +142,8 @@ MORE: dict[str, Cell] = {
     "GEN": lambda job: str(job.view.generation or UNKNOWN),
     "CORES": lambda job: cores(job.held_cpu),
     "GIB": lambda job: gib(job.held_resources.memory_gib),
-    "STALE": lambda job: staleness(job.view.staleness),
 }
+STALENESS: dict[str, Cell] = {"STALE": lambda job: staleness(job.view.staleness)}
 BARS: dict[str, Cell] = {"": lambda job: progress(share_done(job.view), BAR)}
 LEAST = {
     "PHASE": PHASE,
@@ -161,6 +161,7 @@ ALL: dict[str, Cell] = {"WHY": _reason}
 WIDE = 104
 WIDER = 120
 WIDEST = 140
+VERY_WIDE = 180
 """Widths from which the table has more columns, a bar, and the reason."""
 RIGHT = ("PS", "WORKERS", "EXAMPLES/S", "LOSS", "DONE", "LEFT", "GEN", "CORES", "GIB", "STALE")
 ORDER = (
@@ -184,7 +185,7 @@ ORDER = (
 def columns(width: int) -> dict[str, Cell]:
     """Return the columns that a screen of this width has, in their order."""
     cells = dict(NARROW)
-    for least, more in ((WIDE, MORE), (WIDER, BARS), (WIDEST, ALL)):
+    for least, more in ((WIDE, MORE), (WIDER, BARS), (WIDEST, ALL), (VERY_WIDE, STALENESS)):
         if width >= least:
             cells.update(more)
     return {heading: cells[heading] for heading in ORDER if heading in cells}

@@ -18,6 +18,7 @@ from services.console.top.job_tables import (
     MORE,
     NARROW,
     ORDER,
+    STALENESS,
     WIDEST,
     columns,
     in_order,
@@ -278,5 +279,5 @@ def test_a_name_wider_than_the_terminal_is_wrapped() -> None:
 
 
 def test_every_column_has_a_place_in_the_order() -> None:
-    assert {*NARROW, *MORE, *BARS, *ALL} == set(ORDER)
+    assert {*NARROW, *MORE, *BARS, *ALL, *STALENESS} == set(ORDER)
     assert list(columns(WIDEST)) == list(ORDER)

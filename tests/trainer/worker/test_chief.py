@@ -23,7 +23,6 @@ from services.trainer.worker import optimizers, shard_ledger, training_step
 from services.trainer.worker.chief import Chief, last_applied_s, pause_between
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.failure_cause import RemoteFailure
-from services.trainer.worker.global_batch import ExactLanes
 from services.trainer.worker.input_pipeline import DataPlan
 from services.trainer.worker.lanes import Lanes
 from services.trainer.worker.remote_worker import WorkerFailure
@@ -32,6 +31,7 @@ from services.trainer.worker.shard_ledger import Shard
 from services.trainer.worker.staleness import new_histogram
 from services.trainer.worker.training_step import TrainingCounters, update_record
 from services.trainer.worker.watchdog import Watchdog
+from services.trainer.worker.whole_updates import WholeUpdateExactLanes
 from shared.messages import Resources
 from tests.trainer.builders import request
 from tests.trainer.worker.fake_worker import FakeWorker
@@ -203,7 +203,7 @@ def test_an_exact_job_continues_another_one_only_where_an_update_begins(tmp_path
     chief: Any = chief_of(tmp_path, FakeWorker(PLAN), Saves())
     chief.assignment = msgspec.structs.replace(chief.assignment, continue_from="/earlier")
     chief.plan = PLAN
-    chief.lanes = ExactLanes([FakeWorker(PLAN)], PLAN, chief.inbox, None)  # type: ignore[list-item]
+    chief.lanes = WholeUpdateExactLanes([FakeWorker(PLAN)], PLAN, chief.inbox)  # type: ignore[list-item]
     chief._check_exact_start()
     ledger, _ = shard_ledger.take_run(chief.ledger, BATCH + 1)
     chief.ledger = msgspec.structs.replace(ledger, given=())

@@ -69,9 +69,9 @@ observed   batch; nodes: their number, or their names; samples_per_second, or
            step_s of a batch. One for each size that ran. sync_s: not used.
 progress   samples, of total_samples: examples, counted as those of the first
            batch (batch.start). loss: pairs of samples and loss.
-           gradient_noise: its scale, in examples; with ps, gradients are stale
-           unless the request has consistency: global-batch. profile: the
-           model's parameters, bytes, variables, flops_per_sample.
+           gradient_noise: its scale, in examples; with ps, gradients are
+           stale unless the request has consistency: global-batch. profile:
+           the model's parameters, bytes, variables, flops_per_sample.
 pause_s    the measured pause of a change.
 quotas     {"team-a": {"cpu": 8, "memory_gib": 32, "gpu": 1}} by namespace.
 A job that is missing from a line has ended. A decision frees capacity once

@@ -75,6 +75,7 @@ from services.trainer.worker.trace_lanes import trace_lanes
 from services.trainer.worker.watchdog import Watchdog
 from shared.messages import PreparationParts
 from shared.sample_efficiency import staleness_cost
+from shared.text import format_count
 
 LAST_TRIES, LAST_WAIT_S = 13, 10.0  # for the last save
 TIDY_S = 5.0  # wait for the ledger to name the last checkpoint
@@ -342,8 +343,8 @@ class Chief:
         if isinstance(self.lanes, ExactLanes) and not self.lanes.can_begin(self.ledger):
             raise failure_cause.plain_failure(
                 f"{CONTINUE_FROM}: {self.assignment.continue_from} ends within an epoch, and not "
-                f"where exact updates of {self.plan.update} examples leave off: continue from the "
-                "end of an epoch, or from an exact job with the same batch"
+                f"where exact updates of {format_count(self.plan.update, 'example')} leave off: "
+                "continue from the end of an epoch, or from an exact job with the same batch"
             )
 
     def _settle_rate(self) -> float | None:

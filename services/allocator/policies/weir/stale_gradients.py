@@ -134,4 +134,4 @@ def describe_noise(job: JobSnapshot) -> str:
     """Return the numbers that the cost of staleness follows from."""
     noise = job.noise or 0.0
     digits = f"{noise:,.0f}" if noise >= 10 else f"{noise:.2g}"
-    return f"(noise {digits} examples, batch {job.batch})"
+    return f"(noise scale {digits}, batch {job.batch})"

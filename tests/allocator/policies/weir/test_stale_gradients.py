@@ -118,7 +118,7 @@ def test_the_reason_against_growth_is_staleness():
     found = target(job(1, 40.0, seen=two_speeds(100.0, 150.0)))
     why = (
         "would be 48% faster, but staler gradients would cost 31% of the progress"
-        " (noise 40 examples, batch 32)"
+        " (noise scale 40, batch 32)"
     )
     assert found.reason == f"keeps its size: 1 ps and 2 workers {why}"
     assert [(other.workers, other.why) for other in found.alternatives] == [(2, f"it {why}")]
@@ -135,7 +135,7 @@ def test_a_job_beyond_its_best_size_shrinks():
     found = target(job(6, 2.0))
     assert found.workers == 1 and found.speedup is not None and found.speedup > 1.15
     stale = "; 1 ps and 6 workers are 299% faster, and their staler gradients cost 82% of the"
-    assert f"{stale} progress (noise 2 examples, batch 32)" in found.reason
+    assert f"{stale} progress (noise scale 2, batch 32)" in found.reason
     assert found.reason.startswith("100 examples/s with ")
 
 
@@ -286,4 +286,4 @@ def test_the_allocator_grows_an_async_job_only_if_its_progress_rises(noise, grow
     if not grows:
         why = story.why()
         assert why.startswith("keeps its size: 1 ps and ")
-        assert "but staler gradients would cost" in why and "(noise 1 examples, batch 32)" in why
+        assert "but staler gradients would cost" in why and "(noise scale 1, batch 32)" in why

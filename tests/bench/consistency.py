@@ -316,9 +316,7 @@ async def compare_throughput() -> dict[str, float]:
             )
             side = Side(job.stack, data.OURS)
             side.send(signal.SIGSTOP)
-            measures[mode] = partial(
-                data.measure, side, partial(data.weir_speed, job.watched), BATCH
-            )
+            measures[mode] = partial(_measure_thawed, job, side)
         for number in range(data.ALTERNATIONS):
             order = list(measures) if number % 2 == 0 else list(measures)[::-1]
             speeds = {mode: await measures[mode]() for mode in order}
@@ -334,6 +332,18 @@ async def compare_throughput() -> dict[str, float]:
         figures[f"{name}_chief_ms"] = median(each[mode].chief_ms for each in found)
         figures[f"{name}_worker_ms"] = median(each[mode].worker_ms for each in found)
     return figures
+
+
+async def _measure_thawed(job: data.RunningJob, side: Side) -> data.Speed:
+    """Measure a job that was frozen for minutes, from its first report of an update on: its pods have
+    lost their connections.
+    """
+    before = job.watched.of(ProgressReported)[-1].samples
+    side.send(signal.SIGCONT)
+    await job.watched.until(
+        lambda: job.watched.of(ProgressReported)[-1].samples > before, PATIENCE_S, "an update"
+    )
+    return await data.measure(side, partial(data.weir_speed, job.watched), BATCH)
 
 
 BATCH = int(os.environ.get("BENCH_BATCH", "256"))

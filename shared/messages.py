@@ -360,13 +360,13 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
 
     @property
     def makes_updates_together(self) -> bool:
-        """Whether all workers make each update together. A job without `consistency` was
+        """Return whether all workers make each update together. A job without `consistency` was
         accepted by an earlier version, or is simulated: its workers make updates of their own.
         """
         return self.consistency not in (None, "async")
 
     def staleness_limit(self, workers: int) -> int | None:
-        """The staleness above which a gradient is dropped; None: none is, or none can be stale."""
+        """Return the staleness above which a gradient is dropped; None: none is dropped."""
         return None if self.makes_updates_together or workers == 1 else self.max_staleness
 
     @property

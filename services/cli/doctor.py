@@ -76,7 +76,7 @@ EXAMPLES = (
 )
 
 
-class Given(NamedTuple):
+class Overrides(NamedTuple):
     """Options that take precedence over the job's file."""
 
     params: Sequence[tuple[str, Any]]
@@ -107,8 +107,8 @@ class Given(NamedTuple):
 def run(args: Arguments) -> int:
     program, job_path = _named_files(args.program, args.job)
     source = read_program(program)
-    given = Given(args.params, args.consistency)
-    findings = list(_examine_program(source, job_path, given, args.timeout))
+    overrides = Overrides(args.params, args.consistency)
+    findings = list(_examine_program(source, job_path, overrides, args.timeout))
     if args.json:
         print(msgspec.json.encode({"program": str(program), "findings": findings}).decode())
     else:
@@ -147,9 +147,9 @@ def _job_beside(path: Path) -> Path:
 
 
 def _examine_program(
-    source: ProgramSource, job_path: Path | None, given: Given, limit_s: float
+    source: ProgramSource, job_path: Path | None, overrides: Overrides, limit_s: float
 ) -> Iterator[Finding]:
-    fields = _given_fields(job_path, given)
+    fields = _fields_of_job(job_path, overrides)
     params = fields.get("params")
     params = params if isinstance(params, dict) else {}
     # 1. Read its text.
@@ -183,7 +183,7 @@ def _examine_program(
     for file, tree in trees.items():
         yield from source_findings(tree, file, beside, own, image, set(source.files))
     # 3. Try it.
-    trial_request = _trial_request(request, params, limit_s, given.consistency)
+    trial_request = _trial_request(request, params, limit_s, overrides.consistency)
     tried, reread = try_program(source, trial_request, _plain_variables(request))
     rows_example = example_path(ROWS_EXAMPLE)
     yield from program_findings(tried, reread, rows_example, left_behind)
@@ -193,12 +193,12 @@ def _examine_program(
         yield from job_findings(tried, request, rows_example)
 
 
-def _given_fields(job_path: Path | None, given: Given) -> job_file.Fields:
-    """Return the fields of the job's file, if there is one, with those of the options."""
+def _fields_of_job(job_path: Path | None, overrides: Overrides) -> job_file.Fields:
+    """Return the fields of the job's file, if there is one, overridden by the options."""
     fields = _job_fields(job_path) if job_path else {}
-    fields = job_file.with_params(fields, given.params)
-    if given.consistency:
-        fields = {**fields, "consistency": given.consistency}
+    fields = job_file.with_params(fields, overrides.params)
+    if overrides.consistency:
+        fields = {**fields, "consistency": overrides.consistency}
     return fields
 
 

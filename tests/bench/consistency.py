@@ -80,6 +80,8 @@ ARMS = tuple(
 GAP_ARMS = tuple([arm for arm in ARMS if not arm.startswith(EXACT)])
 EXACT_ARMS = tuple([arm for arm in ARMS if arm.startswith(EXACT)])
 CORES = 0.25
+THAW_S = 60.0
+"""The longest time until a job that was frozen makes its next update."""
 EXACT_PART = 4
 """Exact jobs train a quarter of the epochs: bits differ after one update, or not at all."""
 READ_S = 120.0
@@ -308,7 +310,9 @@ async def compare_throughput() -> dict[str, float]:
 
 
 async def _compare_with_async(other: str) -> dict[str, float]:
-    """Compare one mode. Only two jobs at a time: one that is frozen for minutes loses its lease."""
+    """Compare one mode with `async`. There are two jobs at a time: with three, the first was frozen
+    for so long that it did not continue.
+    """
     found = []
     modes = ("async", other)
     async with AsyncExitStack() as jobs:
@@ -342,9 +346,7 @@ async def _compare_with_async(other: str) -> dict[str, float]:
 
 
 async def _measure_thawed(job: data.RunningJob, side: Side) -> data.Speed:
-    """Measure a job that was frozen for minutes, from its first report of an update on: its pods have
-    lost their connections.
-    """
+    """Continue a frozen job, wait for its next update, and measure it."""
     before = job.watched.of(ProgressReported)[-1].samples
     side.send(signal.SIGCONT)
     await job.watched.until(
@@ -353,7 +355,6 @@ async def _measure_thawed(job: data.RunningJob, side: Side) -> data.Speed:
     return await data.measure(side, partial(data.weir_speed, job.watched), BATCH)
 
 
-THAW_S = 60.0
 BATCH = int(os.environ.get("BENCH_BATCH", "256"))
 """Examples of an update when the throughput is measured."""
 

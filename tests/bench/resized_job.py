@@ -57,15 +57,15 @@ def training_request(
 ) -> dict[str, Any]:
     """Return a request whose size changes only on a `ChangeRequested`."""
 
-    def fixed(count: int) -> dict[str, int]:
+    def fixed_span(count: int) -> dict[str, int]:
         return {"start": count, "min": count, "max": count}
 
     return {
         "job": job,
         "epochs": epochs,
-        "batch": fixed(batch),
-        "ps": fixed(1),
-        "workers": fixed(workers),
+        "batch": fixed_span(batch),
+        "ps": fixed_span(1),
+        "workers": fixed_span(workers),
         "resources": {
             "chief": {"cpu": 1.0, "memory_gib": chief_gib},
             "ps": {"cpu": 0.5, "memory_gib": 2.0},

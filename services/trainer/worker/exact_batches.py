@@ -6,12 +6,14 @@ An update has a fixed number of slots (virtual workers), which are divided among
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Sequence
+from typing import Any
 
 from services.trainer.worker import program_data, shard_ledger
-from services.trainer.worker.global_batch import GlobalBatchLanes, PlannedPart
-from services.trainer.worker.input_pipeline import PORTION_EXAMPLES
-from services.trainer.worker.lanes import Lane, PendingPortion
+from services.trainer.worker.global_batch import GlobalBatchLanes, PlannedPart, Updater
+from services.trainer.worker.input_pipeline import PORTION_EXAMPLES, DataPlan
+from services.trainer.worker.lanes import Lane, PendingPortion, Worker
 from services.trainer.worker.shard_ledger import Ledger, Shard
 from services.trainer.worker.update_plan import (
     can_begin_exactly,
@@ -25,9 +27,14 @@ from services.trainer.worker.update_plan import (
 class ExactLanes(GlobalBatchLanes):
     """Lanes whose updates have the same parts, in the same slots, whatever the number of lanes."""
 
-    @property
-    def _slots(self) -> int:
-        """The number of parts of an update."""
+    def __init__(
+        self, workers: Sequence[Worker], plan: DataPlan, inbox: queue.Queue[Any], updater: Updater
+    ) -> None:
+        super().__init__(workers, plan, inbox, updater)
+        self._slots = self._slot_count()
+
+    def _slot_count(self) -> int:
+        """Return the number of parts of an update."""
         return slot_count(self._plan.update, self._plan.most)
 
     def can_begin(self, ledger: Ledger) -> bool:

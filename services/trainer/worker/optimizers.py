@@ -176,17 +176,28 @@ class RecordedUpdate(NamedTuple):
 def record_updates(optimizers: Sequence[Any]) -> Iterator[list[RecordedUpdate]]:
     """Record what each optimizer would apply, and apply nothing. Trace a step in here."""
     found: list[RecordedUpdate] = []
-    kept = [(optimizer, vars(optimizer).get("apply")) for optimizer in optimizers]
 
     def record(optimizer: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         variables = list(trainable_variables or optimizer._trainable_variables)
         place = len(tf.compat.v1.get_default_graph().get_operations())
         found.append(RecordedUpdate(optimizer, list(grads), variables, place))
 
-    for optimizer, _ in kept:
-        optimizer.apply = partial(record, optimizer)
-    try:
+    with _replace_apply(optimizers, lambda optimizer: partial(record, optimizer)):
         yield found
+
+
+@contextmanager
+def _replace_apply(
+    optimizers: Sequence[Any], replacement: Callable[[Any], Callable[..., None]]
+) -> Iterator[None]:
+    """Let each optimizer have this `apply` inside the context. `replacement`: makes it, of an
+    optimizer that has its own.
+    """
+    kept = [(optimizer, vars(optimizer).get("apply")) for optimizer in optimizers]
+    for optimizer, _ in kept:
+        optimizer.apply = replacement(optimizer)
+    try:
+        yield
     finally:
         for optimizer, apply in kept:
             del optimizer.apply
@@ -203,21 +214,13 @@ def apply_after(
     in here.
     """
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_checked(apply: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         with tf.control_dependencies([prerequisite(grads)]):
             apply(grads, trainable_variables)
 
-    kept = [(optimizer, vars(optimizer).get("apply")) for optimizer in optimizers]
-    for optimizer, _ in kept:
-        plain = tf.autograph.experimental.do_not_convert(apply_checked)
-        optimizer.apply = partial(plain, optimizer.apply)
-    try:
+    with _replace_apply(optimizers, lambda optimizer: partial(apply_checked, optimizer.apply)):
         yield
-    finally:
-        for optimizer, apply in kept:
-            del optimizer.apply
-            if apply is not None:
-                optimizer.apply = apply
 
 
 def all_optimizers(optimizer: Any) -> list[Any]:

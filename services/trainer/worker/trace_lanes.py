@@ -35,6 +35,7 @@ from services.trainer.worker.whole_updates import (
     WholeUpdateExactLanes,
     WholeUpdateFileLanes,
     WholeUpdateLanes,
+    WholeUpdates,
 )
 
 REHEARSED = (-1, -2)
@@ -64,7 +65,7 @@ def trace_lanes(
     number of workers.
     """
     together: type[GlobalBatchLanes] = GlobalBatchLanes
-    in_turn: type[WholeUpdateLanes] = WholeUpdateLanes
+    in_turn: type[WholeUpdates] = WholeUpdateLanes
     slots = None
     if is_exact:
         exactness.check_program(program)
@@ -86,7 +87,7 @@ def trace_lanes(
 
 
 def _trace_whole_updates(
-    kind: type[WholeUpdateLanes], parts: tuple[Any, ...], inbox: queue.Queue[Any]
+    kind: type[WholeUpdates], parts: tuple[Any, ...], inbox: queue.Queue[Any]
 ) -> TracedLanes:
     """Trace the functions of workers that make whole updates in turn.
 

@@ -23,7 +23,7 @@ from services.trainer.worker.shard_ledger import Ledger, Shard
 
 
 class AppliedByWorkers:
-    """The updater of updates that the step of a worker applies."""
+    """The `Updater` of updates that a worker's own step has applied: nothing is left to do."""
 
     def apply(self, update: int, parts: int, examples: int) -> None:
         pass
@@ -32,11 +32,25 @@ class AppliedByWorkers:
         pass
 
 
-class WholeUpdateLanes(GlobalBatchLanes):
-    """Lanes that make whole updates of numbered examples in turn."""
+class WholeUpdates(GlobalBatchLanes):
+    """The common part of lanes that make whole updates in turn."""
 
     def __init__(self, workers: Sequence[Worker], plan: DataPlan, inbox: queue.Queue[Any]) -> None:
         super().__init__(workers, plan, inbox, AppliedByWorkers())
+
+    def _whole_update(self, examples: int) -> PlannedPart:
+        """Return an update that one lane makes, of as many batches as it takes."""
+        return PlannedPart(0, -(-examples // self._plan.batch))
+
+    def _call_worker(self, lane: Lane, part: Part, batches: int) -> None:
+        try:
+            lane.worker.update(part.passes, batches)
+        except WorkerFailure as failure:
+            raise failure.cause from failure  # nobody knows whether it is applied
+
+
+class WholeUpdateLanes(WholeUpdates):
+    """Lanes that make whole updates of numbered examples in turn."""
 
     def _plan_round(self) -> None:
         lanes = self._used_lanes()
@@ -54,20 +68,10 @@ class WholeUpdateLanes(GlobalBatchLanes):
                 self._planned.append({lane: self._whole_update(min(whole, left[lane]))})
                 left[lane] -= min(whole, left[lane])
 
-    def _whole_update(self, examples: int) -> PlannedPart:
-        """Return an update that one lane makes, of as many batches as it takes."""
-        return PlannedPart(0, -(-examples // self._plan.batch))
 
-    def _call_worker(self, lane: Lane, part: Part, batches: int) -> None:
-        try:
-            lane.worker.update(part.passes, batches)
-        except WorkerFailure as failure:
-            raise failure.cause from failure  # nobody knows whether it is applied
-
-
-class WholeUpdateFileLanes(WholeUpdateLanes, FileBatchLanes):
-    """The same with files. An update is a batch as it was read: the last one of a group of files is
-    shorter.
+class WholeUpdateFileLanes(WholeUpdates, FileBatchLanes):
+    """Lanes that make whole updates of files in turn. An update is a batch as it was read: the last
+    one of a group of files is shorter.
     """
 
     def _batch_to_read(self) -> int | None:
@@ -90,18 +94,14 @@ class WholeUpdateFileLanes(WholeUpdateLanes, FileBatchLanes):
         return GlobalBatchLanes._part_of(self, lane, update)
 
 
-class WholeUpdateExactLanes(WholeUpdateLanes, ExactLanes):
-    """The same with `consistency: exact`. Each update is one part."""
+class WholeUpdateExactLanes(WholeUpdates, ExactLanes):
+    """Lanes that make whole exact updates in turn. Each update is one part."""
 
-    @property
-    def _slots(self) -> int:
+    def _slot_count(self) -> int:
         return 1
 
     def _used_lanes(self) -> list[Lane]:
         return [lane for lane in self._lanes if not lane.lost]
-
-    def _plan_round(self) -> None:
-        ExactLanes._plan_round(self)
 
     def _divide_updates(
         self, updates: Sequence[tuple[Shard, ...]], runs: dict[Lane, list[Shard]]

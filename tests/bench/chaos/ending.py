@@ -110,7 +110,7 @@ def _succeeded(log: list[StoredMessage]) -> bool:
 
 
 def _makes_updates_together(log: list[StoredMessage]) -> bool:
-    return standing.of(log, JobAccepted)[-1].request.consistency != "async"
+    return standing.of(log, JobAccepted)[-1].request.makes_updates_together
 
 
 def struck(records: list[Record]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def updates_wrong(heard: Sequence[StoredMessage], epochs: int, examples: int) ->
     workers make updates of their own.
     """
     request, over = of(heard, JobAccepted)[-1].request, of(heard, JobFinished)[-1]
-    if request.consistency == "async":
+    if not request.makes_updates_together:
         return ""
     due = updates_of_one_process(epochs, examples, request.batch.start)
     return "" if over.step == due else f"{over.job}: {over.step} updates in place of {due}"

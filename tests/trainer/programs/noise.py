@@ -68,7 +68,7 @@ def convnet():
     )
 
 
-def halved():
+def half_precision_convnet():
     """Return the same net in half precision."""
     policy = keras.mixed_precision.dtype_policy()
     keras.mixed_precision.set_dtype_policy("mixed_float16")
@@ -95,7 +95,7 @@ def line():
 PROGRAMS = {
     "line": (program_of(line, _points, _values, keras.losses.mean_squared_error), 20),
     "convnet": (program_of(convnet, images, labels, entropy), 150),
-    "half-precision": (program_of(halved, images, labels, entropy), 150),
+    "half-precision": (program_of(half_precision_convnet, images, labels, entropy), 150),
     "wide-and-deep": (SimpleNamespace(**{**vars(wide_and_deep), "examples": lambda: VISITS}), 60),
 }
 STATES = program_of(stateful, images, labels, entropy, lambda: keras.optimizers.Adam(1e-3))
@@ -160,7 +160,7 @@ def offline(training):
     return variance / square
 
 
-def measured(training):
+def measure_noise_scale(training):
     """Return the noise scale at fixed weights, and the number of comparisons."""
     estimate = NoiseEstimate(training.examples)
     for number in range(1, MOST + 1):
@@ -173,15 +173,15 @@ def measured(training):
     return None, MOST
 
 
-def compared(program, updates):
+def compare_noise_scales(program, updates):
     training = Training(program)
     for _ in range(updates):
         training.update()
-    phi, comparisons = measured(training)
+    phi, comparisons = measure_noise_scale(training)
     return {"measured": phi, "offline": float(offline(training)), "comparisons": comparisons}
 
 
-def changed():
+def find_changed_variables():
     """Return the variables that a measurement changes, and whether an update changes others."""
     training = Training(STATES)
     for _ in range(KEPT_SAMPLES):
@@ -200,9 +200,9 @@ def changed():
 
 if __name__ == "__main__":
     tf.get_logger().setLevel("ERROR")
-    said = {"changed": changed()}
+    said = {"changed": find_changed_variables()}
     for name in sys.argv[1:] or PROGRAMS:
         program, updates = PROGRAMS[name]
-        said[name] = compared(program, updates)
+        said[name] = compare_noise_scales(program, updates)
         print(name, said[name], file=sys.stderr, flush=True)
     print(json.dumps(said), flush=True)

@@ -117,6 +117,12 @@ def failing(call, at, executes):
     return call_or_fail
 
 
+def lanes_apart(program, strategy, built, plan, spec, workers, inbox):
+    """Return lanes of workers that make updates of their own."""
+    remote = remote_worker.trace_workers(program, strategy, built, plan, spec, workers)
+    return Lanes(remote, plan, inbox)
+
+
 def train(functions, shuffle, fields, workers, fails=False):
     """Train to the end. `together`: the workers make each update together."""
     program = SimpleNamespace(
@@ -135,9 +141,7 @@ def train(functions, shuffle, fields, workers, fails=False):
     spec = program_data.element_spec(program, built.model)
     parts = program, strategy, built, plan, spec, workers
     inbox = queue.Queue()
-    lanes = Lanes(remote_worker.trace_workers(*parts), plan, inbox)
-    if together:
-        lanes = trace_lanes(*parts, inbox).lanes
+    lanes = trace_lanes(*parts, inbox).lanes if together else lanes_apart(*parts, inbox)
     if fails:
         for worker in [lane.worker for lane in lanes._lanes]:
             worker.update = failing(worker.update, 2, executes=False)

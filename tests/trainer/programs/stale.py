@@ -21,7 +21,7 @@ _pace = os.environ.get("COUNTING_PACE")
 
 
 @tf.custom_gradient
-def counted(counts, numbers, features):
+def count_gradients(counts, numbers, features):
     def gradients(upstream):
         ones = -tf.ones_like(numbers, counts.dtype)
         return tf.math.unsorted_segment_sum(ones, numbers, EXAMPLES), None, upstream
@@ -49,7 +49,7 @@ class Counting(keras.layers.Layer):
         if training:
             is_slow = tf.random.uniform([]) < SLOW_SHARE
             features += tf.stop_gradient(tf.cond(is_slow, lambda: slow(features), lambda: 0.0))
-        return counted(tf.convert_to_tensor(self.counts), numbers, features)
+        return count_gradients(tf.convert_to_tensor(self.counts), numbers, features)
 
 
 def model():

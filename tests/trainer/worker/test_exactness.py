@@ -49,15 +49,15 @@ def test_a_program_with_files_is_refused() -> None:
 
 def test_examples_with_random_numbers_are_refused_by_name() -> None:
     def dataset(draw: Any) -> Any:
-        def made(start: int, stop: int) -> tf.data.Dataset:
+        def examples_between(start: int, stop: int) -> tf.data.Dataset:
             return tf.data.Dataset.range(start, stop).map(draw)
 
-        return SimpleNamespace(examples=lambda: 5, dataset=made)
+        return SimpleNamespace(examples=lambda: 5, dataset=examples_between)
 
-    def seeded(number: tf.Tensor) -> tf.Tensor:
+    def random_by_number(number: tf.Tensor) -> tf.Tensor:
         return tf.random.stateless_uniform([2], tf.stack([number, 1]))
 
-    exactness.check_examples(dataset(seeded))
+    exactness.check_examples(dataset(random_by_number))
     for draw in (lambda n: tf.random.uniform([2]), lambda n: tf.random.uniform([2], seed=1)):
         with pytest.raises(
             BadProgram, match=r"dataset\(\) gives another example \d when it is read"

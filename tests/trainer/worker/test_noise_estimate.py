@@ -19,7 +19,7 @@ from services.trainer.worker.noise_estimate import (
 BATCHES = 4
 
 
-def compared(gradients: np.ndarray, sizes: list[int]) -> Comparison:
+def comparison_of(gradients: np.ndarray, sizes: list[int]) -> Comparison:
     """Compare the mean gradients of batches of these sizes. Rows: the gradients of examples."""
     cuts = np.cumsum(sizes)[:-1]
     means = [part.mean(0) for part in np.split(gradients[: sum(sizes)], cuts)]
@@ -42,7 +42,7 @@ def gradients(random: np.random.Generator, count: int, phi: float, dimensions: i
 @pytest.mark.parametrize("sizes", [[8, 8, 8, 8], [8, 8], [12, 4, 9, 1]])
 def test_variance_and_mean_square_are_unbiased(sizes: list[int]) -> None:
     random = np.random.default_rng(1)
-    made = [compared(gradients(random, sum(sizes), 20.0, 5), sizes) for _ in range(20_000)]
+    made = [comparison_of(gradients(random, sum(sizes), 20.0, 5), sizes) for _ in range(20_000)]
 
     assert np.mean([each.variance for each in made]) == pytest.approx(20.0, rel=0.02)
     assert np.mean([each.mean_square(0) for each in made]) == pytest.approx(1.0, rel=0.1)
@@ -52,7 +52,7 @@ def test_they_are_unbiased_for_the_examples_of_an_epoch() -> None:
     """Batches of an epoch have no example in common, and together they have nearly all of it."""
     random, epoch = np.random.default_rng(2), 40
     examples = gradients(random, epoch, 100.0, 5)
-    made = [compared(random.permutation(examples), [8] * 4) for _ in range(20_000)]
+    made = [comparison_of(random.permutation(examples), [8] * 4) for _ in range(20_000)]
 
     square = np.sum(examples.mean(0) ** 2)
     variance = examples.var(0, ddof=1).sum()
@@ -68,7 +68,7 @@ def test_a_reported_noise_scale_is_within_30_percent(
     random, estimate, found = np.random.default_rng(seed), NoiseEstimate(), list[float]()
     for _ in range(800):
         made = gradients(random, BATCHES * 16, phi, dimensions)
-        estimate = estimate.add(compared(made, [16] * BATCHES))
+        estimate = estimate.add(comparison_of(made, [16] * BATCHES))
         if estimate.phi is not None:
             found.append(estimate.phi)
 
@@ -81,7 +81,7 @@ def test_nothing_is_reported_before_it_is_sure_enough() -> None:
     random, estimate = np.random.default_rng(3), NoiseEstimate()
     for number in range(200):
         made = gradients(random, BATCHES * 2, 10_000.0, 3)
-        estimate = estimate.add(compared(made, [2] * BATCHES))
+        estimate = estimate.add(comparison_of(made, [2] * BATCHES))
         assert estimate.phi is None, number
 
 
@@ -90,7 +90,7 @@ def test_a_change_of_the_noise_is_followed() -> None:
     for phi, count in ((4.0, 3000), (64.0, 150)):
         for _ in range(count):
             made = gradients(random, BATCHES * 16, phi, 20)
-            estimate = estimate.add(compared(made, [16] * BATCHES))
+            estimate = estimate.add(comparison_of(made, [16] * BATCHES))
 
         assert estimate.phi == pytest.approx(phi, rel=0.3)
 
@@ -98,12 +98,12 @@ def test_a_change_of_the_noise_is_followed() -> None:
 def test_the_last_sure_value_stays_until_there_is_another() -> None:
     random, estimate = np.random.default_rng(5), NoiseEstimate()
     for _ in range(100):
-        estimate = estimate.add(compared(gradients(random, 64, 4.0, 20), [16] * BATCHES))
+        estimate = estimate.add(comparison_of(gradients(random, 64, 4.0, 20), [16] * BATCHES))
     known = estimate.phi
     assert known is not None
     for _ in range(10_000):  # as at the end of training: no mean gradient is left
         noise = random.normal(size=(8, 3))
-        estimate = estimate.add(compared(noise, [2] * BATCHES))
+        estimate = estimate.add(comparison_of(noise, [2] * BATCHES))
 
     assert estimate.phi is not None and estimate.phi >= known
 

@@ -82,17 +82,17 @@ def own(model: Any, used: Any, batch: Any) -> dict[str, Any]:
     return {"loss": loss}
 
 
-def averaged() -> Any:
+def adamw_with_average() -> Any:
     return keras.optimizers.AdamW(0.1, use_ema=True, ema_momentum=0.9, global_clipnorm=1.0)
 
 
 OPTIMIZERS: list[Callable[[], Any]] = [
-    averaged,
+    adamw_with_average,
     lambda: keras.optimizers.Nadam(0.1),
     lambda: keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2),
     lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1), initial_scale=4.0),
     lambda: {
-        "first": keras.optimizers.LossScaleOptimizer(averaged(), initial_scale=4.0),
+        "first": keras.optimizers.LossScaleOptimizer(adamw_with_average(), initial_scale=4.0),
         "second": keras.optimizers.Adam(0.1),
     },
 ]

@@ -167,7 +167,7 @@ def test_a_reason_names_examples_and_their_progress():
 
 
 def test_measured_staleness_replaces_one_update_for_each_further_worker():
-    def said(mean: float, workers: int = 3, samples: int = 0) -> JobSnapshot:
+    def with_staleness(mean: float, workers: int = 3, samples: int = 0) -> JobSnapshot:
         one = job(3, 100.0)
         last = Reading(
             at_s=0.0,
@@ -182,12 +182,12 @@ def test_measured_staleness_replaces_one_update_for_each_further_worker():
         report = replace(one.progress, staleness=Staleness(mean=mean))
         return replace(one, progress=report, recent=(last,))
 
-    assert said(1.0).worker_staleness == 0.5
-    assert said(1.0).worth(32, Size(1, 5)) == pytest.approx(132 / (100 + 3 * 32))
-    assert said(2.0).worth(32, Size(1, 5)) == pytest.approx(132 / (100 + 5 * 32))
-    assert said(50.0).worker_staleness == 2.0, "not believed"
-    assert said(1.0, workers=1).worker_staleness == 1.0, "of one worker"
-    assert said(1.0, samples=9).worker_staleness == 1.0, "of another report"
+    assert with_staleness(1.0).worker_staleness == 0.5
+    assert with_staleness(1.0).worth(32, Size(1, 5)) == pytest.approx(132 / (100 + 3 * 32))
+    assert with_staleness(2.0).worth(32, Size(1, 5)) == pytest.approx(132 / (100 + 5 * 32))
+    assert with_staleness(50.0).worker_staleness == 2.0, "not believed"
+    assert with_staleness(1.0, workers=1).worker_staleness == 1.0, "of one worker"
+    assert with_staleness(1.0, samples=9).worker_staleness == 1.0, "of another report"
 
 
 def test_the_worths_of_many_sizes_are_those_of_each_job():

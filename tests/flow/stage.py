@@ -90,8 +90,11 @@ class Scene:
     # ------------------------------------------------------------ the job
 
     async def submit(self, **fields: Any) -> None:
+        """Submit the job with these fields of its request. A field that is `None` is left out."""
         self.pace(PACE_S)
-        await self.watched.submit({**REQUEST, **fields}, self._program())
+        request = {**REQUEST, **fields}
+        given = {name: value for name, value in request.items() if value is not None}
+        await self.watched.submit(given, self._program())
 
     def _program(self) -> Path:
         """Return a copy of `counting.py` that reads its pace from a file in this stage's folder.

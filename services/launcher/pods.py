@@ -265,7 +265,7 @@ def _task_variables(order: CreatePod, settings: Settings) -> dict[str, str]:
         "WEIR_TRAINER_GRACE_S": f"{round(decision.request.grace_s)}",
         "WEIR_TRAINER_GRACE_MOST_S": f"{_grace_s(order)}",
         "WEIR_TRAINER_REDO_S": f"{settings.redo_s:g}",
-        "WEIR_TRAINER_NOISE_SHARE": f"{settings.noise_share:g}",
+        "WEIR_NOISE_SHARE": f"{settings.noise_share:g}",
         "WEIR_TRAINER_STUCK_S": f"{settings.stuck_s:g}",
         "WEIR_TRAINER_STUCK_EARLY_S": f"{settings.stuck_early_s:g}",
         "WEIR_TRAINER_STUCK_PATIENCE": f"{settings.stuck_patience:g}",

@@ -61,7 +61,7 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     redo_s: Annotated[float, Meta(gt=0)] = 60.0
 
     # The most of a worker's time in which it measures gradient noise, passed to every pod
-    # (WEIR_TRAINER_NOISE_SHARE); 0: it does not.
+    # (WEIR_NOISE_SHARE); 0: it does not.
     noise_share: Annotated[float, Meta(ge=0, le=1)] = 0.015
 
     # The trainer's watchdog, passed to every pod (WEIR_TRAINER_STUCK_...). `stuck_early_s` times

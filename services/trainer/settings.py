@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -14,6 +14,8 @@ class Settings(Common, frozen=True, kw_only=True):
     """`WEIR_TRAINER_<FIELD>`; the launcher writes them into the pod. Every timer is one of
     these.
     """
+
+    UNPREFIXED: ClassVar[frozenset[str]] = frozenset({"noise_share"})
 
     # Identity.
     job: str
@@ -53,6 +55,7 @@ class Settings(Common, frozen=True, kw_only=True):
     redo_s: Annotated[float, Meta(gt=0)] = 60.0
 
     # The most of a worker's time in which it measures gradient noise (0: it does not).
+    # `WEIR_NOISE_SHARE`.
     noise_share: Annotated[float, Meta(ge=0, le=1)] = 0.015
 
     # Time that a chief that lost a task waits for a new generation before its pod ends.

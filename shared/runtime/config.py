@@ -23,9 +23,14 @@ ALIKE = 0.9  # similarity from which an unknown name counts as misspelt
 class Common(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of every service. `nats_credentials`, `nats_ca`: files, or their text (see
     `connect_client`). A program fills the fields in `FILLED_IN` itself; they are no settings.
+
+    The fields in `UNPREFIXED` come from `WEIR_<FIELD>`, though only this service has them. Use it
+    for a new setting that the launcher passes to trainers: a trainer of an older version refuses
+    an unknown name with its own prefix, and ignores this one.
     """
 
     FILLED_IN: ClassVar[frozenset[str]] = frozenset()
+    UNPREFIXED: ClassVar[frozenset[str]] = frozenset()
 
     nats_url: str = "nats://127.0.0.1:4222"
     nats_credentials: str = ""
@@ -53,9 +58,9 @@ def load_settings(kind: type[C], service: str, environ: Mapping[str, str]) -> C:
     wrong values.
     """
     own = f"WEIR_{service.upper()}_"
-    common = set(Common.__struct_fields__)
+    unprefixed = {*Common.__struct_fields__, *kind.UNPREFIXED}
     fields = [field for field in kind.__struct_fields__ if field not in kind.FILLED_IN]
-    known = {_name(field, own, common): field for field in fields}
+    known = {_name(field, own, unprefixed): field for field in fields}
     values, wrong = {}, []
     for name, text in environ.items():
         if name not in known:
@@ -78,8 +83,8 @@ def shown_settings(settings: Common) -> dict[str, Any]:
     return {field: getattr(settings, field) for field in fields if field not in settings.FILLED_IN}
 
 
-def _name(field: str, own: str, common: set[str]) -> str:
-    return f"WEIR_{field.upper()}" if field in common else own + field.upper()
+def _name(field: str, own: str, unprefixed: set[str]) -> str:
+    return f"WEIR_{field.upper()}" if field in unprefixed else own + field.upper()
 
 
 def _misspelt_setting_errors(name: str, own: str, known: Mapping[str, str]) -> list[str]:

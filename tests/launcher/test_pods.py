@@ -190,9 +190,34 @@ def test_the_trainer_gets_the_share_of_time_for_gradient_noise() -> None:
 
 def test_a_trainer_of_version_0_2_0_knows_every_setting_with_its_prefix() -> None:
     """It stops at an unknown one. Its job continues under this launcher."""
-    known = """CHECKPOINT_DIR CONTINUE_FROM CPU GRACE_MOST_S GRACE_S HOST JOB LAST_SAVE_S LEAVE_S
-    MEMORY_GIB NAMESPACE NODE PEER_GRACE_S POD POD_UID PORTS PREPARE_NICE PROGRESS_S REDO_S ROLE
-    SERIAL STUCK_EARLY_S STUCK_PATIENCE STUCK_S UID USAGE_S""".split()
+    known = [
+        "CHECKPOINT_DIR",
+        "CONTINUE_FROM",
+        "CPU",
+        "GRACE_MOST_S",
+        "GRACE_S",
+        "HOST",
+        "JOB",
+        "LAST_SAVE_S",
+        "LEAVE_S",
+        "MEMORY_GIB",
+        "NAMESPACE",
+        "NODE",
+        "PEER_GRACE_S",
+        "POD",
+        "POD_UID",
+        "PORTS",
+        "PREPARE_NICE",
+        "PROGRESS_S",
+        "REDO_S",
+        "ROLE",
+        "SERIAL",
+        "STUCK_EARLY_S",
+        "STUCK_PATIENCE",
+        "STUCK_S",
+        "UID",
+        "USAGE_S",
+    ]
     given = {name for name in env(made()) if name.startswith("WEIR_TRAINER_")}
 
     assert given <= {f"WEIR_TRAINER_{name}" for name in known}

@@ -291,6 +291,9 @@ class Shuffle(Part, frozen=True, kw_only=True):
 
 Consistency = Literal["async", "global-batch", "exact"]
 DEFAULT_CONSISTENCY: Consistency = "global-batch"
+VirtualWorkers = Annotated[int, Meta(ge=1, le=64)]
+FEWEST_VIRTUAL_WORKERS = 4
+"""The fewest that an exact job has, unless its request names fewer."""
 
 
 class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested"):
@@ -307,7 +310,9 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     `consistency`: `async`: each worker makes updates of its own; `global-batch`: all workers make
     each update together, of `batch` examples in all; `exact`: so that every bit of the result is
     the same whatever the job's sizes and history; absent: the cluster's default
-    (`WEIR_ALLOCATOR_CONSISTENCY`, `global-batch`). `cpu_limits`: `hard`: a task never uses more
+    (`WEIR_ALLOCATOR_CONSISTENCY`, `global-batch`). `virtual_workers`: with `exact`, the number of
+    parts of each update, which the workers share; another number gives other bits; absent:
+    `workers.max`, rounded up to 4, 8 or 16. `cpu_limits`: `hard`: a task never uses more
     cores than it has; `soft`: its cores are its share where others want theirs, and it may use what
     nobody else on its node does. `params`: values for keyword arguments of the program's functions.
 
@@ -334,6 +339,7 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     rate_with_workers: Literal["stable", "keep"] = "stable"
     max_staleness: NotNegative | None = None
     consistency: Consistency | None = None
+    virtual_workers: VirtualWorkers | None = None
     cpu_limits: CpuLimits = "hard"
     volumes: tuple[Volume, ...] = ()
     shuffle: Shuffle | None = None

@@ -30,6 +30,7 @@ from shared.auth.permissions import READERS_BLOCK, READERS_PER_TASK
 from shared.bus.subjects import DEFAULT_NAMESPACE, tag_of
 from shared.checkpoints import checkpoint_location, new_checkpoint_folder
 from shared.messages import (
+    FEWEST_VIRTUAL_WORKERS,
     LARGEST_PROGRAM,
     Bounds,
     Change,
@@ -47,6 +48,9 @@ from shared.messages import (
     SuspendRequested,
 )
 from shared.text import format_count
+
+MOST_CHOSEN_VIRTUAL_WORKERS = 16
+"""A request may name more."""
 
 
 def oldest_requests(state: State) -> dict[int, OpenRequest]:
@@ -89,7 +93,7 @@ def answer_request(
     """
     request = state.asked[uid].request
     completed = with_defaults(_with_whole_roles(request), rules)
-    completed = replace(completed, consistency=request.consistency or rules.consistency)
+    completed = _with_consistency(completed, rules)
     reasons = tuple(_reasons_against_job(state, request, completed, program, rules))
     if reasons:
         return JobRejected(
@@ -106,6 +110,22 @@ def answer_request(
         accepted_s=now,
         checkpoint_folder=new_checkpoint_folder(completed, uid, now),
     )
+
+
+def _with_consistency(request: JobRequested, rules: Rules) -> JobRequested:
+    """Return a request with its consistency, and with its virtual workers if it is `exact`.
+
+    More virtual workers than workers only cost time. Their number is a power of two, so that
+    requests with nearly the same `workers.max` give the same bits. It does not change with the
+    bounds of a running job.
+    """
+    consistency = request.consistency or rules.consistency
+    virtual = request.virtual_workers
+    if consistency == "exact" and virtual is None:
+        virtual = FEWEST_VIRTUAL_WORKERS
+        while virtual < min(request.workers.max, MOST_CHOSEN_VIRTUAL_WORKERS):
+            virtual *= 2
+    return replace(request, consistency=consistency, virtual_workers=virtual)
 
 
 def _reasons_against_job(

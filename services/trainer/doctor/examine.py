@@ -256,13 +256,12 @@ class Examiner:
         """
         from services.trainer.worker import remote_worker, trace_lanes
         from services.trainer.worker.training_step import WholeBatchNeeded
-        from services.trainer.worker.update_plan import slot_count
 
         module, strategy, built, plan, spec = traced
         slots = None
         if self._is_exact:
             plan = plan._replace(most=min(plan.most or plan.batch, plan.batch))
-            slots = slot_count(plan.update, plan.most)
+            slots = plan.slots
         try:
             workers, updater = remote_worker.trace_part_workers(
                 module, strategy, built, plan, spec, 1, slots

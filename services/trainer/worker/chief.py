@@ -73,7 +73,7 @@ from services.trainer.worker.staleness import read_histogram
 from services.trainer.worker.tensorboard_events import EventWriter
 from services.trainer.worker.trace_lanes import trace_lanes
 from services.trainer.worker.watchdog import Watchdog
-from shared.messages import PreparationParts
+from shared.messages import FEWEST_VIRTUAL_WORKERS, PreparationParts
 from shared.sample_efficiency import staleness_cost
 from shared.text import format_count
 
@@ -260,6 +260,7 @@ class Chief:
             example_bytes=program_data.example_bytes(spec),
             has_fixed_size=program_data.has_fixed_size(spec),
             noise_share=self.assignment.noise_share,
+            virtual_workers=self.assignment.request.virtual_workers or FEWEST_VIRTUAL_WORKERS,
         )
         is_large = plan.update > plan.batch * self.workers or self._is_exact
         if self._makes_updates_together and is_large:

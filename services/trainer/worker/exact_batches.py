@@ -20,7 +20,6 @@ from services.trainer.worker.update_plan import (
     divide_examples,
     exact_updates,
     part_speeds,
-    slot_count,
 )
 
 
@@ -35,7 +34,7 @@ class ExactLanes(GlobalBatchLanes):
 
     def _slot_count(self) -> int:
         """Return the number of parts of an update."""
-        return slot_count(self._plan.update, self._plan.most)
+        return self._plan.slots
 
     def can_begin(self, ledger: Ledger) -> bool:
         """Return whether updates can continue after what is applied in this ledger."""

@@ -52,12 +52,14 @@ from services.trainer.worker import (
     failure_cause,
     program_data,
     shard_ledger,
+    update_plan,
 )
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.example_source import ExampleSource, Order, order_fields
 from services.trainer.worker.file_source import FileOrder
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Run, Shard
 from services.trainer.worker.watchdog import Watchdog
+from shared.messages import FEWEST_VIRTUAL_WORKERS
 
 TOKEN, EXPLAIN_TOKEN = "weir_portion", "weir_explain"
 PORTIONS, STAGED, BATCHES = "weir_portions", "weir_staged", "weir_batches"
@@ -135,6 +137,7 @@ class DataPlan(NamedTuple):
     `batch`: examples of a batch; `most`: maximum examples of a pass, None: no limit; `accumulated`:
     batches of an update; `example_bytes`: size of an example; `has_fixed_size`: False if examples
     may be larger. `noise_share`: the most of a worker's time in which it measures gradient noise.
+    `virtual_workers`: wanted slots of an exact update.
     """
 
     order: Order
@@ -144,6 +147,12 @@ class DataPlan(NamedTuple):
     example_bytes: int = 1
     has_fixed_size: bool = True
     noise_share: float = 0.0
+    virtual_workers: int = FEWEST_VIRTUAL_WORKERS
+
+    @property
+    def slots(self) -> int:
+        """The number of slots of an exact update."""
+        return update_plan.slot_count(self.update, self.most, self.virtual_workers)
 
     @property
     def measures_noise(self) -> bool:

@@ -30,7 +30,7 @@ from services.trainer.worker.remote_worker import (
 )
 from services.trainer.worker.shard_ledger import Shard
 from services.trainer.worker.training_step import BuiltModel, WholeBatchNeeded
-from services.trainer.worker.update_plan import divide_examples, slot_count
+from services.trainer.worker.update_plan import divide_examples
 from services.trainer.worker.whole_updates import (
     WholeUpdateExactLanes,
     WholeUpdateFileLanes,
@@ -70,7 +70,7 @@ def trace_lanes(
     if is_exact:
         exactness.check_program(program)
         together, in_turn = ExactLanes, WholeUpdateExactLanes
-        slots = slot_count(plan.update, plan.most)
+        slots = plan.slots
     elif plan.reads_files:
         together, in_turn = FileBatchLanes, WholeUpdateFileLanes
     parts = program, strategy, built, plan, spec, workers

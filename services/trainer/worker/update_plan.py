@@ -33,9 +33,9 @@ EQUALLY_FAST = 1.25
 """Workers whose speeds differ by less than this factor get equal parts, because speeds vary."""
 
 
-MOST_SLOTS, EXACT_ROUND = 8, 32
-"""The number of slots (if a batch can be divided by it), and of updates in a round. These may not
-change: a job continues under a later version in the middle of a round.
+EXACT_ROUND = 32
+"""The number of updates in a round. It may not change: a job continues under a later version in the
+middle of a round.
 """
 
 
@@ -78,13 +78,13 @@ def divide_examples(examples: int, speeds: Sequence[float]) -> tuple[int, ...]:
     return tuple(parts)
 
 
-def slot_count(update: int, most: int | None = None) -> int:
+def slot_count(update: int, most: int | None, wanted: int) -> int:
     """Return the number of slots of an update: it divides the update, and a part has at most `most`
-    examples. It is the largest up to MOST_SLOTS, or else the smallest above.
+    examples. It is the largest up to `wanted`, or else the smallest above.
     """
     divisors = [count for count in range(1, update + 1) if update % count == 0]
     fitting = [count for count in divisors if most is None or update // count <= most]
-    few = [count for count in fitting if count <= MOST_SLOTS]
+    few = [count for count in fitting if count <= wanted]
     return max(few) if few else min(fitting)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from services.allocator.admission.requests import ProgramFault, answer_request, with_defaults
 from services.allocator.policies.contract import Quota
@@ -48,19 +49,40 @@ def test_missing_resources_get_defaults_and_complete_ones_are_kept() -> None:
     assert asked(whole) == msgspec.convert(whole, RoleResources)
 
 
-def accepted_consistency(asked: JobRequested, rules: Rules) -> str | None:
+def accepted(asked: JobRequested, rules: Rules = AT_ONCE) -> JobRequested:
     there = apply(State(), asked, "weir-orders", 1, 0.0)
     answered = answer_request(there, 1, 0, 0.0, rules)
     assert isinstance(answered, JobAccepted)
-    return answered.request.consistency
+    return answered.request
 
 
 def test_a_new_job_gets_the_consistency_of_the_cluster_unless_it_names_one() -> None:
     in_cluster = msgspec.structs.replace(AT_ONCE, consistency="async")
 
-    assert accepted_consistency(request(), AT_ONCE) == "global-batch"
-    assert accepted_consistency(request(), in_cluster) == "async"
-    assert accepted_consistency(request(consistency="global-batch"), in_cluster) == "global-batch"
+    assert accepted(request()).consistency == "global-batch"
+    assert accepted(request(), in_cluster).consistency == "async"
+    named = accepted(request(consistency="global-batch"), in_cluster)
+    assert named.consistency == "global-batch"
+
+
+@pytest.mark.parametrize(("most", "virtual"), [(1, 4), (4, 4), (5, 8), (9, 16), (100, 16)])
+def test_an_exact_job_has_about_as_many_virtual_workers_as_it_may_have_workers(
+    most: int, virtual: int
+) -> None:
+    asked = request(consistency="exact", batch=span(32, 32, 32), workers=span(1, most=most))
+
+    assert accepted(asked).virtual_workers == virtual
+    assert accepted(msgspec.structs.replace(asked, virtual_workers=3)).virtual_workers == 3
+    assert accepted(request()).virtual_workers is None
+
+
+def test_an_exact_cluster_refuses_a_batch_that_may_change() -> None:
+    exact = msgspec.structs.replace(AT_ONCE, consistency="exact")
+    varying = request(batch=span(32, most=64))
+    answered = answer_request(apply(State(), varying, "weir-orders", 1, 0.0), 1, 0, 0.0, exact)
+
+    assert isinstance(answered, JobRejected)
+    assert "updates of the same size" in answered.reasons[0]
 
 
 def test_a_simulation_may_ignore_memory() -> None:

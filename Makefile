@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 patiently = { s=0; while sleep $(TELL_S) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do s=$$((s + $(TELL_S))); \
 	echo "$$s s so far: $$(du -sh $(2) | cut -f1) of about $(3) in $(2)"; done; } & teller=$$!; $(1); code=$$?; kill $$teller 2>/dev/null; exit $$code
 
-.PHONY: help up demo images test test-fast test-long browser lint bench-page bench-elastic bench-pause bench-preparation bench-data bench-consistency bench-noise bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-year zoo test-cluster texts mutations clean
+.PHONY: help up demo images test test-fast test-long browser lint bench-page bench-elastic bench-pause bench-preparation bench-data bench-consistency bench-histories bench-noise bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-year zoo test-cluster texts mutations clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -86,6 +86,9 @@ bench-data: $(READY) ## examples/s from files, ranges and arrays, against Tensor
 
 bench-consistency: $(READY) ## accuracy and speed with 2 and 4 workers, and resized, in each mode (an hour; PROGRAM=NAME)
 	$(BIN)/python -m tests.bench.consistency
+
+bench-histories: $(READY) ## bits of exact jobs, and the loss of a global batch, under random resizes and crashes (35 minutes)
+	$(BIN)/python -m tests.bench.histories
 
 bench-noise: $(READY) ## gradient noise: accuracy of the measurement, and examples/s with and without it (fifteen minutes)
 	$(BIN)/python -m tests.bench.noise

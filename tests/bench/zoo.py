@@ -29,7 +29,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +86,8 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def half_band(self) -> float:
-        count = len(self.metrics)
         least = LEAST * self.distance
-        if count < 2:
-            return least
-        spread = statistics.stdev(self.metrics) * math.sqrt(1 + 1 / count)
-        return max(float(stats.t.ppf(SURE, count - 1)) * spread, least)
+        return max(half_band(self.metrics), least) if len(self.metrics) > 1 else least
 
     @property
     def narrow(self) -> bool:
@@ -99,6 +95,14 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
     def contains(self, metric: float) -> bool:
         return abs(metric - self.mean) <= self.half_band
+
+
+def half_band(values: Sequence[float]) -> float:
+    """Return half the width of the interval around the mean that contains a further value with a
+    probability of 99 % (Student's t).
+    """
+    spread = statistics.stdev(values) * math.sqrt(1 + 1 / len(values))
+    return float(stats.t.ppf(SURE, len(values) - 1)) * spread
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -166,6 +166,10 @@ SMOKE = {
             "runs",
         ),
     ),
+    "bench-histories": Smoke(
+        {"BENCH_HISTORIES": "1", "BENCH_ARMS": "exact"},
+        ("exact_histories", "exact_equal", "exact_variables"),
+    ),
     "bench-noise": Smoke(
         {
             "BENCH_PROGRAMS": "line",

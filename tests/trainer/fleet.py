@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import psutil
 from nats.js.api import DeliverPolicy
 
+from services.trainer.settings import Settings
 from shared.bus.bus import Bus
 from shared.messages import (
     AllocationDecided,
@@ -87,7 +88,8 @@ class Fleet:
         self.warm = warm
         self.bus, self.nats_url, self.folder, self.settings = bus, nats_url, folder, settings
         self.program = PROGRAMS / program
-        self.fields = {"epochs": 40, "batch": Span(start=16, min=16, max=16), **fields}
+        usual = {"epochs": 40, "batch": Span(start=16, min=16, max=16), "ps": WIDE, "workers": WIDE}
+        self.fields: dict[str, Any] = {**usual, **fields}
         self.said: list[Any] = []
         self.pods: dict[str, asyncio.subprocess.Process | WarmPod] = {}
         self.expected: set[str] = set()
@@ -124,9 +126,14 @@ class Fleet:
         digest = "sha256-" + hashlib.sha256(body).hexdigest()
         await (await self.bus.program_store()).put(digest, body)
         program = Program(name=self.program.name, digest=digest)
-        request = JobRequested(job="tiny", program=program, ps=WIDE, workers=WIDE, **self.fields)
+        request = JobRequested(job="tiny", program=program, **self.fields)
         decided = AllocationDecided(
-            **_job(1), revision=1, request=request, tasks=(), batch=16, reason="test"
+            **_job(1),
+            revision=1,
+            request=request,
+            tasks=(),
+            batch=request.batch.start,
+            reason="test",
         )
         await self.bus.publish(decided)
         return request
@@ -169,7 +176,7 @@ class Fleet:
             revision=number,
             request=self.request,
             tasks=tuple(self._addresses(ready)),
-            batch=16,
+            batch=self.request.batch.start,
             previous=previous,
         )
         self.specs[number] = spec
@@ -348,8 +355,9 @@ class Fleet:
             "trainer_peer_grace_s": "30",
             # After the loss of a task, a stopping pod waits this long for another generation.
             "trainer_grace_s": "5",
-            **{f"trainer_{name}": str(value) for name, value in self.settings.items()},
         }
+        for name, value in self.settings.items():
+            mine[name if name in Settings.UNPREFIXED else f"trainer_{name}"] = str(value)
         settings = {f"WEIR_{k.upper()}": v for k, v in mine.items()}
         log = self.folder / f"{name}.log"
         environment = {**environ(), **settings, "COUNTING_PACE": str(self.folder / "pace")}

@@ -1,0 +1,292 @@
+"""Train under random histories of sizes and crashes: `make bench-histories` (about 35 minutes).
+
+A history is a number of events at random updates of a job: a hand-over to another size, or the loss
+of a worker, a parameter server or the chief. Real trainers are killed; this benchmark takes the
+place of the launcher. Two questions:
+
+exact          a job with `consistency: exact` trains under twenty histories, and every bit of its
+               model and optimizer must be that of a job with 1 worker and no event
+global-batch   a transformer trains with 2, 4 and 8 workers, and under three histories. Its loss, in
+               intervals of updates, is compared with that of five jobs with 1 worker and other seeds
+
+The band of an interval contains a further job with 1 worker with a probability of 99 % (Student's
+t). For comparison, `async` with 4 workers has to leave the bands.
+
+Results: `exact_equal` of `exact_histories`; for each arm of the transformer its largest distance
+from the mean in half bands (`global_batch_2`, ..., inside: at most 1), `global_batch_worst` of all,
+`async_4`; `final_loss_...` of each arm.
+
+Environment: BENCH_HISTORIES (20), BENCH_SEEDS (5), BENCH_ARMS (a list with commas), BENCH_SEED (1).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import statistics
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import tensorflow as tf
+
+from shared.messages import CheckpointRule, CheckpointSaved, ProgressReported, Shuffle, Span
+from tests.bench.report import finish_in_a_folder, say
+from tests.bench.zoo import half_band
+from tests.conftest import NatsServer, connected
+from tests.trainer.fleet import Fleet
+
+HISTORIES = int(os.environ.get("BENCH_HISTORIES", "20"))
+SEEDS = int(os.environ.get("BENCH_SEEDS", "5"))
+SEED = int(os.environ.get("BENCH_SEED", "1"))
+ARMS = os.environ.get("BENCH_ARMS", "exact,global-batch").split(",")
+TRANSFORMER = Path(__file__).with_name("programs") / "characters.py"
+BATCH, EPOCHS, UPDATES = 32, 2, 750
+INTERVALS = 12
+EXACT_PROGRAM, EXACT_EPOCHS, EXACT_UPDATES = "noisy.py", 6, 96
+EXACT_PACE_S = 0.05
+VARIABLE = re.compile(r"(model|optimizer|states)/.*VARIABLE_VALUE$")
+
+
+class Event(NamedTuple):
+    """What happens at an update: a hand-over, or the loss of a task. `ps`, `workers`: the size that
+    the job has afterwards; after the loss of a worker, nothing is handed over.
+    """
+
+    update: int
+    kind: Literal["resize", "lose worker", "lose ps", "lose chief"]
+    ps: int
+    workers: int
+
+
+def random_history(chance: random.Random, updates: int, events: int, most: int) -> list[Event]:
+    """Return a history of a job that begins with 1 ps and 1 worker. `most`: workers."""
+    workers = 1
+    history = []
+    for update in sorted(chance.sample(range(updates // 10, updates * 3 // 4), events)):
+        kinds: list[Any] = ["resize", "resize", "lose ps", "lose chief"]
+        kinds += ["lose worker"] * 2 if workers > 1 else []
+        kind = chance.choice(kinds)
+        workers = workers - 1 if kind == "lose worker" else chance.randint(1, most)
+        history.append(Event(update, kind, chance.randint(1, 2), workers))
+    return history
+
+
+class Player:
+    """Lets a fleet live through a history."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._generation = self._chief = self._next_serial = 0
+        self._ps: list[int] = []
+        self._workers: list[int] = []
+
+    async def play(self, start: Event, history: Sequence[Event]) -> None:
+        """Begin with a size, and let each event happen when its update is made."""
+        await self._hand_over(start)
+        for event in history:
+            await self._fleet.until(
+                ProgressReported,
+                lambda m, at=event.update: m.generation == self._generation and m.step >= at,
+            )
+            await self._happen(event)
+
+    async def _happen(self, event: Event) -> None:
+        if event.kind == "lose worker":
+            await self._fleet.kill(f"worker-{self._workers.pop()}")
+            return
+        if event.kind == "lose ps":
+            await self._fleet.kill(f"ps-{self._ps.pop()}")
+        if event.kind == "lose chief":
+            await self._fleet.kill(f"chief-{self._chief}")
+            self._chief += 1
+        await self._hand_over(event)
+
+    async def _hand_over(self, event: Event) -> None:
+        """Start another generation, which keeps tasks of the one before where it can."""
+        previous = self._generation or None
+        self._generation += 1
+        self._ps = self._resized(self._ps, event.ps)
+        self._workers = self._resized(self._workers, event.workers)
+        await self._fleet.generation(
+            self._generation,
+            ps=self._ps,
+            workers=self._workers,
+            previous=previous if event.kind == "resize" else None,
+            chief=self._chief,
+        )
+
+    def _resized(self, serials: list[int], count: int) -> list[int]:
+        while len(serials) < count:
+            serials = [*serials, self._next_serial]
+            self._next_serial += 1
+        return serials[:count]
+
+
+@asynccontextmanager
+async def fleet_of(
+    folder: Path, program: str, pace_s: float, **fields: Any
+) -> AsyncIterator[Fleet]:
+    """Yield a fleet on a bus of its own. `pace_s`: seconds that a program waits before a batch."""
+    folder.mkdir()
+    server = NatsServer(folder / "nats")
+    await server.start()
+    bus = await connected(server.url, "test")
+    try:
+        async with Fleet(bus, server.url, folder / "fleet", program, **fields) as fleet:
+            fleet.pace(pace_s)
+            yield fleet
+    finally:
+        await bus.close()
+        await server.kill()
+
+
+async def finish_job(fleet: Fleet, updates: int) -> None:
+    fleet.pace(0)
+    finished = await fleet.finished()
+    if finished.outcome != "succeeded" or finished.step != updates:
+        raise RuntimeError(f"{finished.outcome} after {finished.step} updates: {finished.cause}")
+
+
+# ---------------------------------------------------------------- exact
+
+
+async def compare_bits(folder: Path) -> dict[str, Any]:
+    static = await exact_weights(folder / "static", [])
+    different = []
+    for number in range(HISTORIES):
+        began_s = time.monotonic()
+        history = random_history(random.Random(SEED * 1000 + number), EXACT_UPDATES, 3, 4)
+        found = await exact_weights(folder / f"exact-{number}", history)
+        if found != static:
+            different.append(number)
+        what = ", ".join(f"{each.kind} at {each.update}" for each in history)
+        verdict = "equal" if found == static else "DIFFERENT"
+        took_s = time.monotonic() - began_s
+        say(f"exact {number + 1}/{HISTORIES} {verdict}: {what} ({took_s:.0f} s)")
+    return {
+        "exact_histories": HISTORIES,
+        "exact_equal": HISTORIES - len(different),
+        "exact_variables": len(static),
+    }
+
+
+async def exact_weights(folder: Path, history: Sequence[Event]) -> dict[str, bytes]:
+    """Train an exact job with this history; return the bytes of its final variables."""
+    fields: dict[str, Any] = {
+        "epochs": EXACT_EPOCHS,
+        "consistency": "exact",
+        "checkpoint": CheckpointRule(every_s=1.0),
+    }
+    async with fleet_of(folder, EXACT_PROGRAM, EXACT_PACE_S, **fields) as fleet:
+        await Player(fleet).play(Event(0, "resize", 1, 1), history)
+        await finish_job(fleet, EXACT_UPDATES)
+        saved = [m for m in fleet.said if isinstance(m, CheckpointSaved)][-1]
+        reader = tf.train.load_checkpoint(saved.path)
+        names = [name for name in reader.get_variable_to_shape_map() if VARIABLE.match(name)]
+        return {name: reader.get_tensor(name).tobytes() for name in sorted(names)}
+
+
+# ---------------------------------------------------------------- loss over updates
+
+
+class Band(NamedTuple):
+    """The losses that a further job with 1 worker has with a probability of 99 %."""
+
+    mean: float
+    half: float
+
+
+async def compare_losses(folder: Path) -> dict[str, Any]:
+    static = []
+    for seed in range(SEEDS):
+        curve = await loss_curve(folder / f"static-{seed}", seed, "async", 1, [])
+        _say_curve(f"1 worker, seed {seed}", curve)
+        static.append(curve)
+    bands = [Band(statistics.fmean(each), half_band(each)) for each in zip(*static, strict=True)]
+    figures: dict[str, Any] = {"final_loss_static": statistics.mean([each[-1] for each in static])}
+    worst = {}
+    for workers in (2, 4, 8):
+        name = f"global_batch_{workers}"
+        curve = await loss_curve(folder / name, SEEDS, "global-batch", workers, [])
+        worst[name] = _distance(bands, curve, name, figures)
+    for number in range(3):
+        name = f"global_batch_history_{number + 1}"
+        history = random_history(random.Random(SEED * 100 + number), UPDATES, 4, 4)
+        curve = await loss_curve(folder / name, SEEDS, "global-batch", 1, history)
+        worst[name] = _distance(bands, curve, name, figures)
+    curve = await loss_curve(folder / "async_4", SEEDS, "async", 4, [])
+    figures["async_4"] = _distance(bands, curve, "async_4", figures)
+    return {**figures, **worst, "global_batch_worst": max(worst.values()), "seeds": SEEDS}
+
+
+def _distance(
+    bands: Sequence[Band], curve: Sequence[float], name: str, figures: dict[str, Any]
+) -> float:
+    """Return the largest distance of a curve from the means of the bands, in half bands."""
+    _say_curve(name, curve)
+    figures[f"final_loss_{name}"] = curve[-1]
+    pairs = zip(bands, curve, strict=True)
+    found = max(abs(loss - band.mean) / band.half for band, loss in pairs)
+    say(f"{name}: at most {found:.2f} half bands from the mean")
+    return found
+
+
+def _say_curve(name: str, curve: Sequence[float]) -> None:
+    say(f"{name}: " + " ".join(f"{each:.3f}" for each in curve))
+
+
+async def loss_curve(
+    folder: Path, seed: int, consistency: str, workers: int, history: Sequence[Event]
+) -> list[float]:
+    """Train the transformer; return its mean loss in each interval of updates."""
+    fields: dict[str, Any] = {
+        "epochs": EPOCHS,
+        "batch": Span(start=BATCH, min=BATCH, max=BATCH),
+        "workers": Span(start=1, min=1, max=8),
+        "consistency": consistency,
+        "params": {"seed": seed},
+        "shuffle": Shuffle(on=True, seed=seed),
+        "checkpoint": CheckpointRule(every_s=5.0),
+    }
+    async with fleet_of(folder, str(TRANSFORMER), 0.0, **fields) as fleet:
+        await Player(fleet).play(Event(0, "resize", 1, workers), history)
+        await finish_job(fleet, UPDATES)
+        return mean_losses([m for m in fleet.said if isinstance(m, ProgressReported)])
+
+
+def mean_losses(reports: Sequence[ProgressReported]) -> list[float]:
+    """Return the mean loss in each interval of updates. Updates that a later generation made again
+    count once, with its loss.
+    """
+    kept: list[ProgressReported] = []
+    for report in reports:
+        while kept and kept[-1].step >= report.step:
+            kept.pop()
+        if report.loss is not None:
+            kept.append(report)
+    sums = [[0.0, 0] for _ in range(INTERVALS)]
+    before = 0
+    for report in kept:
+        interval = sums[min((report.step - 1) * INTERVALS // UPDATES, INTERVALS - 1)]
+        updates = report.step - before
+        interval[0] += float(report.loss or 0.0) * updates
+        interval[1] += updates
+        before = report.step
+    return [total / max(count, 1) for total, count in sums]
+
+
+async def main(folder: Path) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    if "exact" in ARMS:
+        figures |= await compare_bits(folder)
+    if "global-batch" in ARMS:
+        figures |= await compare_losses(folder)
+    return figures
+
+
+if __name__ == "__main__":
+    finish_in_a_folder("weir-histories-", main)

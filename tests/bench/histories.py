@@ -28,6 +28,7 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -88,10 +89,8 @@ class Player:
         """Begin with a size, and let each event happen when its update is made."""
         await self._hand_over(start)
         for event in history:
-            await self._fleet.until(
-                ProgressReported,
-                lambda m, at=event.update: m.generation == self._generation and m.step >= at,
-            )
+            has_made = partial(_is_report_after, self._generation, event.update)
+            await self._fleet.until(ProgressReported, has_made)
             await self._happen(event)
 
     async def _happen(self, event: Event) -> None:
@@ -124,6 +123,10 @@ class Player:
             serials = [*serials, self._next_serial]
             self._next_serial += 1
         return serials[:count]
+
+
+def _is_report_after(generation: int, update: int, report: ProgressReported) -> bool:
+    return report.generation == generation and report.step >= update
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from services.trainer.worker import program_data, shard_ledger
 from services.trainer.worker.global_batch import GlobalBatchLanes, PlannedPart, Updater
 from services.trainer.worker.input_pipeline import PORTION_EXAMPLES, DataPlan
 from services.trainer.worker.lanes import Lane, PendingPortion, Worker
+from services.trainer.worker.part_exchange import Part
 from services.trainer.worker.shard_ledger import Ledger, Shard
 from services.trainer.worker.update_plan import (
     can_begin_exactly,
@@ -42,6 +43,13 @@ class ExactLanes(GlobalBatchLanes):
 
     def _used_lanes(self) -> list[Lane]:
         return [lane for lane in self._lanes if not lane.lost][: self._slots]
+
+    def _call_worker(self, lane: Lane, part: Part, batches: int) -> None:
+        """Let the worker compute the parts of its slots, one after the other. A loop in one traced
+        function would cost more than the calls: it has a loop on each ps, too.
+        """
+        for slot in range(part.slot, part.slot + batches):
+            lane.worker.compute_part(part._replace(slot=slot, passes=1))
 
     def _plan_round(self) -> None:
         lanes = self._used_lanes()

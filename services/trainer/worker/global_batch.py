@@ -197,6 +197,7 @@ class GlobalBatchLanes(Lanes):
         self._end_part(lane)
 
     def _begin_update(self) -> Update:
+        """Begin the next update, and wake the lanes that compute its parts."""
         self._update = self._take_update()
         self._update.measures_noise = all(map(self._noise_is_due, self._update.parts))
         self._begun += 1
@@ -272,7 +273,11 @@ class GlobalBatchLanes(Lanes):
             self._count_step()
             self._update = None
             finished = self.ledger.finished
-            self._changed.notify_all()
+            is_ready = any(map(self._has_update, self._used_lanes()))
+            if is_ready and not update.measures_noise:  # else this lane measures first
+                self._begin_update()
+            else:
+                self._changed.notify_all()
         self._post_once("first", "first")
         if finished:
             self._post_once("finished", "finished")
@@ -283,7 +288,9 @@ class GlobalBatchLanes(Lanes):
     def _end_part(self, lane: Lane) -> None:
         with self._changed:
             lane.updating = self._update is not None and lane in self._update.unbegun
-            self._changed.notify_all()
+            # While an update is in progress, nobody waits for the end of a part, but for a new turn.
+            if self._update is None or not self._running or lane.turn != lane.staged_turn:
+                self._changed.notify_all()
 
     # ------------------------------------------------------------ failures
 

@@ -41,9 +41,9 @@ def part_order(part: Part) -> tf.Tensor:
     return tf.constant([*part[:PART_FIELDS], *part.rows], tf.int64)
 
 
-PartKind = Literal["one pass", "passes", "rows", "slots"]
-"""The ways to compute a part: from one staged pass; from the sum of several; from passes that are cut
-from what is staged; or each pass in a slot of its own.
+PartKind = Literal["one pass", "passes", "rows"]
+"""The ways to compute a part: from one staged pass; from the sum of several; or from passes that are
+cut from what is staged.
 """
 
 
@@ -81,7 +81,6 @@ class PartStep:
             "one pass": self._compute_in_one_pass,
             "passes": self._compute_by_passes,
             "rows": self._compute_by_passes,
-            "slots": self._compute_slots,
         }[kind]
 
         def part(order: tf.Tensor) -> None:
@@ -99,31 +98,6 @@ class PartStep:
         self._store(part, states, tf.cast(count / part.examples, tf.float32))
         training_step.check_resources(self._program, self._built)
         return loss, count
-
-    def _compute_slots(self, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Compute a pass for each slot of this worker, and store each by itself."""
-        part = _fields(order)
-
-        def compute(
-            at: tf.Tensor, total: tf.Tensor, examples: tf.Tensor
-        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            batch, count, _ = self._pipeline.take()
-            slot = part.slot + at
-            with record_states(self._built, slot) as states:
-                loss, self._updates = self._loss_and_updates(batch)
-            share = tf.cast(count / part.examples, tf.float32)
-            self._store(part._replace(slot=slot), states, share)
-            return at + 1, total + loss * tf.cast(count, loss.dtype), examples + count
-
-        zero = tf.constant(0, tf.int64)
-        _, total, examples = tf.while_loop(
-            lambda at, *_: at < part.passes,
-            compute,
-            (zero, tf.constant(0.0), zero),
-            parallel_iterations=1,
-        )
-        training_step.check_resources(self._program, self._built)
-        return total / tf.cast(examples, total.dtype), examples
 
     def _loss_and_updates(self, batch: Any) -> tuple[tf.Tensor, list[RecordedUpdate]]:
         """Return the mean loss, and what the optimizers are to apply."""

@@ -95,9 +95,7 @@ def trace_part_workers(
     if (is_cut or plan.reads_files) and own_step.is_own_step(built.kind):
         raise WholeBatchNeeded("train_step cannot add up the gradients of several passes")
     kind: PartKind = "passes" if is_cut else "one pass"
-    if slots is not None:
-        kind = "slots"
-    elif plan.reads_files:
+    if plan.reads_files:
         kind = "rows"
     keeps_samples = plan.measures_noise and gradient_noise.is_measured(built)
     pipeline = Pipeline(spec, plan.most if kind == "passes" else None, keeps_samples)

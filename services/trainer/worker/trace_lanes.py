@@ -107,15 +107,18 @@ def rehearse_parts(workers: Sequence[Worker], plan: DataPlan, updater: Updater, 
     size = min(-(-plan.update // slots), plan.most or plan.update, plan.order.examples)
 
     def compute(update: int, place: int) -> int:
-        """Return the number of passes; 0 if the first file has no example."""
-        worker = workers[place]
-        portion = plan.portion((Shard(0, size),) * shares[place], batch=size)
+        """Compute the parts of a worker's slots. Return the number of passes; 0 if the first file
+        has no example.
+        """
+        worker, share = workers[place], shares[place]
+        portion = plan.portion((Shard(0, size),) * share, batch=size)
         with explained_errors(worker, portion):
-            sizes = stage_portion(worker, portion) if shares[place] else []
+            sizes = stage_portion(worker, portion)
             if sizes:
                 rows = tuple(sizes) if plan.reads_files else ()
-                examples = size * slots
-                worker.compute_part(Part(update, firsts[place], len(sizes), examples, rows))
+                passes = len(sizes) // share
+                for slot in range(firsts[place], firsts[place] + share):
+                    worker.compute_part(Part(update, slot, passes, size * slots, rows))
                 worker.take_losses()
             return len(sizes)
 

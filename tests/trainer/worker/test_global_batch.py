@@ -361,18 +361,6 @@ def test_workers_in_turn_make_whole_updates(workers: int) -> None:
     assert all(worker.updates for worker in remote)
 
 
-class SlotWorker(PartWorker):
-    """A worker that stores each pass in a slot of its own."""
-
-    def compute_part(self, part: Part) -> None:
-        super().compute_part(part)
-        positions = self.ps.stored.pop((part.update, part.slot))
-        size = -(-len(positions) // part.passes)
-        for number in range(part.passes):
-            stored = positions[number * size : (number + 1) * size]
-            self.ps.stored[part.update, part.slot + number] = stored
-
-
 class Stopping(Ps):
     """Stores that stop their lanes after some updates."""
 
@@ -398,11 +386,12 @@ def train_exactly(
     `sizes`: for each generation the number of workers, the updates after which the next one
     follows, and the calls of its first worker that fail.
     """
-    plan, inbox = DataPlan(ExampleOrder(examples), batch), queue.Queue[object]()
+    plan = DataPlan(ExampleOrder(examples), batch, virtual_workers=8)
+    inbox = queue.Queue[object]()
     ledger, applied = shard_ledger.new_ledger(examples, epochs), list[list[int]]()
     for workers, updates, fails in [*sizes, (1, 0, frozenset())]:
         ps = Stopping(updates)
-        remote = [SlotWorker(plan, ps, f"worker-{n}") for n in range(workers)]
+        remote = [PartWorker(plan, ps, f"worker-{n}") for n in range(workers)]
         remote[0].fails = fails
         lanes = ExactLanes(remote, plan, inbox, ps)
         ps.lanes.append(lanes)

@@ -313,6 +313,7 @@ class Lanes:
         self.read_staleness: Callable[[], tuple[int, ...]] = lambda: NO_GRADIENTS
         """Returns the histogram of the ps (`staleness.py`)."""
         self._gradients = self._reported_gradients = NO_GRADIENTS
+        self._staleness_read_s = -math.inf
         self._noise = NoiseEstimate(plan.order.examples)
         self._dropped = 0  # gradients since the last report
         self.first_applied_s = self.applied_s = 0.0
@@ -599,8 +600,8 @@ class Lanes:
         return is_last or time.monotonic() >= lane.losses_taken_s + LOSSES_S
 
     def _fetch_losses(self, lane: Lane, turn: int) -> None:
-        """Fetch the losses of a lane's updates, and the staleness. They are only reported, so
-        training continues without those of a worker that fails now.
+        """Fetch the losses of a lane's updates. They are only reported, so training continues
+        without those of a worker that fails now.
         """
         lane.losses_taken_s = time.monotonic()
         try:
@@ -608,12 +609,21 @@ class Lanes:
         except WorkerFailure as failure:
             self._handle_failure(lane, failure, turn)
             return
-        gradients = self._gradients
-        with contextlib.suppress(tf.errors.OpError):  # it is only reported
-            gradients = self.read_staleness()
         with self._changed:
             self._losses += losses
-            self._gradients = gradients
+        self._fetch_staleness(lane)
+
+    def _fetch_staleness(self, lane: Lane) -> None:
+        """Fetch the staleness of all gradients, if that is due. It is only reported, too."""
+        now_s = time.monotonic()
+        with self._changed:
+            if not self._is_exhausted(lane) and now_s < self._staleness_read_s + LOSSES_S:
+                return
+            self._staleness_read_s = now_s
+        with contextlib.suppress(tf.errors.OpError):
+            gradients = self.read_staleness()
+            with self._changed:
+                self._gradients = gradients
 
     def _noise_is_due(self, lane: Lane) -> bool:
         """Return whether a worker is to measure gradient noise: it has new samples, and nothing waits

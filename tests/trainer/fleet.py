@@ -356,8 +356,8 @@ class Fleet:
             # After the loss of a task, a stopping pod waits this long for another generation.
             "trainer_grace_s": "5",
         }
-        for name, value in self.settings.items():
-            mine[name if name in Settings.UNPREFIXED else f"trainer_{name}"] = str(value)
+        for field, value in self.settings.items():
+            mine[field if field in Settings.UNPREFIXED else f"trainer_{field}"] = str(value)
         settings = {f"WEIR_{k.upper()}": v for k, v in mine.items()}
         log = self.folder / f"{name}.log"
         environment = {**environ(), **settings, "COUNTING_PACE": str(self.folder / "pace")}

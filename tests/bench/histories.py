@@ -47,8 +47,25 @@ ARMS = os.environ.get("BENCH_ARMS", "exact,global-batch").split(",")
 TRANSFORMER = Path(__file__).with_name("programs") / "characters.py"
 BATCH, EPOCHS, UPDATES = 32, 2, 750
 INTERVALS = 12
-EXACT_PROGRAM, EXACT_EPOCHS, EXACT_UPDATES = "noisy.py", 6, 96
-EXACT_PACE_S = 0.05
+EXACT_PROGRAM, EXACT_EPOCHS, EXACT_UPDATES = "noisy.py", 9, 144
+PACE_S, EXACT_PACE_S = 0.1, 0.4
+"""Least seconds of an update until the last event of a history, so that it happens before the end."""
+LAST_EVENT = 0.4
+"""The share of a job's updates in which events begin."""
+PACED = f"""
+
+import os, pathlib, time
+
+unpaced_dataset = dataset
+
+
+def dataset(numbers):
+    if "COUNTING_PACE" in os.environ:
+        pace_s = float(pathlib.Path(os.environ["COUNTING_PACE"]).read_text())
+        time.sleep(pace_s * len(numbers) / {BATCH})
+    return unpaced_dataset(numbers)
+"""
+"""Lets the transformer read slowly while another generation is prepared, like the programs of tests."""
 VARIABLE = re.compile(r"(model|optimizer|states)/.*VARIABLE_VALUE$")
 
 
@@ -63,11 +80,14 @@ class Event(NamedTuple):
     workers: int
 
 
+START = Event(0, "resize", 1, 1)
+
+
 def random_history(chance: random.Random, updates: int, events: int, most: int) -> list[Event]:
     """Return a history of a job that begins with 1 ps and 1 worker. `most`: workers."""
     workers = 1
     history = []
-    for update in sorted(chance.sample(range(updates // 10, updates * 3 // 4), events)):
+    for update in sorted(chance.sample(range(5, int(LAST_EVENT * updates)), events)):
         kinds: list[Any] = ["resize", "resize", "lose ps", "lose chief"]
         kinds += ["lose worker"] * 2 if workers > 1 else []
         kind = chance.choice(kinds)
@@ -77,10 +97,10 @@ def random_history(chance: random.Random, updates: int, events: int, most: int) 
 
 
 class Player:
-    """Lets a fleet live through a history."""
+    """Lets a fleet live through a history. `pace_s`: least seconds of an update."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: Fleet, pace_s: float) -> None:
+        self._fleet, self._pace_s = fleet, pace_s
         self._generation = self._chief = self._next_serial = 0
         self._ps: list[int] = []
         self._workers: list[int] = []
@@ -108,6 +128,8 @@ class Player:
         """Start another generation, which keeps tasks of the one before where it can."""
         previous = self._generation or None
         self._generation += 1
+        reading = max(len(self._workers), event.workers)
+        self._fleet.pace(self._pace_s * reading)  # workers wait at the same time
         self._ps = self._resized(self._ps, event.ps)
         self._workers = self._resized(self._workers, event.workers)
         await self._fleet.generation(
@@ -130,17 +152,13 @@ def _is_report_after(generation: int, update: int, report: ProgressReported) -> 
 
 
 @asynccontextmanager
-async def fleet_of(
-    folder: Path, program: str, pace_s: float, **fields: Any
-) -> AsyncIterator[Fleet]:
-    """Yield a fleet on a bus of its own. `pace_s`: seconds that a program waits before a batch."""
-    folder.mkdir()
+async def fleet_of(folder: Path, program: str, **fields: Any) -> AsyncIterator[Fleet]:
+    """Yield a fleet on a bus of its own. `program`: a name or a path."""
     server = NatsServer(folder / "nats")
     await server.start()
     bus = await connected(server.url, "test")
     try:
         async with Fleet(bus, server.url, folder / "fleet", program, **fields) as fleet:
-            fleet.pace(pace_s)
             yield fleet
     finally:
         await bus.close()
@@ -184,8 +202,9 @@ async def exact_weights(folder: Path, history: Sequence[Event]) -> dict[str, byt
         "consistency": "exact",
         "checkpoint": CheckpointRule(every_s=1.0),
     }
-    async with fleet_of(folder, EXACT_PROGRAM, EXACT_PACE_S, **fields) as fleet:
-        await Player(fleet).play(Event(0, "resize", 1, 1), history)
+    folder.mkdir()
+    async with fleet_of(folder, EXACT_PROGRAM, **fields) as fleet:
+        await Player(fleet, EXACT_PACE_S if history else 0.0).play(START, history)
         await finish_job(fleet, EXACT_UPDATES)
         saved = [m for m in fleet.said if isinstance(m, CheckpointSaved)][-1]
         reader = tf.train.load_checkpoint(saved.path)
@@ -255,8 +274,12 @@ async def loss_curve(
         "shuffle": Shuffle(on=True, seed=seed),
         "checkpoint": CheckpointRule(every_s=5.0),
     }
-    async with fleet_of(folder, str(TRANSFORMER), 0.0, **fields) as fleet:
-        await Player(fleet).play(Event(0, "resize", 1, workers), history)
+    folder.mkdir()
+    program = folder / "characters.py"
+    program.write_text(TRANSFORMER.read_text() + PACED)
+    async with fleet_of(folder, str(program), **fields) as fleet:
+        start = Event(0, "resize", 1, workers)
+        await Player(fleet, PACE_S if history else 0.0).play(start, history)
         await finish_job(fleet, UPDATES)
         return mean_losses([m for m in fleet.said if isinstance(m, ProgressReported)])
 

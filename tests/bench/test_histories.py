@@ -24,9 +24,9 @@ def report(step: int, loss: float | None) -> ProgressReported:
 
 def test_a_history_is_a_function_of_its_seed_and_keeps_a_worker() -> None:
     for seed in range(50):
-        history = random_history(random.Random(seed), 96, 4, 4)
+        history = random_history(random.Random(seed), 144, 4, 4)
 
-        assert history == random_history(random.Random(seed), 96, 4, 4)
+        assert history == random_history(random.Random(seed), 144, 4, 4)
         assert [each.update for each in history] == sorted({each.update for each in history})
         assert min(each.workers for each in history) >= 1
 

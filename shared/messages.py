@@ -293,7 +293,7 @@ Consistency = Literal["async", "global-batch", "exact"]
 DEFAULT_CONSISTENCY: Consistency = "global-batch"
 VirtualWorkers = Annotated[int, Meta(ge=1, le=64)]
 FEWEST_VIRTUAL_WORKERS = 4
-"""The fewest that an exact job has, unless its request names fewer."""
+"""The least default of `virtual_workers`."""
 
 
 class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested"):
@@ -310,11 +310,12 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     `consistency`: `async`: each worker makes updates of its own; `global-batch`: all workers make
     each update together, of `batch` examples in all; `exact`: so that every bit of the result is
     the same whatever the job's sizes and history; absent: the cluster's default
-    (`WEIR_ALLOCATOR_CONSISTENCY`, `global-batch`). `virtual_workers`: with `exact`, the number of
-    parts of each update, which the workers share; another number gives other bits; absent:
-    `workers.max`, rounded up to 4, 8 or 16. `cpu_limits`: `hard`: a task never uses more
-    cores than it has; `soft`: its cores are its share where others want theirs, and it may use what
-    nobody else on its node does. `params`: values for keyword arguments of the program's functions.
+    (`WEIR_ALLOCATOR_CONSISTENCY`, `global-batch`). `virtual_workers`: with `exact`, each update has
+    the largest number of parts up to this one that divides it, and the workers share them; another
+    number gives other bits; absent: `workers.max`, rounded up to 4, 8 or 16 (at most).
+    `cpu_limits`: `hard`: a task never uses more cores than it has; `soft`: its cores are its share
+    where others want theirs, and it may use what nobody else on its node does. `params`: values for
+    keyword arguments of the program's functions.
 
     The fields from `env` on are settings of every pod, as in Kubernetes, if the cluster's owner
     allows them. `node_selector`, `affinity` and `tolerations` say which nodes tasks may use.

@@ -2,8 +2,8 @@
 
 A service's settings are a frozen struct. Its fields come from the environment:
 `WEIR_<SERVICE>_<FIELD>` for its own, and `WEIR_<FIELD>` for those of `Common`, which every service
-has. Every timer is a setting; all are logged at start. A mapping is written as JSON, a list with
-commas.
+has, and for a service's `UNPREFIXED` fields. Every timer is a setting; all are logged at start. A
+mapping is written as JSON, a list with commas.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of every service. `nats_credentials`, `nats_ca`: files, or their text (see
     `connect_client`). A program fills the fields in `FILLED_IN` itself; they are no settings.
 
-    The fields in `UNPREFIXED` come from `WEIR_<FIELD>`, though only this service has them. Use it
-    for a new setting that the launcher passes to trainers: a trainer of an older version refuses
-    an unknown name with its own prefix, and ignores this one.
+    The fields in `UNPREFIXED` come from `WEIR_<FIELD>`, without the name of the service, though only
+    this service has them. Put a new setting here if the launcher passes it to trainers: a trainer of
+    an older version stops at an unknown `WEIR_TRAINER_...`, and ignores other names.
     """
 
     FILLED_IN: ClassVar[frozenset[str]] = frozenset()

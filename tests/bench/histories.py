@@ -9,14 +9,15 @@ exact          a job with `consistency: exact` trains under twenty histories, an
 global-batch   a transformer trains with 2, 4 and 8 workers, and under three histories. Its loss, in
                intervals of updates, is compared with that of five jobs with 1 worker and other seeds
 
-The band of an interval contains a further job with 1 worker with a probability of 99 % (Student's
-t). For comparison, `async` with 4 workers has to leave the bands.
+The bands of all intervals together contain a further job with 1 worker with a probability of at
+least 99 % (Student's t, Bonferroni). For comparison, there is `async` with 4 workers, which is
+expected to leave the bands.
 
 Results: `exact_equal` of `exact_histories`; for each arm of the transformer its largest distance
 from the mean in half bands (`global_batch_2`, ..., inside: at most 1), `global_batch_worst` of all,
 `async_4`; `final_loss_...` of each arm.
 
-Environment: BENCH_HISTORIES (20), BENCH_SEEDS (5), BENCH_ARMS (a list with commas), BENCH_SEED (1).
+Environment: BENCH_HISTORIES (20), BENCH_SEEDS (5, at least 2), BENCH_ARMS (a list with commas), BENCH_SEED (1).
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ SEED = int(os.environ.get("BENCH_SEED", "1"))
 ARMS = os.environ.get("BENCH_ARMS", "exact,global-batch").split(",")
 TRANSFORMER = Path(__file__).with_name("programs") / "characters.py"
 BATCH, EPOCHS, UPDATES = 32, 2, 750
-INTERVALS = 12
+INTERVALS = 10
 EXACT_PROGRAM, EXACT_EPOCHS, EXACT_UPDATES = "noisy.py", 9, 144
 PACE_S, EXACT_PACE_S = 0.1, 0.4
 """Least seconds of an update until the last event of a history, so that it happens before the end."""
-LAST_EVENT = 0.4
-"""The share of a job's updates in which events begin."""
+EVENTS_END = 0.4
+"""Events happen in this first share of a job's updates."""
 PACED = f"""
 
 import os, pathlib, time
@@ -70,8 +71,8 @@ VARIABLE = re.compile(r"(model|optimizer|states)/.*VARIABLE_VALUE$")
 
 
 class Event(NamedTuple):
-    """What happens at an update: a hand-over, or the loss of a task. `ps`, `workers`: the size that
-    the job has afterwards; after the loss of a worker, nothing is handed over.
+    """What happens at an update: a hand-over, or the loss of a task. `ps`, `workers`: the size of
+    the hand-over that follows; after the loss of a worker there is none.
     """
 
     update: int
@@ -87,7 +88,7 @@ def random_history(chance: random.Random, updates: int, events: int, most: int) 
     """Return a history of a job that begins with 1 ps and 1 worker. `most`: workers."""
     workers = 1
     history = []
-    for update in sorted(chance.sample(range(5, int(LAST_EVENT * updates)), events)):
+    for update in sorted(chance.sample(range(5, int(EVENTS_END * updates)), events)):
         kinds: list[Any] = ["resize", "resize", "lose ps", "lose chief"]
         kinds += ["lose worker"] * 2 if workers > 1 else []
         kind = chance.choice(kinds)
@@ -96,8 +97,8 @@ def random_history(chance: random.Random, updates: int, events: int, most: int) 
     return history
 
 
-class Player:
-    """Lets a fleet live through a history. `pace_s`: least seconds of an update."""
+class HistoryPlayer:
+    """Applies a history to a fleet. `pace_s`: least seconds of an update."""
 
     def __init__(self, fleet: Fleet, pace_s: float) -> None:
         self._fleet, self._pace_s = fleet, pace_s
@@ -109,11 +110,11 @@ class Player:
         """Begin with a size, and let each event happen when its update is made."""
         await self._hand_over(start)
         for event in history:
-            has_made = partial(_is_report_after, self._generation, event.update)
-            await self._fleet.until(ProgressReported, has_made)
-            await self._happen(event)
+            is_reached = partial(_is_report_after, self._generation, event.update)
+            await self._fleet.until(ProgressReported, is_reached)
+            await self._apply_event(event)
 
-    async def _happen(self, event: Event) -> None:
+    async def _apply_event(self, event: Event) -> None:
         if event.kind == "lose worker":
             await self._fleet.kill(f"worker-{self._workers.pop()}")
             return
@@ -177,6 +178,8 @@ async def finish_job(fleet: Fleet, updates: int) -> None:
 
 async def compare_bits(folder: Path) -> dict[str, Any]:
     static = await exact_weights(folder / "static", [])
+    if not static:
+        raise RuntimeError("a checkpoint has no variable of the model: nothing would be compared")
     different = []
     for number in range(HISTORIES):
         began_s = time.monotonic()
@@ -204,7 +207,7 @@ async def exact_weights(folder: Path, history: Sequence[Event]) -> dict[str, byt
     }
     folder.mkdir()
     async with fleet_of(folder, EXACT_PROGRAM, **fields) as fleet:
-        await Player(fleet, EXACT_PACE_S if history else 0.0).play(START, history)
+        await HistoryPlayer(fleet, EXACT_PACE_S if history else 0.0).play(START, history)
         await finish_job(fleet, EXACT_UPDATES)
         saved = [m for m in fleet.said if isinstance(m, CheckpointSaved)][-1]
         reader = tf.train.load_checkpoint(saved.path)
@@ -228,7 +231,10 @@ async def compare_losses(folder: Path) -> dict[str, Any]:
         curve = await loss_curve(folder / f"static-{seed}", seed, "async", 1, [])
         _say_curve(f"1 worker, seed {seed}", curve)
         static.append(curve)
-    bands = [Band(statistics.fmean(each), half_band(each)) for each in zip(*static, strict=True)]
+    bands = [
+        Band(statistics.fmean(each), half_band(each, intervals=INTERVALS))
+        for each in zip(*static, strict=True)
+    ]
     figures: dict[str, Any] = {"final_loss_static": statistics.mean([each[-1] for each in static])}
     worst = {}
     for workers in (2, 4, 8):
@@ -279,7 +285,7 @@ async def loss_curve(
     program.write_text(TRANSFORMER.read_text() + PACED)
     async with fleet_of(folder, str(program), **fields) as fleet:
         start = Event(0, "resize", 1, workers)
-        await Player(fleet, PACE_S if history else 0.0).play(start, history)
+        await HistoryPlayer(fleet, PACE_S if history else 0.0).play(start, history)
         await finish_job(fleet, UPDATES)
         return mean_losses([m for m in fleet.said if isinstance(m, ProgressReported)])
 
@@ -294,15 +300,13 @@ def mean_losses(reports: Sequence[ProgressReported]) -> list[float]:
             kept.pop()
         if report.loss is not None:
             kept.append(report)
-    sums = [[0.0, 0] for _ in range(INTERVALS)]
+    losses: list[list[float]] = [[] for _ in range(INTERVALS)]
     before = 0
     for report in kept:
-        interval = sums[min((report.step - 1) * INTERVALS // UPDATES, INTERVALS - 1)]
-        updates = report.step - before
-        interval[0] += float(report.loss or 0.0) * updates
-        interval[1] += updates
+        for update in range(before, report.step):
+            losses[update * INTERVALS // UPDATES].append(float(report.loss or 0.0))
         before = report.step
-    return [total / max(count, 1) for total, count in sums]
+    return [statistics.fmean(each) for each in losses]
 
 
 async def main(folder: Path) -> dict[str, Any]:

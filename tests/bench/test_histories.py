@@ -33,15 +33,16 @@ def test_a_history_is_a_function_of_its_seed_and_keeps_a_worker() -> None:
 
 def test_a_loss_counts_for_the_updates_since_the_last_one() -> None:
     length = UPDATES // INTERVALS
-    reports = [report(length // 2, 4.0), report(length // 2 + 1, None), report(length, 1.0)]
+    reports = [report(length // 2, 4.0), report(length // 2 + 1, None), report(UPDATES, 1.0)]
 
     losses = mean_losses(reports)
 
     assert losses[0] == (4.0 * (length // 2) + 1.0 * (length - length // 2)) / length
-    assert losses[1:] == [0.0] * (INTERVALS - 1)
+    assert losses[1:] == [1.0] * (INTERVALS - 1)
 
 
 def test_updates_that_are_made_again_count_once() -> None:
-    reports = [report(10, 4.0), report(30, 9.0), report(20, 2.0), report(30, 1.0)]
+    reports = [report(10, 4.0), report(UPDATES, 9.0), report(20, 2.0), report(UPDATES, 1.0)]
+    length = UPDATES // INTERVALS
 
-    assert mean_losses(reports)[0] == (4.0 * 10 + 2.0 * 10 + 1.0 * 10) / 30
+    assert mean_losses(reports)[0] == (4.0 * 10 + 2.0 * 10 + 1.0 * (length - 20)) / length

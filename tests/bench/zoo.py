@@ -97,12 +97,14 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
         return abs(metric - self.mean) <= self.half_band
 
 
-def half_band(values: Sequence[float]) -> float:
+def half_band(values: Sequence[float], intervals: int = 1) -> float:
     """Return half the width of the interval around the mean that contains a further value with a
-    probability of 99 % (Student's t).
+    probability of 99 % (Student's t). `intervals`: number of intervals that are to contain further
+    values together with this probability (Bonferroni).
     """
     spread = statistics.stdev(values) * math.sqrt(1 + 1 / len(values))
-    return float(stats.t.ppf(SURE, len(values) - 1)) * spread
+    quantile = 1 - (1 - SURE) / intervals
+    return float(stats.t.ppf(quantile, len(values) - 1)) * spread
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,8 +49,8 @@ from shared.messages import (
 )
 from shared.text import format_count
 
-MOST_CHOSEN_VIRTUAL_WORKERS = 16
-"""A request may name more."""
+MAX_DEFAULT_VIRTUAL_WORKERS = 16
+"""The greatest default of `virtual_workers`. A request may name more."""
 
 
 def oldest_requests(state: State) -> dict[int, OpenRequest]:
@@ -115,17 +115,17 @@ def answer_request(
 def _with_consistency(request: JobRequested, rules: Rules) -> JobRequested:
     """Return a request with its consistency, and with its virtual workers if it is `exact`.
 
-    More virtual workers than workers only cost time. Their number is a power of two, so that
-    requests with nearly the same `workers.max` give the same bits. It does not change with the
-    bounds of a running job.
+    More virtual workers than workers cost time, and with fewer some workers have nothing to do.
+    Their number is a power of two, so that requests with nearly the same `workers.max` give the same
+    bits. It does not change with the bounds of a running job.
     """
     consistency = request.consistency or rules.consistency
-    virtual = request.virtual_workers
-    if consistency == "exact" and virtual is None:
-        virtual = FEWEST_VIRTUAL_WORKERS
-        while virtual < min(request.workers.max, MOST_CHOSEN_VIRTUAL_WORKERS):
-            virtual *= 2
-    return replace(request, consistency=consistency, virtual_workers=virtual)
+    virtual_workers = request.virtual_workers
+    if consistency == "exact" and virtual_workers is None:
+        virtual_workers = FEWEST_VIRTUAL_WORKERS
+        while virtual_workers < min(request.workers.max, MAX_DEFAULT_VIRTUAL_WORKERS):
+            virtual_workers *= 2
+    return replace(request, consistency=consistency, virtual_workers=virtual_workers)
 
 
 def _reasons_against_job(

@@ -302,7 +302,8 @@ def _rule_reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
     yield from _span_reasons("workers", workers)
     yield from _span_reasons("batch", batch)
     yield from _device_batch_reasons(parts.get("device_batch_max"), batch)
-    yield from _consistency_reasons(parts.get("consistency") or rules.consistency, batch)
+    consistency = parts.get("consistency") or rules.consistency
+    yield from _consistency_reasons(consistency, batch, parts.get("virtual_workers"))
     yield from _amount_reasons(parts.get("resources"))
     yield from _priority_reasons(parts.get("priority", 0), namespace, rules)
     yield from _limit_reasons(parts, namespace, rules)
@@ -330,7 +331,11 @@ def _span_reasons(name: str, span: Span | None) -> Iterator[str]:
         yield f"{name}.max: {span.max} is more than {most}"
 
 
-def _consistency_reasons(consistency: str, batch: Span | None) -> Iterator[str]:
+def _consistency_reasons(
+    consistency: str, batch: Span | None, virtual_workers: int | None
+) -> Iterator[str]:
+    if consistency != "exact" and virtual_workers is not None:
+        yield f"virtual_workers: only a job with consistency: exact has them, not {consistency}"
     if consistency == "exact" and batch is not None and batch.min != batch.max:
         yield (
             "consistency: exact needs updates of the same size: let batch.min and batch.max be"

@@ -261,7 +261,7 @@ class Examiner:
         slots = None
         if self._is_exact:
             plan = plan._replace(most=min(plan.most or plan.batch, plan.batch))
-            slots = plan.slots
+            slots = plan.slot_count
         try:
             workers, updater = remote_worker.trace_part_workers(
                 module, strategy, built, plan, spec, 1, slots

@@ -344,8 +344,9 @@ class Chief:
         if isinstance(self.lanes, ExactLanes) and not self.lanes.can_begin(self.ledger):
             raise failure_cause.plain_failure(
                 f"{CONTINUE_FROM}: {self.assignment.continue_from} ends within an epoch, and not "
-                f"where exact updates of {format_count(self.plan.update, 'example')} leave off: "
-                "continue from the end of an epoch, or from an exact job with the same batch"
+                f"where exact updates of {format_count(self.plan.update, 'example')} in "
+                f"{format_count(self.plan.slot_count, 'part')} leave off: continue from the end of an "
+                "epoch, or from an exact job with the same batch and virtual_workers"
             )
 
     def _settle_rate(self) -> float | None:

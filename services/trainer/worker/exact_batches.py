@@ -35,7 +35,7 @@ class ExactLanes(GlobalBatchLanes):
 
     def _slot_count(self) -> int:
         """Return the number of parts of an update."""
-        return self._plan.slots
+        return self._plan.slot_count
 
     def can_begin(self, ledger: Ledger) -> bool:
         """Return whether updates can continue after what is applied in this ledger."""
@@ -46,7 +46,7 @@ class ExactLanes(GlobalBatchLanes):
 
     def _call_worker(self, lane: Lane, part: Part, batches: int) -> None:
         """Let the worker compute the parts of its slots, one after the other. A loop in one traced
-        function would cost more than the calls: it has a loop on each ps, too.
+        function is slower, because TensorFlow then runs a loop on each ps, too.
         """
         for slot in range(part.slot, part.slot + batches):
             lane.worker.compute_part(part._replace(slot=slot, passes=1))

@@ -274,7 +274,8 @@ class GlobalBatchLanes(Lanes):
             self._update = None
             finished = self.ledger.finished
             is_ready = any(map(self._has_update, self._used_lanes()))
-            if is_ready and not update.measures_noise:  # else this lane measures first
+            # After a measurement, the first lane that is ready begins the next update.
+            if is_ready and not update.measures_noise:
                 self._begin_update()
             else:
                 self._changed.notify_all()
@@ -288,8 +289,10 @@ class GlobalBatchLanes(Lanes):
     def _end_part(self, lane: Lane) -> None:
         with self._changed:
             lane.updating = self._update is not None and lane in self._update.unbegun
-            # While an update is in progress, nobody waits for the end of a part, but for a new turn.
-            if self._update is None or not self._running or lane.turn != lane.staged_turn:
+            is_over = self._update is None or not self._running or self._is_exhausted(lane)
+            # While an update is in progress, only `_drop_earlier` has to know now; the others are
+            # woken when the update ends.
+            if is_over or lane.turn != lane.staged_turn:
                 self._changed.notify_all()
 
     # ------------------------------------------------------------ failures

@@ -614,10 +614,11 @@ class Lanes:
         self._fetch_staleness(lane)
 
     def _fetch_staleness(self, lane: Lane) -> None:
-        """Fetch the staleness of all gradients, if that is due. It is only reported, too."""
+        """Fetch the staleness of all gradients, if that is due. Like the losses, it is only reported."""
         now_s = time.monotonic()
         with self._changed:
-            if not self._is_exhausted(lane) and now_s < self._staleness_read_s + LOSSES_S:
+            is_last = self._is_exhausted(lane) or not self._running
+            if not is_last and now_s < self._staleness_read_s + LOSSES_S:
                 return
             self._staleness_read_s = now_s
         with contextlib.suppress(tf.errors.OpError):

@@ -70,7 +70,7 @@ def trace_lanes(
     if is_exact:
         exactness.check_program(program)
         together, in_turn = ExactLanes, WholeUpdateExactLanes
-        slots = plan.slots
+        slots = plan.slot_count
     elif plan.reads_files:
         together, in_turn = FileBatchLanes, WholeUpdateFileLanes
     parts = program, strategy, built, plan, spec, workers

@@ -124,6 +124,15 @@ def test_an_exact_job_has_one_batch() -> None:
     assert reasons(batch={"start": 32, "min": 32, "max": 32}, consistency="exact") == ()
 
 
+def test_only_an_exact_job_has_virtual_workers() -> None:
+    batch = {"start": 32, "min": 32, "max": 32}
+
+    assert reasons(batch=batch, consistency="exact", virtual_workers=8) == ()
+    assert reasons(virtual_workers=8) == (
+        "virtual_workers: only a job with consistency: exact has them, not global-batch",
+    )
+
+
 def test_rules_between_fields_are_checked():
     assert reasons(batch={"start": 32, "min": 16, "max": 64}, device_batch_max=8) == (
         "device_batch_max: 8 is less than batch.min, 16",

@@ -51,6 +51,8 @@ INTERVALS = 10
 EXACT_PROGRAM, EXACT_EPOCHS, EXACT_UPDATES = "noisy.py", 9, 144
 PACE_S, EXACT_PACE_S = 0.1, 0.4
 """Least seconds of an update until the last event of a history, so that it happens before the end."""
+SLOWER = 4.0
+"""The pace while a generation is prepared, relative to that."""
 EVENTS_END = 0.4
 """Events happen in this first share of a job's updates."""
 PACED = f"""
@@ -129,8 +131,9 @@ class HistoryPlayer:
         """Start another generation, which keeps tasks of the one before where it can."""
         previous = self._generation or None
         self._generation += 1
-        reading = max(len(self._workers), event.workers)
-        self._fleet.pace(self._pace_s * reading)  # workers wait at the same time
+        # Workers wait at the same time, so more of them need a slower pace.
+        pace_s = self._pace_s * max(len(self._workers), event.workers)
+        self._fleet.pace(SLOWER * pace_s)
         self._ps = self._resized(self._ps, event.ps)
         self._workers = self._resized(self._workers, event.workers)
         await self._fleet.generation(
@@ -140,6 +143,7 @@ class HistoryPlayer:
             previous=previous if event.kind == "resize" else None,
             chief=self._chief,
         )
+        self._fleet.pace(pace_s)
 
     def _resized(self, serials: list[int], count: int) -> list[int]:
         while len(serials) < count:

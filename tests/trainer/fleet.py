@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,6 +58,7 @@ PACE_S, SLOW_S = (
     0.6,
 )  # s per batch; the second while the next generation is prepared, however long that takes
 LOOK_S = 0.5  # s between two checks of the pods during a wait for a message
+VARIABLE = re.compile(r"(model|optimizer|states)/.*VARIABLE_VALUE$")
 WIDE = Span(start=1, min=1, max=4)
 Tasks = int | Iterable[int]
 M = TypeVar("M", bound=Message)
@@ -336,6 +338,17 @@ class Fleet:
         assert read.returncode == 0, read.stderr
         found: dict[str, Any] = json.loads(read.stdout)
         return found
+
+    def final_weights(self) -> dict[str, bytes]:
+        """Return the bytes of every variable of the model and the optimizer in the last
+        checkpoint.
+        """
+        import tensorflow as tf
+
+        saved = [m for m in self.said if isinstance(m, CheckpointSaved)][-1]
+        reader = tf.train.load_checkpoint(saved.path)
+        names = [name for name in reader.get_variable_to_shape_map() if VARIABLE.match(name)]
+        return {name: reader.get_tensor(name).tobytes() for name in sorted(names)}
 
     # ------------------------------------------------------------ pods
 

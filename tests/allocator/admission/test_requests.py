@@ -49,7 +49,7 @@ def test_missing_resources_get_defaults_and_complete_ones_are_kept() -> None:
     assert asked(whole) == msgspec.convert(whole, RoleResources)
 
 
-def accepted(asked: JobRequested, rules: Rules = AT_ONCE) -> JobRequested:
+def accepted_request(asked: JobRequested, rules: Rules = AT_ONCE) -> JobRequested:
     there = apply(State(), asked, "weir-orders", 1, 0.0)
     answered = answer_request(there, 1, 0, 0.0, rules)
     assert isinstance(answered, JobAccepted)
@@ -59,9 +59,9 @@ def accepted(asked: JobRequested, rules: Rules = AT_ONCE) -> JobRequested:
 def test_a_new_job_gets_the_consistency_of_the_cluster_unless_it_names_one() -> None:
     in_cluster = msgspec.structs.replace(AT_ONCE, consistency="async")
 
-    assert accepted(request()).consistency == "global-batch"
-    assert accepted(request(), in_cluster).consistency == "async"
-    named = accepted(request(consistency="global-batch"), in_cluster)
+    assert accepted_request(request()).consistency == "global-batch"
+    assert accepted_request(request(), in_cluster).consistency == "async"
+    named = accepted_request(request(consistency="global-batch"), in_cluster)
     assert named.consistency == "global-batch"
 
 
@@ -71,9 +71,9 @@ def test_an_exact_job_has_about_as_many_virtual_workers_as_it_may_have_workers(
 ) -> None:
     asked = request(consistency="exact", batch=span(32, 32, 32), workers=span(1, most=most))
 
-    assert accepted(asked).virtual_workers == virtual
-    assert accepted(msgspec.structs.replace(asked, virtual_workers=3)).virtual_workers == 3
-    assert accepted(request()).virtual_workers is None
+    assert accepted_request(asked).virtual_workers == virtual
+    assert accepted_request(msgspec.structs.replace(asked, virtual_workers=3)).virtual_workers == 3
+    assert accepted_request(request()).virtual_workers is None
 
 
 def test_an_exact_cluster_refuses_a_batch_that_may_change() -> None:

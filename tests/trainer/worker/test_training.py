@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tensorflow as tf
 
 from shared.bus.bus import Bus
 from shared.messages import (
@@ -520,17 +519,6 @@ async def test_examples_of_accumulated_updates_count_once_an_epoch_across_hand_o
     assert finished.step * 3 * BATCH >= finished.samples > finished.step * BATCH
 
 
-def final_weights(fleet: Fleet) -> dict[str, bytes]:
-    """Return the bytes of every variable of the model and the optimizer in the last checkpoint."""
-    saved = [m for m in fleet.said if isinstance(m, CheckpointSaved)][-1]
-    reader = tf.train.load_checkpoint(saved.path)
-    names = [name for name in reader.get_variable_to_shape_map() if VARIABLE.match(name)]
-    return {name: reader.get_tensor(name).tobytes() for name in sorted(names)}
-
-
-VARIABLE = re.compile(r"(model|optimizer|states)/.*VARIABLE_VALUE$")
-
-
 Story = Callable[[Fleet], Awaitable[None]]
 
 
@@ -567,7 +555,7 @@ async def exact_weights(folder: Path, story: Story, noise_share: float) -> dict[
             finished = await fleet.finished()
             assert finished.outcome == "succeeded", finished.cause
             assert finished.step == EXACT_EPOCHS * UPDATES
-            return final_weights(fleet)
+            return fleet.final_weights()
     finally:
         await bus.close()
         await server.kill()

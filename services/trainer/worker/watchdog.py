@@ -62,18 +62,21 @@ class Watchdog:
         self.checks: list[Check] = [self._overdue_call]
         self.missing_tasks: MissingTasks = list
         self.limit_s, self.clock_s = early_s, 0.0
+        self._channel = -1
 
     def start(self, channel: int, end: OnFailure) -> None:
         """Check for ever; `end` receives the first failure. `channel` takes the output of
         faulthandler.
         """
-        threading.Thread(
-            target=self._watch, args=(channel, end), name="watchdog", daemon=True
-        ).start()
+        self._channel = channel
+        threading.Thread(target=self._watch, args=(end,), name="watchdog", daemon=True).start()
 
     def use_later_limit(self) -> None:
         """Use the later limit: training has begun, and no time limit of the launcher applies."""
-        self.limit_s = self._later_s
+        if self.limit_s != self._later_s:
+            self.limit_s = self._later_s
+            if self._channel >= 0:
+                self._restart_faulthandler()
 
     @contextmanager
     def limit(self, what: str) -> Iterator[ProgramCall]:
@@ -115,17 +118,19 @@ class Watchdog:
             f" {self.limit_s:g} s. Stack (most recent call last):\n{stack}"
         )
 
-    def _watch(self, channel: int, end: OnFailure) -> None:
+    def _watch(self, end: OnFailure) -> None:
         while True:
-            faulthandler.dump_traceback_later(
-                self.limit_s + MISSED_CHECKS * self._check_interval_s, exit=True, file=channel
-            )
+            self._restart_faulthandler()
             before = time.monotonic()
             time.sleep(self._check_interval_s)
             failed = self.check_all(time.monotonic() - before)
             if failed is not None:
                 end(failed)
                 return
+
+    def _restart_faulthandler(self) -> None:
+        limit_s = self.limit_s + MISSED_CHECKS * self._check_interval_s
+        faulthandler.dump_traceback_later(limit_s, exit=True, file=self._channel)
 
 
 def thread_stack(thread: int, program: str) -> str:

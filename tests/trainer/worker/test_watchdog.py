@@ -5,11 +5,14 @@ A call that returns in time is not reported.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -194,6 +197,28 @@ def test_a_crash_is_reported_by_faulthandler(tmp_path: Path, how: str, what: str
         and re.search(what, failed.cause)
         and re.search(r"line \d+ in dataset", failed.cause)
     )
+
+
+FROZEN = """
+import os, signal, sys
+from services.trainer.worker.watchdog import Watchdog
+
+dog = Watchdog("nobody.py", 1.0, 60.0)
+dog.start(sys.stderr.fileno(), lambda failed: os._exit(99))
+dog.use_later_limit()
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+EARLY_LIMIT_S = 1.1
+
+
+def test_a_process_that_is_frozen_when_training_begins_continues() -> None:
+    """`faulthandler` counts real time, so it must know the later limit at once."""
+    with subprocess.Popen([sys.executable, "-c", FROZEN], cwd=ROOT) as frozen:
+        os.waitpid(frozen.pid, os.WUNTRACED)
+        time.sleep(EARLY_LIMIT_S)  # real time is what is tested
+        frozen.send_signal(signal.SIGCONT)
+
+        assert frozen.wait(60.0) == 0
 
 
 def test_last_output_without_program_frames_blames_nobody() -> None:

@@ -154,6 +154,7 @@ class Chief:
         self.workers = len(assignment.cluster["worker"])
         self.lanes: Lanes
         self._rehearse_updates: Callable[[], None]
+        self._measures_noise = False
         self.summaries = EventWriter(
             assignment.checkpoint_dir, tensorboard_events.generation_size(assignment)
         )
@@ -447,11 +448,21 @@ class Chief:
         now = time.monotonic()
         if now >= self.reported + self.assignment.progress_s:
             self.report(now)
+            if not self._measures_noise and not self.saving.is_writing:
+                self._start_noise_measurements()
         if now >= self.saving.due_s:
             draft = self._drain_to_draft(now)
             if not draft.ledger.finished:  # as in `train`
                 self.saving.save_in_background(draft)
             self._resume_lanes()
+
+    def _start_noise_measurements(self) -> None:
+        """Let workers measure gradient noise. Tracing that before training would make each hand-over
+        longer.
+        """
+        with self.watchdog.limit("a step through the model and loss(), while it is traced again,"):
+            self.lanes.start_noise_measurements()
+        self._measures_noise = True
 
     def report(self, now: float) -> None:
         loss, _ = self.lanes.take_losses()

@@ -15,6 +15,9 @@ The loss is that of training. So what depends on the whole batch counts, too: wi
 normalisation the noise of the batch's averages, with dropout that of the places left out (each pass
 draws others).
 
+The function is traced when training has begun (`NoiseMeasurement`): it takes about as long as tracing
+the step, and a hand-over would have to wait for it.
+
 A training step of the program's own is not measured: it applies gradients itself, maybe of several
 losses. Nor is a model that writes to variables otherwise than by Keras's `assign`, or calls Python:
 `part_step.record_states` cannot keep that from happening.
@@ -22,6 +25,7 @@ losses. Nor is a model that writes to variables otherwise than by Keras's `assig
 
 from __future__ import annotations
 
+import threading
 from types import ModuleType
 from typing import Any
 
@@ -62,7 +66,27 @@ def is_measured(built: BuiltModel) -> bool:
     return built.kind == "loss" or not step_loss.whole_batch_reason(built.model)
 
 
-def trace_measurement(
+class NoiseMeasurement:
+    """The function with which a generation's workers measure gradient noise. None until `trace`, and
+    for a program that is not measured.
+
+    `tracing`: held while something is traced. What is traced finds tensors in the place of variables,
+    so one thread may trace at a time.
+    """
+
+    def __init__(
+        self, program: ModuleType, strategy: Any, built: BuiltModel, pipeline: Pipeline
+    ) -> None:
+        self._parts = program, strategy, built, pipeline
+        self.tracing = threading.Lock()
+        self.function: Any = None
+
+    def trace(self) -> None:
+        with self.tracing:
+            self.function = _trace_measurement(*self._parts)
+
+
+def _trace_measurement(
     program: ModuleType, strategy: Any, built: BuiltModel, pipeline: Pipeline
 ) -> Any:
     """Return a function that returns a `Comparison` of the samples on the worker that runs it.

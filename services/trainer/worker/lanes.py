@@ -131,8 +131,12 @@ class Worker(Protocol):
 
     def compare_gradients(self) -> Comparison | None:
         """Compare the gradients of the passes that were staged last, and change nothing. Call it
-        when there are KEPT_SAMPLES. Return None if gradients of this program are not compared.
+        when there are KEPT_SAMPLES, after `trace_comparison`. Return None if gradients of this
+        program are not compared.
         """
+
+    def trace_comparison(self) -> None:
+        """Trace what `compare_gradients` runs, once for all workers of a generation."""
 
     def explain(self, portion: Portion) -> None:
         """Read this portion in Python. Raise its error, with the line; return if there is none."""
@@ -315,6 +319,7 @@ class Lanes:
         self._gradients = self._reported_gradients = NO_GRADIENTS
         self._staleness_read_s = -math.inf
         self._noise = NoiseEstimate(plan.order.examples)
+        self._may_measure_noise = False
         self._dropped = 0  # gradients since the last report
         self.first_applied_s = self.applied_s = 0.0
         """When the first and the last update were applied, in seconds since 1970; 0: none was."""
@@ -387,6 +392,15 @@ class Lanes:
     def gradient_noise(self) -> float | None:
         """The gradient noise scale in examples; None: it is not known, or not yet."""
         return self._noise.phi
+
+    def start_noise_measurements(self) -> None:
+        """Trace what measures gradient noise, and let the workers measure from now on.
+
+        Nothing else may be traced meanwhile, and no checkpoint written.
+        """
+        for lane in self._lanes:
+            lane.worker.trace_comparison()
+        self._may_measure_noise = True
 
     # ------------------------------------------------------------ the threads of a lane
 
@@ -631,7 +645,7 @@ class Lanes:
         for the end of its update.
         """
         is_due = lane.samples >= KEPT_SAMPLES and lane.noise_timer.is_due(time.monotonic())
-        return is_due and self._running and not lane.lost
+        return self._may_measure_noise and is_due and self._running and not lane.lost
 
     def _measure_noise(self, lane: Lane, turn: int) -> None:
         """Let a worker measure gradient noise. Training continues without it if that fails."""

@@ -9,6 +9,7 @@ final), something between worker and ps failed for a moment, or the program is a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -19,6 +20,7 @@ from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context, executor
 
 from services.trainer.worker import gradient_noise, own_step, scaling, staleness, training_step
+from services.trainer.worker.gradient_noise import NoiseMeasurement
 from services.trainer.worker.input_pipeline import (
     DataPlan,
     Pipeline,
@@ -73,8 +75,8 @@ def trace_workers(
         return traced.get_concrete_function()
 
     step = training_step.trace_with_packed_reads(built, trace)
-    measure = gradient_noise.trace_measurement(program, strategy, built, pipeline)
-    return [RemoteWorker(index, pipeline, step, several, measure) for index in range(count)]
+    measurement = NoiseMeasurement(program, strategy, built, pipeline)
+    return [RemoteWorker(index, pipeline, step, several, measurement) for index in range(count)]
 
 
 def trace_part_workers(
@@ -105,9 +107,9 @@ def trace_part_workers(
         return step, step.trace_part(kind)
 
     step, part = training_step.trace_with_packed_reads(built, trace)
-    measure = gradient_noise.trace_measurement(program, strategy, built, pipeline)
-    workers = [RemoteWorker(index, pipeline, part, False, measure) for index in range(count)]
-    return workers, RemoteUpdater(step, slots or count)
+    measurement = NoiseMeasurement(program, strategy, built, pipeline)
+    workers = [RemoteWorker(index, pipeline, part, False, measurement) for index in range(count)]
+    return workers, RemoteUpdater(step, slots or count, measurement.tracing)
 
 
 class RemoteWorker:
@@ -116,11 +118,16 @@ class RemoteWorker:
     """
 
     def __init__(
-        self, index: int, pipeline: Pipeline, step: Any, several: bool, measure: Any = None
+        self,
+        index: int,
+        pipeline: Pipeline,
+        step: Any,
+        several: bool,
+        measurement: NoiseMeasurement,
     ) -> None:
-        """`several`: the step takes `step_arguments`. `measure`: from `trace_measurement`."""
+        """`several`: the step takes `step_arguments`. `measurement`: shared by all workers."""
         self._several = several
-        self._measure = measure
+        self._measurement = measurement
         self.name = f"worker-{index}"
         self._device = f"/job:worker/replica:0/task:{index}/device:CPU:0"
         self._pipeline = pipeline
@@ -162,9 +169,13 @@ class RemoteWorker:
         return [UpdateLoss(loss, int(examples)) for loss, examples in rows.tolist()]
 
     def compare_gradients(self) -> Comparison | None:
-        if self._measure is None:
+        if self._measurement.function is None:
             return None
-        return Comparison(*self._call(self._updating, self._measure).tolist())
+        return Comparison(*self._call(self._updating, self._measurement.function).tolist())
+
+    def trace_comparison(self) -> None:
+        if self._measurement.function is None:
+            self._measurement.trace()
 
     def explain(self, portion: Portion) -> None:
         """Let the worker read a portion in Python. Raise the program's error with its line."""
@@ -182,16 +193,20 @@ class RemoteWorker:
 
 
 class RemoteUpdater:
-    """Applies the updates that workers make together. `parts`: the usual number of parts."""
+    """Applies the updates that workers make together. `parts`: the usual number of parts;
+    `tracing`: held while something is traced (`NoiseMeasurement`).
+    """
 
-    def __init__(self, step: PartStep, parts: int) -> None:
+    def __init__(self, step: PartStep, parts: int, tracing: threading.Lock) -> None:
         self._step = step
+        self._tracing = tracing
         self._clear = step.trace_clear()
         self._updates = {parts: step.trace_update(parts)}
 
     def apply(self, update: int, parts: int, examples: int) -> None:
         if parts not in self._updates:
-            self._updates[parts] = self._step.trace_update(parts)
+            with self._tracing:
+                self._updates[parts] = self._step.trace_update(parts)
         with _as_failure():
             self._updates[parts](part_order(Part(update, 0, 0, examples)))
 

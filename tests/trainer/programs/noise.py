@@ -113,6 +113,7 @@ class Training:
         (self.worker,) = remote_worker.trace_workers(
             program, strategy, self.built, self.plan, self.spec, 1
         )
+        self.worker.trace_comparison()
         input_pipeline._served.clear()
         input_pipeline.serve_portions(program, Watchdog(lambda _: None, 300.0, 300.0))
         self.position = self.unread = 0

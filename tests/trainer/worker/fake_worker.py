@@ -79,5 +79,8 @@ class FakeWorker:
     def compare_gradients(self) -> Comparison | None:
         return None
 
+    def trace_comparison(self) -> None:
+        pass
+
     def explain(self, portion: Portion) -> None:
         raise tf.errors.InvalidArgumentError(None, None, f"example {portion.start} is bad")

@@ -292,6 +292,8 @@ class Shuffle(Part, frozen=True, kw_only=True):
 Consistency = Literal["async", "global-batch", "exact"]
 DEFAULT_CONSISTENCY: Consistency = "global-batch"
 VirtualWorkers = Annotated[int, Meta(ge=1, le=64)]
+USUAL_STALENESS = 10
+"""The default of `max_staleness` in times of the mean staleness, which is workers - 1."""
 FEWEST_VIRTUAL_WORKERS = 4
 """The least default of `virtual_workers`."""
 
@@ -306,7 +308,8 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     `sqrt` (its root). `rate_with_workers`: with more workers than at the start the rate falls so
     far that stale gradients stay `stable` (see `services/trainer/worker/scaling.py`), or not at all
     (`keep`). `max_staleness`: with `async`, a gradient during which more updates of other workers
-    were applied is dropped, and its examples are trained again; absent: none is dropped.
+    were applied is dropped, and its examples are trained again; absent: 10 x (workers - 1); `off`:
+    none is dropped.
     `consistency`: `async`: each worker makes updates of its own; `global-batch`: all workers make
     each update together, of `batch` examples in all; `exact`: so that every bit of the result is
     the same whatever the job's sizes and history; absent: the cluster's default
@@ -338,7 +341,7 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
     handover: HandOver = "make-before-break"
     learning_rate: Literal["keep", "linear", "sqrt"] = "keep"
     rate_with_workers: Literal["stable", "keep"] = "stable"
-    max_staleness: NotNegative | None = None
+    max_staleness: NotNegative | Literal["off"] | None = None
     consistency: Consistency | None = None
     virtual_workers: VirtualWorkers | None = None
     cpu_limits: CpuLimits = "hard"
@@ -373,8 +376,17 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
         return self.consistency not in (None, "async")
 
     def staleness_limit(self, workers: int) -> int | None:
-        """Return the staleness above which a gradient is dropped; None: none is dropped."""
-        return None if self.makes_updates_together or workers == 1 else self.max_staleness
+        """Return the staleness above which a gradient is dropped; None: none is dropped.
+
+        On average a gradient is stale by workers - 1, so by default those are dropped whose worker
+        is ten times slower than the others. A job without `consistency` was accepted by an earlier
+        version, which dropped none.
+        """
+        if self.consistency != "async" or workers == 1 or self.max_staleness == "off":
+            return None
+        if self.max_staleness is None:
+            return USUAL_STALENESS * (workers - 1)
+        return self.max_staleness
 
     @property
     def program_version(self) -> str:

@@ -135,6 +135,8 @@ def complete_fields(fields: Fields, program: Fields | None, request_id: str) -> 
             complete[name] = _span(fields[name])
     if isinstance(fields.get("shuffle"), bool):
         complete["shuffle"] = {"on": fields["shuffle"]}
+    if fields.get("max_staleness") is False:  # how YAML reads `off`
+        complete["max_staleness"] = "off"
     if program is not None:
         complete["program"] = program
     complete["request_id"] = request_id

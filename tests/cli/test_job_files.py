@@ -32,6 +32,14 @@ def test_a_job_file_is_a_valid_request_for_a_program_beside_it(file: Path) -> No
     assert asked.job == file.stem
 
 
+def test_yaml_reads_off_as_false() -> None:
+    fields = parse_fields("max_staleness: off\nshuffle: off\n", "net.yaml")
+
+    sent = complete_fields(fields, None, "r1")
+
+    assert sent["max_staleness"] == "off" and sent["shuffle"] == {"on": False}
+
+
 def loaded(path: Path) -> Any:
     program = pytest.importorskip("services.trainer.program")
     return program.load(path, programs.digest_of(path.read_bytes()))

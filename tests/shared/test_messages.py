@@ -342,6 +342,9 @@ def test_other_parameters_entry_or_consistency_are_another_version_of_a_program(
 def test_staleness_is_limited_where_gradients_can_be_stale() -> None:
     own = request(consistency="async", max_staleness=2)
     assert (own.staleness_limit(1), own.staleness_limit(4)) == (None, 2)
+    usual = request(consistency="async")
+    assert (usual.staleness_limit(1), usual.staleness_limit(4)) == (None, 30)
+    assert request(consistency="async", max_staleness="off").staleness_limit(4) is None
     assert request(consistency="global-batch", max_staleness=2).staleness_limit(4) is None
 
 

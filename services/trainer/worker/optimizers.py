@@ -35,6 +35,9 @@ import tensorflow as tf
 from services.trainer.program import NO_OVERWRITE, BadProgram
 from services.trainer.worker.packing import pack_gradients
 
+READING = frozenset({"ReadVariableOp", "ResourceGather", "VarIsInitializedOp", "VariableShape"})
+"""Operations that use a variable and do not change it."""
+
 
 class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
     """Another schedule's rate at each step, times `share`."""
@@ -212,15 +215,29 @@ def apply_after(
     """Let each optimizer change variables only after an operation, which `prerequisite` makes from
     the gradients. If that fails, nothing changes: no weight, slot, average or count. Trace a step
     in here.
+
+    Only operations that change something wait for it (`tf.control_dependencies` would let a worker
+    wait for an answer of the ps before it sends gradients).
     """
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_checked(apply: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
-        with tf.control_dependencies([prerequisite(grads)]):
-            apply(grads, trainable_variables)
+        first = prerequisite(grads)
+        graph: Any = tf.compat.v1.get_default_graph()
+        made_before = len(graph.get_operations())
+        apply(grads, trainable_variables)
+        for operation in graph.get_operations()[made_before:]:
+            if _may_change_variable(operation):
+                operation._add_control_input(first)
 
     with _replace_apply(optimizers, lambda optimizer: partial(apply_checked, optimizer.apply)):
         yield
+
+
+def _may_change_variable(operation: Any) -> bool:
+    if operation.type in READING:
+        return False
+    return any(each.dtype == tf.resource for each in operation.inputs)
 
 
 def all_optimizers(optimizer: Any) -> list[Any]:

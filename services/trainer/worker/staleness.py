@@ -4,12 +4,14 @@ parameters and the time when its gradient was applied.
 It is counted on the parameter server that counts the updates, in a histogram. Both readings of the
 number of updates are made there, so they cost no message.
 
-With several workers, `consistency: async` and `max_staleness`, a staler gradient is dropped. The
-same ps checks it when it is computed, before anything is applied:
+With several workers and `consistency: async`, a gradient that is staler than `max_staleness` is
+dropped. The same ps checks it when it is computed, before anything is applied:
 
-    worker    begun --- gradient --+              +-- apply, on each ps --- count
-    ps 0      reads the number     +-- reads it --+
+    worker    begun --- gradient --+
+    ps 0      reads the number     +-- reads it --+-- apply, on each ps --- count
               of updates               again      +-- too stale: the step fails
+
+Gradients are sent meanwhile, so a worker does not wait for the check (`optimizers.apply_after`).
 
 So an update is applied as a whole or not at all, and the chief knows which when its call returns.
 It puts the examples of a dropped update back to do before the next one. The histogram has the

@@ -330,7 +330,7 @@ def _start_cluster(ps: int) -> tuple[Any, Any]:
     servers = []
     for role in ("ps", "worker"):
         for index in range(len(cluster[role])):
-            servers.append(child.start_server(cluster, role, index, 2, 1))
+            servers.append(child.start_server(cluster, role, index))
     strategy = connect_cluster(cluster)
     return strategy, (held, servers)
 

@@ -86,10 +86,10 @@ def _run_role(assignment: Assignment, send: LineWriter, lines: Any) -> int:
     if assignment.role == "ps":
         return _serve_tensorflow(assignment, send, lines)
     import_tensorflow()
+    _configure_threads(assignment)
     if assignment.request.consistency == "exact":
         exactness.enable_determinism()
         exactness.disable_graph_rewrites()
-    _configure_threads(assignment)
     from services.trainer.worker import input_pipeline
 
     dog = _start_watchdog(assignment, send)
@@ -131,13 +131,30 @@ def _start_watchdog(assignment: Assignment, send: LineWriter) -> Watchdog:
 
 
 def _configure_threads(assignment: Assignment) -> None:
-    """Use as many threads as this task has cores, and enough between operations that no worker
-    waits for another.
+    """Set the threads of this process, and of what the chief runs on other tasks. Call it before
+    anything else uses TensorFlow's runtime.
     """
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(intra_op_threads(assignment))
-    tf.config.threading.set_inter_op_parallelism_threads(inter_op_threads(assignment))
+    tf.compat.v1.enable_eager_execution(config=thread_config(assignment))
+
+
+def thread_config(assignment: Assignment) -> Any:
+    """Return a configuration with as many threads as this task has cores, and with enough threads
+    between operations that no worker waits for another.
+
+    An idle thread of TensorFlow looks for work for a while before it sleeps. With a part of a core
+    that takes CPU time from the others, about an eighth of a worker's.
+    """
+    import_server_library()
+    from tensorflow.core.protobuf import config_pb2
+
+    config = config_pb2.ConfigProto(
+        inter_op_parallelism_threads=inter_op_threads(assignment),
+        intra_op_parallelism_threads=intra_op_threads(assignment),
+    )
+    config.experimental.disable_thread_spinning = assignment.resources.cpu < 1.0
+    return config
 
 
 def intra_op_threads(assignment: Assignment) -> int:
@@ -190,13 +207,7 @@ def _serve_tensorflow(assignment: Assignment, send: LineWriter, lines: Any) -> i
     if assignment.request.consistency == "exact":
         exactness.enable_determinism()
     try:
-        server = start_server(
-            assignment.cluster,
-            role,
-            index,
-            inter_op_threads(assignment),
-            intra_op_threads(assignment),
-        )
+        server = start_server(assignment.cluster, role, index, thread_config(assignment))
     except errors.OpError as error:
         send(Failed(cause=f"cannot serve on {assignment.cluster[role][index]}: {error}", peer=True))
         return EXIT_PEER_LOST
@@ -313,20 +324,18 @@ def _empty_package() -> ModuleType:
     return package
 
 
-def start_server(
-    cluster: dict[str, list[str]], role: str, index: int, inter_op: int, intra_op: int
-) -> Any:
-    """Return a started server. `inter_op` and `intra_op` are its threads between and within
-    operations.
+def start_server(cluster: dict[str, list[str]], role: str, index: int, config: Any = None) -> Any:
+    """Return a started server. `config`: of `thread_config`, None: two threads between operations.
 
     Raise `tensorflow.errors.OpError` if it cannot serve, for instance because the port is taken.
     """
+    library = import_server_library()
     from tensorflow.core.protobuf import config_pb2
 
-    library = import_server_library()
-    config = config_pb2.ConfigProto(
-        inter_op_parallelism_threads=inter_op, intra_op_parallelism_threads=intra_op
-    )
+    if config is None:
+        config = config_pb2.ConfigProto(
+            inter_op_parallelism_threads=2, intra_op_parallelism_threads=1
+        )
     return library.Server(
         library.ClusterSpec(cluster), job_name=role, task_index=index, config=config
     )

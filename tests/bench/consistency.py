@@ -10,10 +10,11 @@ more examples to evaluate. For each seed of the initial weights a job trains
     exact-...              the same, with the same bits at every size
 
 `..._gap_points`: the mean of the differences to `static` with the same seed, in points (hundredths
-of the metric), of the arm where it is largest. Each arm has at least 2 seeds. The time that is left
-goes, run by run, to the program and arm with the widest confidence interval of the difference
-(`paired.py`), until each resolves 0.5 points with a probability of 80 %. `power`: the least of these
-probabilities of the arms of `global-batch`; `seeds`: the number of each arm.
+of the metric), of the arm where it is largest. Each arm of `async` has 1 seed, and each of
+`global-batch` at least 2. The time that is left goes, run by run, to the program and arm of
+`global-batch` with the widest confidence interval of the difference (`paired.py`), until each
+resolves 0.5 points with a probability of 80 %. `power`: the least of these probabilities; `seeds`:
+the number of each arm.
 
 `exact_bit_equal`: the last checkpoints of all `exact` arms, with seed 1 and few epochs, have the
 same variables of model and optimizer as that of one worker, bit for bit; null if no program may be
@@ -23,7 +24,9 @@ exact. `exact_refused`: why a program may not.
 4 workers and the same examples in an update, in alternation on enforced CPU limits, as in `data.py`.
 
 Environment: PROGRAM (names with commas), BENCH_MINUTES (55: no run begins that would end later),
-BENCH_SEEDS (12: the most), BENCH_ARMS, BENCH_ALTERNATIONS (4), BENCH_STEADY_S (10).
+BENCH_SEEDS (24: the most), BENCH_ARMS, BENCH_ALTERNATIONS (4; 0: without throughput),
+BENCH_STEADY_S (10), BENCH_RUNS: a file to which the runs are written and from which earlier ones are
+read, so that seeds of several hours count together.
 """
 
 from __future__ import annotations
@@ -62,7 +65,9 @@ from tests.zoo.catalogue import FOLDER
 
 HERE = Path(__file__).parent / "programs"
 LONGEST_S = 60.0 * float(os.environ.get("BENCH_MINUTES", "55"))
-LEAST_SEEDS, SEEDS = 2, int(os.environ.get("BENCH_SEEDS", "12"))
+LEAST_SEEDS = {"async": 1, "global-batch": 2}
+SEEDS = int(os.environ.get("BENCH_SEEDS", "24"))
+RUNS = os.environ.get("BENCH_RUNS", "")
 POINTS, RESOLVED, FOUND = 100.0, 0.5, 0.8
 RESIZED = (4, 2)
 """Workers after each change of a resized job; it starts with 1."""
@@ -121,10 +126,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 async def main() -> dict[str, Any]:
     until_s = time.monotonic() + LONGEST_S
     began_s = time.monotonic()
-    throughput = await compare_throughput()
+    throughput = await compare_throughput() if data.ALTERNATIONS else {}
     say(f"throughput: {throughput}")
     bits = {name: await compare_bits(name) for name in PROGRAMS if EXACT_ARMS}
-    runs = Runs()
+    runs = Runs(Path(RUNS) if RUNS else None)
     await runs.train_least()
     await runs.train_least_certain(until_s)
     return {
@@ -139,24 +144,36 @@ async def main() -> dict[str, Any]:
 
 
 class Runs:
-    """The runs of each program and arm, by seed."""
+    """The runs of each program and arm, by seed. `file`: of earlier ones; new ones are added."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: Path | None = None) -> None:
         self._runs: dict[Difference, dict[int, Run]] = {
             (name, arm): {} for name in PROGRAMS for arm in (STATIC, *GAP_ARMS)
         }
         self._longest_s = 0.0
+        self._file = file
+        if file is not None and file.exists():
+            for line in file.read_text().splitlines():
+                name, arm, seed, run = msgspec.json.decode(line, type=tuple[str, str, int, Run])
+                if (name, arm) in self._runs:
+                    self._runs[name, arm][seed] = run
 
     async def train_least(self) -> None:
-        for seed in range(1, min(LEAST_SEEDS, SEEDS) + 1):
+        for seed in range(1, min(max(LEAST_SEEDS.values()), SEEDS) + 1):
             for name in PROGRAMS:
                 for arm in GAP_ARMS:
-                    await self._train_pair(name, arm, seed)
+                    if seed <= LEAST_SEEDS[arm.rsplit("-", 1)[0]]:
+                        await self._train_pair(name, arm, seed)
 
     async def train_least_certain(self, until_s: float) -> None:
         """Spend the time on the least certain difference. A pair may need two runs."""
         while time.monotonic() + 2 * self._longest_s < until_s:
-            chosen = paired.least_certain(self.differences(), RESOLVED, FOUND, SEEDS)
+            bounded = {
+                key: each
+                for key, each in self.differences().items()
+                if key[1].startswith("global-batch")
+            }
+            chosen = paired.least_certain(bounded, RESOLVED, FOUND, SEEDS)
             if chosen is None:
                 return
             name, arm = chosen
@@ -170,6 +187,9 @@ class Runs:
             began_s = time.monotonic()
             run = self._runs[name, each][seed] = await train(CASES[name], seed, each)
             self._longest_s = max(self._longest_s, time.monotonic() - began_s)
+            if self._file is not None:
+                with self._file.open("ab") as file:
+                    file.write(msgspec.json.encode((name, each, seed, run)) + b"\n")
             say(describe_run(name, seed, each, run))
 
     def differences(self) -> dict[Difference, list[float]]:

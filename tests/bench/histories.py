@@ -234,32 +234,33 @@ async def compare_losses(folder: Path) -> dict[str, Any]:
         Band(statistics.fmean(each), half_band(each, intervals=INTERVALS))
         for each in zip(*static, strict=True)
     ]
-    figures: dict[str, Any] = {"final_loss_static": statistics.mean([each[-1] for each in static])}
-    worst = {}
-    for workers in (2, 4, 8):
-        name = f"global_batch_{workers}"
-        curve = await loss_curve(folder / name, SEEDS, "global-batch", workers, [])
-        worst[name] = _distance(bands, curve, name, figures)
+    arms: dict[str, tuple[str, int, list[Event]]] = {
+        f"global_batch_{workers}": ("global-batch", workers, []) for workers in (2, 4, 8)
+    }
     for number in range(3):
-        name = f"global_batch_history_{number + 1}"
         history = random_history(random.Random(SEED * 100 + number), UPDATES, 4, 4)
-        curve = await loss_curve(folder / name, SEEDS, "global-batch", 1, history)
-        worst[name] = _distance(bands, curve, name, figures)
-    curve = await loss_curve(folder / "async_4", SEEDS, "async", 4, [])
-    figures["async_4"] = _distance(bands, curve, "async_4", figures)
-    return {**figures, **worst, "global_batch_worst": max(worst.values()), "seeds": SEEDS}
+        arms[f"global_batch_history_{number + 1}"] = ("global-batch", 1, history)
+    arms["async_4"] = ("async", 4, [])
+    distances, finals = {}, {}
+    for name, (consistency, workers, history) in arms.items():
+        curve = await loss_curve(folder / name, SEEDS, consistency, workers, history)
+        _say_curve(name, curve)
+        distances[name] = _distance(bands, curve)
+        finals[f"final_loss_{name}"] = curve[-1]
+        say(f"{name}: at most {distances[name]:.2f} half bands from the mean")
+    return {
+        "final_loss_static": statistics.mean([each[-1] for each in static]),
+        **finals,
+        **distances,
+        "global_batch_worst": max([each for name, each in distances.items() if "global" in name]),
+        "seeds": SEEDS,
+    }
 
 
-def _distance(
-    bands: Sequence[Band], curve: Sequence[float], name: str, figures: dict[str, Any]
-) -> float:
+def _distance(bands: Sequence[Band], curve: Sequence[float]) -> float:
     """Return the largest distance of a curve from the means of the bands, in half bands."""
-    _say_curve(name, curve)
-    figures[f"final_loss_{name}"] = curve[-1]
     pairs = zip(bands, curve, strict=True)
-    found = max(abs(loss - band.mean) / band.half for band, loss in pairs)
-    say(f"{name}: at most {found:.2f} half bands from the mean")
-    return found
+    return max(abs(loss - band.mean) / band.half for band, loss in pairs)
 
 
 def _say_curve(name: str, curve: Sequence[float]) -> None:

@@ -131,6 +131,8 @@ class LosesWorker(FakeWorker):
 class Saves:
     """Records drafts of checkpoints and writes nothing. `due_s` is when the next save is due."""
 
+    is_writing = False
+
     def __init__(self) -> None:
         self.drafts, self.due_s = list[Draft](), float("inf")
 

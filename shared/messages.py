@@ -292,8 +292,8 @@ class Shuffle(Part, frozen=True, kw_only=True):
 Consistency = Literal["async", "global-batch", "exact"]
 DEFAULT_CONSISTENCY: Consistency = "global-batch"
 VirtualWorkers = Annotated[int, Meta(ge=1, le=64)]
-USUAL_STALENESS = 10
-"""The default of `max_staleness` in times of the mean staleness, which is workers - 1."""
+STALENESS_FACTOR = 10
+"""The default of `max_staleness`, as a multiple of the mean staleness, which is workers - 1."""
 FEWEST_VIRTUAL_WORKERS = 4
 """The least default of `virtual_workers`."""
 
@@ -385,7 +385,7 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
         if self.consistency != "async" or workers == 1 or self.max_staleness == "off":
             return None
         if self.max_staleness is None:
-            return USUAL_STALENESS * (workers - 1)
+            return STALENESS_FACTOR * (workers - 1)
         return self.max_staleness
 
     @property

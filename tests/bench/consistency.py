@@ -25,13 +25,14 @@ exact. `exact_refused`: why a program may not.
 
 Environment: PROGRAM (names with commas), BENCH_MINUTES (55: no run begins that would end later),
 BENCH_SEEDS (24: the most), BENCH_ARMS, BENCH_ALTERNATIONS (4; 0: without throughput),
-BENCH_STEADY_S (10), BENCH_RUNS: a file to which the runs are written and from which earlier ones are
-read, so that seeds of several hours count together.
+BENCH_STEADY_S (10), BENCH_RUNS: a file to which the runs are written and from which earlier ones
+are read, so that seeds of several hours count together (of the same version of the programs).
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -157,6 +158,7 @@ class Runs:
                 name, arm, seed, run = msgspec.json.decode(line, type=tuple[str, str, int, Run])
                 if (name, arm) in self._runs:
                     self._runs[name, arm][seed] = run
+                    self._longest_s = max(self._longest_s, run.seconds)
 
     async def train_least(self) -> None:
         for seed in range(1, min(max(LEAST_SEEDS.values()), SEEDS) + 1):
@@ -177,7 +179,10 @@ class Runs:
             if chosen is None:
                 return
             name, arm = chosen
-            await self._train_pair(name, arm, len(self._runs[chosen]) + 1)
+            seeds = itertools.count(1)
+            await self._train_pair(
+                name, arm, next(seed for seed in seeds if seed not in self._runs[chosen])
+            )
             say(f"{name}, {arm}: {paired.describe(self.differences()[chosen])}")
 
     async def _train_pair(self, name: str, arm: str, seed: int) -> None:

@@ -252,7 +252,7 @@ async def compare_losses(folder: Path) -> dict[str, Any]:
         "final_loss_static": statistics.mean([each[-1] for each in static]),
         **finals,
         **distances,
-        "global_batch_worst": max([each for name, each in distances.items() if "global" in name]),
+        "global_batch_worst": max([distances[name] for name in arms if arms[name][0] != "async"]),
         "seeds": SEEDS,
     }
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -154,7 +155,7 @@ class Chief:
         self.workers = len(assignment.cluster["worker"])
         self.lanes: Lanes
         self._rehearse_updates: Callable[[], None]
-        self._measures_noise = False
+        self._noise_start: threading.Thread | None = None
         self.summaries = EventWriter(
             assignment.checkpoint_dir, tensorboard_events.generation_size(assignment)
         )
@@ -448,7 +449,7 @@ class Chief:
         now = time.monotonic()
         if now >= self.reported + self.assignment.progress_s:
             self.report(now)
-            if not self._measures_noise and not self.saving.is_writing:
+            if self._noise_start is None:
                 self._start_noise_measurements()
         if now >= self.saving.due_s:
             draft = self._drain_to_draft(now)
@@ -457,12 +458,20 @@ class Chief:
             self._resume_lanes()
 
     def _start_noise_measurements(self) -> None:
-        """Let workers measure gradient noise. Tracing that before training would make each hand-over
-        longer.
+        """Trace the measurement of gradient noise in a thread, and let workers measure then. Tracing
+        it before training would make each hand-over longer.
+
+        Meanwhile this process uses the model by traced functions only, until `finish`.
         """
-        with self.watchdog.limit("a step through the model and loss(), while it is traced again,"):
-            self.lanes.start_noise_measurements()
-        self._measures_noise = True
+        self._noise_start = threading.Thread(
+            target=self.lanes.start_noise_measurements, name="tracing", daemon=True
+        )
+        self._noise_start.start()
+
+    def _await_noise_start(self) -> None:
+        if self._noise_start is not None:
+            with self.watchdog.limit("a step through the model and loss(), while it is traced,"):
+                self._noise_start.join()
 
     def report(self, now: float) -> None:
         loss, _ = self.lanes.take_losses()
@@ -510,6 +519,7 @@ class Chief:
     def finish(self) -> None:
         self.lanes.drain()
         self.report(time.monotonic())
+        self._await_noise_start()
         self._finalize_weights()
         self._save_final()
         self.summaries.close()

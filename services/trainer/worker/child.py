@@ -131,8 +131,10 @@ def _start_watchdog(assignment: Assignment, send: LineWriter) -> Watchdog:
 
 
 def _configure_threads(assignment: Assignment) -> None:
-    """Set the threads of this process, and of what the chief runs on other tasks. Call it before
-    anything else uses TensorFlow's runtime.
+    """Set the threads of this process; those of the chief hold for its calls on other tasks, too.
+
+    Call it before anything else uses TensorFlow's runtime. `tf.config.threading` cannot switch off
+    spinning.
     """
     import tensorflow as tf
 
@@ -143,8 +145,8 @@ def thread_config(assignment: Assignment) -> Any:
     """Return a configuration with as many threads as this task has cores, and with enough threads
     between operations that no worker waits for another.
 
-    An idle thread of TensorFlow looks for work for a while before it sleeps. With a part of a core
-    that takes CPU time from the others, about an eighth of a worker's.
+    An idle thread of TensorFlow spins for a while before it sleeps. In a task with less than a core
+    that takes CPU time from the other threads: about an eighth of a worker's time.
     """
     import_server_library()
     from tensorflow.core.protobuf import config_pb2

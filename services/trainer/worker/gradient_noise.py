@@ -15,8 +15,8 @@ The loss is that of training. So what depends on the whole batch counts, too: wi
 normalisation the noise of the batch's averages, with dropout that of the places left out (each pass
 draws others).
 
-The function is traced when training has begun (`NoiseMeasurement`): it takes about as long as tracing
-the step, and a hand-over would have to wait for it.
+The function is traced when training has begun (`NoiseMeasurement`): that takes about as long as
+tracing the step, and a hand-over would have to wait for it.
 
 A training step of the program's own is not measured: it applies gradients itself, maybe of several
 losses. Nor is a model that writes to variables otherwise than by Keras's `assign`, or calls Python:
@@ -42,18 +42,11 @@ MOST_BYTES = 512 * 2**20
 
 
 PYTHON = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
-UNCHANGING = frozenset(
-    {
-        "InitializeTableV2",  # a table of the worker, always with the same rows
-        "LookupTableFindV2",
-        "LookupTableSizeV2",
-        "ReadVariableOp",
-        "ResourceGather",
-        "ResourceGatherNd",
-        "VarIsInitializedOp",
-        "VariableShape",
-    }
-)
+UNCHANGING = optimizers.READ_OPERATIONS | {
+    "InitializeTableV2",  # a table of the worker, always with the same rows
+    "LookupTableFindV2",
+    "LookupTableSizeV2",
+}
 """Operations that use a variable or a table and change nothing."""
 
 
@@ -67,23 +60,27 @@ def is_measured(built: BuiltModel) -> bool:
 
 
 class NoiseMeasurement:
-    """The function with which a generation's workers measure gradient noise. None until `trace`, and
-    for a program that is not measured.
+    """The measurement of a generation's workers. `function`: what a worker runs; None until `trace`,
+    and for a program that is not measured.
 
-    `tracing`: held while something is traced. What is traced finds tensors in the place of variables,
-    so one thread may trace at a time.
+    `tracing`: held while something is traced. What is traced finds tensors in the place of
+    variables, so one thread may trace at a time.
     """
 
     def __init__(
         self, program: ModuleType, strategy: Any, built: BuiltModel, pipeline: Pipeline
     ) -> None:
         self._parts = program, strategy, built, pipeline
+        self._is_traced = False
         self.tracing = threading.Lock()
         self.function: Any = None
 
     def trace(self) -> None:
+        """Trace the function, unless that was tried before."""
         with self.tracing:
-            self.function = _trace_measurement(*self._parts)
+            if not self._is_traced:
+                self._is_traced = True
+                self.function = _trace_measurement(*self._parts)
 
 
 def _trace_measurement(

@@ -394,9 +394,10 @@ class Lanes:
         return self._noise.phi
 
     def start_noise_measurements(self) -> None:
-        """Trace what measures gradient noise, and let the workers measure from now on.
+        """Trace what measures gradient noise, and let the workers measure from then on.
 
-        Nothing else may be traced meanwhile, and no checkpoint written.
+        The caller uses no Keras variable meanwhile: while a step is traced, tensors are in their
+        place. Updates that have to be traced wait (`NoiseMeasurement.tracing`).
         """
         for lane in self._lanes:
             lane.worker.trace_comparison()

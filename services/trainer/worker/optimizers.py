@@ -24,7 +24,7 @@ Schedules: `ScaledSchedule` scales the result of a schedule, since no variable h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -35,7 +35,15 @@ import tensorflow as tf
 from services.trainer.program import NO_OVERWRITE, BadProgram
 from services.trainer.worker.packing import pack_gradients
 
-READING = frozenset({"ReadVariableOp", "ResourceGather", "VarIsInitializedOp", "VariableShape"})
+READ_OPERATIONS = frozenset(
+    {
+        "ReadVariableOp",
+        "ResourceGather",
+        "ResourceGatherNd",
+        "VarIsInitializedOp",
+        "VariableShape",
+    }
+)
 """Operations that use a variable and do not change it."""
 
 
@@ -216,28 +224,42 @@ def apply_after(
     the gradients. If that fails, nothing changes: no weight, slot, average or count. Trace a step
     in here.
 
-    Only operations that change something wait for it (`tf.control_dependencies` would let a worker
-    wait for an answer of the ps before it sends gradients).
+    Only operations on what `apply` changes wait for it. With `tf.control_dependencies`, a worker
+    would wait for an answer of the ps before it sends gradients. The number of updates is read
+    without waiting, too: a schedule computes the rate from it on the worker, and the ps adds one to
+    it, whatever was read.
     """
+    counters = [
+        part._iterations.value.handle for part in optimizer_parts(dict(enumerate(optimizers)))
+    ]
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_checked(apply: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
-        first = prerequisite(grads)
+        check = prerequisite(grads)
         graph: Any = tf.compat.v1.get_default_graph()
-        made_before = len(graph.get_operations())
+        before = len(graph.get_operations())
         apply(grads, trainable_variables)
-        for operation in graph.get_operations()[made_before:]:
-            if _may_change_variable(operation):
-                operation._add_control_input(first)
+        unread = {id(graph.capture(handle)) for handle in counters}
+        for operation in operations_on_changed(graph.get_operations()[before:], unread):
+            operation._add_control_input(check)
 
     with _replace_apply(optimizers, lambda optimizer: partial(apply_checked, optimizer.apply)):
         yield
 
 
-def _may_change_variable(operation: Any) -> bool:
-    if operation.type in READING:
-        return False
-    return any(each.dtype == tf.resource for each in operation.inputs)
+def operations_on_changed(operations: Sequence[Any], unread: Container[int]) -> list[Any]:
+    """Return the operations that may change a variable, and those that read one of these variables,
+    but for those whose resources are `unread`, by their identity.
+    """
+    used = {
+        operation: {id(each) for each in operation.inputs if each.dtype == tf.resource}
+        for operation in operations
+    }
+    changing = [each for each in operations if used[each] and each.type not in READ_OPERATIONS]
+    changed = {resource for each in changing for resource in used[each]}
+    read = {resource for resource in changed if resource not in unread}
+    reading = [each for each in operations if each.type in READ_OPERATIONS and used[each] & read]
+    return [*changing, *reading]
 
 
 def all_optimizers(optimizer: Any) -> list[Any]:

@@ -174,8 +174,7 @@ class RemoteWorker:
         return Comparison(*self._call(self._updating, self._measurement.function).tolist())
 
     def trace_comparison(self) -> None:
-        if self._measurement.function is None:
-            self._measurement.trace()
+        self._measurement.trace()
 
     def explain(self, portion: Portion) -> None:
         """Let the worker read a portion in Python. Raise the program's error with its line."""

@@ -62,7 +62,8 @@ class Watchdog:
         self.checks: list[Check] = [self._overdue_call]
         self.missing_tasks: MissingTasks = list
         self.limit_s, self.clock_s = early_s, 0.0
-        self._channel = -1
+        self._channel: int | None = None
+        self._arming = threading.Lock()
 
     def start(self, channel: int, end: OnFailure) -> None:
         """Check for ever; `end` receives the first failure. `channel` takes the output of
@@ -75,8 +76,7 @@ class Watchdog:
         """Use the later limit: training has begun, and no time limit of the launcher applies."""
         if self.limit_s != self._later_s:
             self.limit_s = self._later_s
-            if self._channel >= 0:
-                self._restart_faulthandler()
+            self._restart_faulthandler()
 
     @contextmanager
     def limit(self, what: str) -> Iterator[ProgramCall]:
@@ -129,8 +129,11 @@ class Watchdog:
                 return
 
     def _restart_faulthandler(self) -> None:
-        limit_s = self.limit_s + MISSED_CHECKS * self._check_interval_s
-        faulthandler.dump_traceback_later(limit_s, exit=True, file=self._channel)
+        if self._channel is None:
+            return
+        with self._arming:
+            limit_s = self.limit_s + MISSED_CHECKS * self._check_interval_s
+            faulthandler.dump_traceback_later(limit_s, exit=True, file=self._channel)
 
 
 def thread_stack(thread: int, program: str) -> str:

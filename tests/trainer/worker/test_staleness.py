@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from services.trainer.worker import input_pipeline, staleness, training_step
+from services.trainer.worker import input_pipeline, optimizers, staleness, training_step
 from services.trainer.worker.staleness import LARGEST, NO_GRADIENTS
 from shared.messages import Staleness
 
@@ -139,3 +139,30 @@ def test_a_gradient_that_is_too_stale_changes_nothing(optimizer: Callable[[], An
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
     assert int(built.counters.step) == 2 and int(built.counters.applied) == 8
     assert not np.array_equal(before[0], values(built)[0])
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS[:2])
+def test_only_operations_on_what_an_update_changes_wait_for_the_check(
+    optimizer: Callable[[], Any],
+) -> None:
+    used, model = optimizer(), net()
+    used.build(model.trainable_variables)
+    counter = used._iterations.value.handle
+
+    def step() -> None:
+        gradients = [tf.ones(each.shape) for each in model.trainable_variables]
+        with optimizers.apply_after(lambda _: tf.no_op("check"), [used]):
+            used.apply(gradients, model.trainable_variables)
+
+    graph = tf.function(step, autograph=False).get_concrete_function().graph
+    operations = graph.get_operations()
+    waiting = [each for each in operations if "check" in [one.name for one in each.control_inputs]]
+    assigning = [each for each in operations if each.type.startswith("Assign")]
+    counted, changed = graph.capture(counter), [each.inputs[0] for each in assigning]
+    reading = [each for each in operations if each.type == "ReadVariableOp"]
+    of_changed = [each for each in reading if any(each.inputs[0] is one for one in changed)]
+    of_count = [each for each in reading if each.inputs[0] is counted]
+
+    assert assigning and all(each in waiting for each in assigning)
+    assert all((each in waiting) is (each not in of_count) for each in of_changed)
+    assert all(any(one.dtype == tf.resource for one in each.inputs) for each in waiting)

@@ -17,7 +17,13 @@ from services.trainer.program import BadProgram
 from services.trainer.worker import shard_ledger
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.file_source import FileOrder
-from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass, UpdateLoss
+from services.trainer.worker.input_pipeline import (
+    KEPT_SAMPLES,
+    DataPlan,
+    Portion,
+    StagedPass,
+    UpdateLoss,
+)
 from services.trainer.worker.lanes import (
     FEWEST_STAGED,
     MOST_STAGED,
@@ -29,6 +35,7 @@ from services.trainer.worker.lanes import (
     staged_batches,
     update_once,
 )
+from services.trainer.worker.noise_estimate import Comparison
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
 from tests.trainer.worker.fake_worker import FakeWorker
@@ -62,10 +69,28 @@ class Held(FakeWorker):
         super().__init__(plan)
         self.begun, self.released = threading.Semaphore(0), threading.Semaphore(0)
 
+    def release(self, updates: int) -> None:
+        """Let it make this many updates."""
+        self.released.release(updates)
+
     def update(self, passes: int, batches: int) -> bool:
         self.begun.release()
         assert self.released.acquire(timeout=WITHIN_S)
         return super().update(passes, batches)
+
+
+class Comparing(Held):
+    """A worker that compares gradients after `trace_comparison` only."""
+
+    is_traced, compared = False, 0
+
+    def trace_comparison(self) -> None:
+        self.is_traced = True
+
+    def compare_gradients(self) -> Comparison | None:
+        assert self.is_traced
+        self.compared += 1
+        return Comparison(4.0, float(BATCH), 2.0, 1.0)
 
 
 def plan_of(examples: int, batch: int = BATCH, most: int | None = None, k: int = 1) -> DataPlan:
@@ -93,6 +118,26 @@ def test_every_batch_is_applied_once_by_several_workers() -> None:
     assert run_lanes(lanes, inbox, 64, 3) == ["first", "finished"]
     assert covered(*workers) == [(at, at + BATCH) for at in range(0, 192, BATCH)]
     assert (lanes.ledger.applied, lanes.steps) == (192, 12)
+
+
+def test_workers_measure_gradient_noise_once_it_is_traced() -> None:
+    plan, inbox = plan_of(640)._replace(noise_share=0.5), queue.Queue[object]()
+    workers = [Comparing(plan), Comparing(plan)]
+    lanes = Lanes(workers, plan, inbox)
+    lanes.start(shard_ledger.new_ledger(640, 2), 0)
+    for worker in workers:
+        worker.release(KEPT_SAMPLES + 1)
+    for worker in workers * (KEPT_SAMPLES + 2):
+        assert worker.begun.acquire(timeout=WITHIN_S)
+    assert all(worker.begun.acquire(timeout=WITHIN_S) for worker in workers)
+    assert not any(worker.compared for worker in workers)
+
+    lanes.start_noise_measurements()
+    for worker in workers:
+        worker.release(640)
+
+    assert "finished" in [inbox.get(timeout=WITHIN_S), inbox.get(timeout=WITHIN_S)]
+    assert all(worker.compared for worker in workers)
 
 
 def test_batches_of_a_lost_worker_are_applied_by_another() -> None:

@@ -129,7 +129,6 @@ def test_workers_measure_gradient_noise_once_it_is_traced() -> None:
         worker.release(KEPT_SAMPLES + 1)
     for worker in workers * (KEPT_SAMPLES + 2):
         assert worker.begun.acquire(timeout=WITHIN_S)
-    assert all(worker.begun.acquire(timeout=WITHIN_S) for worker in workers)
     assert not any(worker.compared for worker in workers)
 
     lanes.start_noise_measurements()

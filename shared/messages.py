@@ -382,9 +382,9 @@ class JobRequested(JobNameMessage, frozen=True, kw_only=True, tag="job.requested
         is ten times slower than the others. A job without `consistency` was accepted by an earlier
         version, which dropped none.
         """
-        if self.consistency != "async" or workers == 1 or self.max_staleness == "off":
+        if self.makes_updates_together or workers == 1 or self.max_staleness == "off":
             return None
-        if self.max_staleness is None:
+        if self.max_staleness is None and self.consistency is not None:
             return STALENESS_FACTOR * (workers - 1)
         return self.max_staleness
 

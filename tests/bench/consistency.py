@@ -32,7 +32,6 @@ are read, so that seeds of several hours count together (of the same version of 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import signal
@@ -154,11 +153,14 @@ class Runs:
         self._longest_s = 0.0
         self._file = file
         if file is not None and file.exists():
-            for line in file.read_text().splitlines():
-                name, arm, seed, run = msgspec.json.decode(line, type=tuple[str, str, int, Run])
-                if (name, arm) in self._runs:
-                    self._runs[name, arm][seed] = run
-                    self._longest_s = max(self._longest_s, run.seconds)
+            self._read_earlier(file)
+
+    def _read_earlier(self, file: Path) -> None:
+        for line in file.read_text().splitlines():
+            name, arm, seed, run = msgspec.json.decode(line, type=tuple[str, str, int, Run])
+            if (name, arm) in self._runs:
+                self._runs[name, arm][seed] = run
+                self._longest_s = max(self._longest_s, run.seconds)
 
     async def train_least(self) -> None:
         for seed in range(1, min(max(LEAST_SEEDS.values()), SEEDS) + 1):
@@ -179,10 +181,8 @@ class Runs:
             if chosen is None:
                 return
             name, arm = chosen
-            seeds = itertools.count(1)
-            await self._train_pair(
-                name, arm, next(seed for seed in seeds if seed not in self._runs[chosen])
-            )
+            missing = set(range(1, SEEDS + 1)) - set(self._runs[chosen])
+            await self._train_pair(name, arm, min(missing))
             say(f"{name}, {arm}: {paired.describe(self.differences()[chosen])}")
 
     async def _train_pair(self, name: str, arm: str, seed: int) -> None:

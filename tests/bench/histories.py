@@ -217,6 +217,14 @@ async def exact_weights(folder: Path, history: Sequence[Event]) -> dict[str, byt
 # ---------------------------------------------------------------- loss over updates
 
 
+class Arm(NamedTuple):
+    """A job of the transformer. `workers`: at the start."""
+
+    consistency: str
+    workers: int
+    history: Sequence[Event] = ()
+
+
 class Band(NamedTuple):
     """The losses that a further job with 1 worker has with a probability of 99 %."""
 
@@ -234,16 +242,14 @@ async def compare_losses(folder: Path) -> dict[str, Any]:
         Band(statistics.fmean(each), half_band(each, intervals=INTERVALS))
         for each in zip(*static, strict=True)
     ]
-    arms: dict[str, tuple[str, int, list[Event]]] = {
-        f"global_batch_{workers}": ("global-batch", workers, []) for workers in (2, 4, 8)
-    }
+    arms = {f"global_batch_{workers}": Arm("global-batch", workers) for workers in (2, 4, 8)}
     for number in range(3):
         history = random_history(random.Random(SEED * 100 + number), UPDATES, 4, 4)
-        arms[f"global_batch_history_{number + 1}"] = ("global-batch", 1, history)
-    arms["async_4"] = ("async", 4, [])
+        arms[f"global_batch_history_{number + 1}"] = Arm("global-batch", 1, history)
+    arms["async_4"] = Arm("async", 4)
     distances, finals = {}, {}
-    for name, (consistency, workers, history) in arms.items():
-        curve = await loss_curve(folder / name, SEEDS, consistency, workers, history)
+    for name, arm in arms.items():
+        curve = await loss_curve(folder / name, SEEDS, *arm)
         _say_curve(name, curve)
         distances[name] = _distance(bands, curve)
         finals[f"final_loss_{name}"] = curve[-1]
@@ -252,7 +258,7 @@ async def compare_losses(folder: Path) -> dict[str, Any]:
         "final_loss_static": statistics.mean([each[-1] for each in static]),
         **finals,
         **distances,
-        "global_batch_worst": max([distances[name] for name in arms if arms[name][0] != "async"]),
+        "global_batch_worst": max([distances[name] for name in arms if name != "async_4"]),
         "seeds": SEEDS,
     }
 

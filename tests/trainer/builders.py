@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from services.trainer.protocol import Assignment
 from shared.messages import (
     CheckpointSaved,
     ClusterSpecPublished,
@@ -12,6 +13,7 @@ from shared.messages import (
     HandOverOrdered,
     JobRequested,
     Program,
+    Resources,
     Span,
     TaskAddress,
     TrainingResumed,
@@ -31,6 +33,24 @@ def request(**fields: Any) -> JobRequested:
         **fields,
     }
     return JobRequested(**chosen)
+
+
+def assignment(**fields: Any) -> Assignment:
+    """Return the assignment of a chief."""
+    chosen: dict[str, Any] = {
+        "generation": 1,
+        "role": "chief",
+        "index": 0,
+        "cluster": {"chief": ["h:1"], "ps": ["h:2"], "worker": ["h:3"]},
+        "request": request(),
+        "batch": 32,
+        "program": "digits.py",
+        "checkpoint_dir": "none",
+        "resources": Resources(cpu=1.0),
+        "warms_up": False,
+        **fields,
+    }
+    return Assignment(**chosen)
 
 
 def spec(

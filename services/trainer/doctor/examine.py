@@ -327,10 +327,10 @@ def _start_cluster(ps: int) -> tuple[Any, Any]:
         ports = Ports("0,0")
         held.append(ports)
         cluster[role].append(f"127.0.0.1:{ports.numbers[0]}")
-    servers = []
+    servers, threads = [], child.thread_config(inter_op=2, intra_op=1)
     for role in ("ps", "worker"):
         for index in range(len(cluster[role])):
-            servers.append(child.start_server(cluster, role, index))
+            servers.append(child.start_server(cluster, role, index, threads))
     strategy = connect_cluster(cluster)
     return strategy, (held, servers)
 

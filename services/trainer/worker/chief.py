@@ -155,7 +155,7 @@ class Chief:
         self.workers = len(assignment.cluster["worker"])
         self.lanes: Lanes
         self._rehearse_updates: Callable[[], None]
-        self._noise_start: threading.Thread | None = None
+        self._noise_tracing: threading.Thread | None = None
         self.summaries = EventWriter(
             assignment.checkpoint_dir, tensorboard_events.generation_size(assignment)
         )
@@ -449,7 +449,7 @@ class Chief:
         now = time.monotonic()
         if now >= self.reported + self.assignment.progress_s:
             self.report(now)
-            if self._noise_start is None:
+            if self._noise_tracing is None:
                 self._start_noise_measurements()
         if now >= self.saving.due_s:
             draft = self._drain_to_draft(now)
@@ -458,20 +458,20 @@ class Chief:
             self._resume_lanes()
 
     def _start_noise_measurements(self) -> None:
-        """Trace the measurement of gradient noise in a thread, and let workers measure then. Tracing
-        it before training would make each hand-over longer.
+        """Trace the measurement of gradient noise in a thread; then workers measure. Traced before
+        training, it would make each preparation longer.
 
-        Meanwhile this process uses the model by traced functions only, until `finish`.
+        Until `finish`, which waits for it, the other threads call traced functions only.
         """
-        self._noise_start = threading.Thread(
+        self._noise_tracing = threading.Thread(
             target=self.lanes.start_noise_measurements, name="tracing", daemon=True
         )
-        self._noise_start.start()
+        self._noise_tracing.start()
 
-    def _await_noise_start(self) -> None:
-        if self._noise_start is not None:
+    def _await_noise_tracing(self) -> None:
+        if self._noise_tracing is not None:
             with self.watchdog.limit("a step through the model and loss(), while it is traced,"):
-                self._noise_start.join()
+                self._noise_tracing.join()
 
     def report(self, now: float) -> None:
         loss, _ = self.lanes.take_losses()
@@ -519,7 +519,7 @@ class Chief:
     def finish(self) -> None:
         self.lanes.drain()
         self.report(time.monotonic())
-        self._await_noise_start()
+        self._await_noise_tracing()
         self._finalize_weights()
         self._save_final()
         self.summaries.close()

@@ -138,24 +138,34 @@ def _configure_threads(assignment: Assignment) -> None:
     """
     import tensorflow as tf
 
-    tf.compat.v1.enable_eager_execution(config=thread_config(assignment))
+    tf.compat.v1.enable_eager_execution(config=task_thread_config(assignment))
 
 
-def thread_config(assignment: Assignment) -> Any:
+def task_thread_config(assignment: Assignment) -> Any:
     """Return a configuration with as many threads as this task has cores, and with enough threads
     between operations that no worker waits for another.
 
     An idle thread of TensorFlow spins for a while before it sleeps. In a task with less than a core
     that takes CPU time from the other threads: about an eighth of a worker's time.
     """
+    return thread_config(
+        inter_op_threads(assignment),
+        intra_op_threads(assignment),
+        spins=assignment.resources.cpu >= 1.0,
+    )
+
+
+def thread_config(inter_op: int, intra_op: int, spins: bool = True) -> Any:
+    """Return a configuration with this many threads between and within operations. `spins`: idle
+    threads look for work for a while before they sleep.
+    """
     import_server_library()
     from tensorflow.core.protobuf import config_pb2
 
     config = config_pb2.ConfigProto(
-        inter_op_parallelism_threads=inter_op_threads(assignment),
-        intra_op_parallelism_threads=intra_op_threads(assignment),
+        inter_op_parallelism_threads=inter_op, intra_op_parallelism_threads=intra_op
     )
-    config.experimental.disable_thread_spinning = assignment.resources.cpu < 1.0
+    config.experimental.disable_thread_spinning = not spins
     return config
 
 
@@ -209,7 +219,7 @@ def _serve_tensorflow(assignment: Assignment, send: LineWriter, lines: Any) -> i
     if assignment.request.consistency == "exact":
         exactness.enable_determinism()
     try:
-        server = start_server(assignment.cluster, role, index, thread_config(assignment))
+        server = start_server(assignment.cluster, role, index, task_thread_config(assignment))
     except errors.OpError as error:
         send(Failed(cause=f"cannot serve on {assignment.cluster[role][index]}: {error}", peer=True))
         return EXIT_PEER_LOST
@@ -326,18 +336,12 @@ def _empty_package() -> ModuleType:
     return package
 
 
-def start_server(cluster: dict[str, list[str]], role: str, index: int, config: Any = None) -> Any:
-    """Return a started server. `config`: of `thread_config`, None: two threads between operations.
+def start_server(cluster: dict[str, list[str]], role: str, index: int, config: Any) -> Any:
+    """Return a started server. `config`: of `thread_config`.
 
     Raise `tensorflow.errors.OpError` if it cannot serve, for instance because the port is taken.
     """
     library = import_server_library()
-    from tensorflow.core.protobuf import config_pb2
-
-    if config is None:
-        config = config_pb2.ConfigProto(
-            inter_op_parallelism_threads=2, intra_op_parallelism_threads=1
-        )
     return library.Server(
         library.ClusterSpec(cluster), job_name=role, task_index=index, config=config
     )

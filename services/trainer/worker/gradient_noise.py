@@ -63,8 +63,8 @@ class NoiseMeasurement:
     """The measurement of a generation's workers. `function`: what a worker runs; None until `trace`,
     and for a program that is not measured.
 
-    `tracing`: held while something is traced. What is traced finds tensors in the place of
-    variables, so one thread may trace at a time.
+    `tracing`: held while something is traced, one thing at a time, because variables hold tensors
+    of the graph meanwhile.
     """
 
     def __init__(

@@ -396,8 +396,8 @@ class Lanes:
     def start_noise_measurements(self) -> None:
         """Trace what measures gradient noise, and let the workers measure from then on.
 
-        The caller uses no Keras variable meanwhile: while a step is traced, tensors are in their
-        place. Updates that have to be traced wait (`NoiseMeasurement.tracing`).
+        No other thread may use a Keras variable until this returns: while a step is traced, its
+        variables hold tensors of the graph. An update that has to be traced waits.
         """
         for lane in self._lanes:
             lane.worker.trace_comparison()

@@ -24,7 +24,7 @@ Schedules: `ScaledSchedule` scales the result of a schedule, since no variable h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -229,9 +229,7 @@ def apply_after(
     without waiting, too: a schedule computes the rate from it on the worker, and the ps adds one to
     it, whatever was read.
     """
-    counters = [
-        part._iterations.value.handle for part in optimizer_parts(dict(enumerate(optimizers)))
-    ]
+    parts = [part for optimizer in optimizers for part in optimizer_parts(optimizer)]
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def apply_checked(apply: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
@@ -239,27 +237,31 @@ def apply_after(
         graph: Any = tf.compat.v1.get_default_graph()
         before = len(graph.get_operations())
         apply(grads, trainable_variables)
-        unread = {id(graph.capture(handle)) for handle in counters}
-        for operation in operations_on_changed(graph.get_operations()[before:], unread):
+        counters = {id(graph.capture(part._iterations.value.handle)) for part in parts}
+        for operation in _operations_on_changed(graph.get_operations()[before:], counters):
             operation._add_control_input(check)
 
     with _replace_apply(optimizers, lambda optimizer: partial(apply_checked, optimizer.apply)):
         yield
 
 
-def operations_on_changed(operations: Sequence[Any], unread: Container[int]) -> list[Any]:
-    """Return the operations that may change a variable, and those that read one of these variables,
-    but for those whose resources are `unread`, by their identity.
+def _operations_on_changed(operations: Sequence[Any], counters: set[int]) -> list[Any]:
+    """Return the operations that may change a variable, and those that read one that is changed
+    here. `counters`: the variables of which reads are left out, by the `id` of their resources.
     """
-    used = {
-        operation: {id(each) for each in operation.inputs if each.dtype == tf.resource}
-        for operation in operations
-    }
-    changing = [each for each in operations if used[each] and each.type not in READ_OPERATIONS]
-    changed = {resource for each in changing for resource in used[each]}
-    read = {resource for resource in changed if resource not in unread}
-    reading = [each for each in operations if each.type in READ_OPERATIONS and used[each] & read]
-    return [*changing, *reading]
+    changing, changed = [], set[int]()
+    for each in operations:
+        if each.type not in READ_OPERATIONS and (used := _resources(each)):
+            changing.append(each)
+            changed |= used
+    awaited = changed - counters
+    reading = [each for each in operations if each.type in READ_OPERATIONS]
+    return [*changing, *[each for each in reading if _resources(each) & awaited]]
+
+
+def _resources(operation: Any) -> set[int]:
+    """Return the `id` of each resource that an operation uses."""
+    return {id(each) for each in operation.inputs if each.dtype == tf.resource}
 
 
 def all_optimizers(optimizer: Any) -> list[Any]:

@@ -20,7 +20,6 @@ from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context, executor
 
 from services.trainer.worker import gradient_noise, own_step, scaling, staleness, training_step
-from services.trainer.worker.gradient_noise import NoiseMeasurement
 from services.trainer.worker.input_pipeline import (
     DataPlan,
     Pipeline,
@@ -75,7 +74,7 @@ def trace_workers(
         return traced.get_concrete_function()
 
     step = training_step.trace_with_packed_reads(built, trace)
-    measurement = NoiseMeasurement(program, strategy, built, pipeline)
+    measurement = gradient_noise.NoiseMeasurement(program, strategy, built, pipeline)
     return [RemoteWorker(index, pipeline, step, several, measurement) for index in range(count)]
 
 
@@ -107,7 +106,7 @@ def trace_part_workers(
         return step, step.trace_part(kind)
 
     step, part = training_step.trace_with_packed_reads(built, trace)
-    measurement = NoiseMeasurement(program, strategy, built, pipeline)
+    measurement = gradient_noise.NoiseMeasurement(program, strategy, built, pipeline)
     workers = [RemoteWorker(index, pipeline, part, False, measurement) for index in range(count)]
     return workers, RemoteUpdater(step, slots or count, measurement.tracing)
 
@@ -123,7 +122,7 @@ class RemoteWorker:
         pipeline: Pipeline,
         step: Any,
         several: bool,
-        measurement: NoiseMeasurement,
+        measurement: gradient_noise.NoiseMeasurement,
     ) -> None:
         """`several`: the step takes `step_arguments`. `measurement`: shared by all workers."""
         self._several = several
@@ -193,7 +192,7 @@ class RemoteWorker:
 
 class RemoteUpdater:
     """Applies the updates that workers make together. `parts`: the usual number of parts;
-    `tracing`: held while something is traced (`NoiseMeasurement`).
+    `tracing`: held while something is traced (`gradient_noise.NoiseMeasurement`).
     """
 
     def __init__(self, step: PartStep, parts: int, tracing: threading.Lock) -> None:

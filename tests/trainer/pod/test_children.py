@@ -21,8 +21,7 @@ from services.trainer.protocol import (
     Started,
     encode_line,
 )
-from shared.messages import Resources
-from tests.trainer.builders import request
+from tests.trainer.builders import assignment
 
 NOBODY = 1 << 22  # above every process id
 
@@ -69,18 +68,7 @@ class Parent:
 
 
 def _assignment(folder: Path) -> Assignment:
-    return Assignment(
-        generation=1,
-        role="chief",
-        index=0,
-        cluster={},
-        request=request(),
-        batch=32,
-        program="net.py",
-        checkpoint_dir=str(folder),
-        resources=Resources(cpu=1.0),
-        warms_up=False,
-    )
+    return assignment(cluster={}, program="net.py", checkpoint_dir=str(folder))
 
 
 async def test_events_of_a_child_arrive_in_order(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 import tensorflow as tf
 
-from services.trainer.protocol import Assignment, Begin, ContinueTraining, Drain, SaveNow
+from services.trainer.protocol import Begin, ContinueTraining, Drain, SaveNow
 from services.trainer.worker import optimizers, shard_ledger, training_step
 from services.trainer.worker.chief import Chief, last_applied_s, pause_between
 from services.trainer.worker.example_order import ExampleOrder
@@ -32,8 +32,7 @@ from services.trainer.worker.staleness import new_histogram
 from services.trainer.worker.training_step import TrainingCounters, update_record
 from services.trainer.worker.watchdog import Watchdog
 from services.trainer.worker.whole_updates import WholeUpdateExactLanes
-from shared.messages import Resources
-from tests.trainer.builders import request
+from tests.trainer.builders import assignment
 from tests.trainer.worker.fake_worker import FakeWorker
 
 
@@ -131,8 +130,6 @@ class LosesWorker(FakeWorker):
 class Saves:
     """Records drafts of checkpoints and writes nothing. `due_s` is when the next save is due."""
 
-    is_writing = False
-
     def __init__(self) -> None:
         self.drafts, self.due_s = list[Draft](), float("inf")
 
@@ -156,18 +153,7 @@ def chief_of(folder: Path, worker: FakeWorker, saves: Saves) -> Chief:
         optimizer=lambda: keras.optimizers.SGD(0.1),
         loss=keras.losses.mean_squared_error,
     )
-    assigned = Assignment(
-        generation=1,
-        role="chief",
-        index=0,
-        cluster={"chief": ["h:1"], "ps": ["h:2"], "worker": ["h:3"]},
-        request=request(),
-        batch=BATCH,
-        program="digits.py",
-        checkpoint_dir=str(folder),
-        resources=Resources(cpu=1, memory_gib=1),
-        warms_up=False,
-    )
+    assigned = assignment(batch=BATCH, checkpoint_dir=str(folder))
     inbox = queue.Queue[Any]()
     made: Any = Chief(assigned, program, lambda _: None, inbox, Watchdog("digits.py", 60.0, 60.0))
     made.built = training_step.build_model(program, tf.distribute.get_strategy(), 1)

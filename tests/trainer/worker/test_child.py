@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from services.trainer.protocol import Assignment
-from services.trainer.worker.child import import_without, is_peer_lost, thread_config
+from services.trainer.worker.child import import_without, is_peer_lost, task_thread_config
 from shared.messages import Resources
 from tests.architecture.source import ROOT
-from tests.trainer.builders import request
+from tests.trainer.builders import assignment
 
 ERRORS = tf.errors
 INVALID = (
@@ -48,20 +47,9 @@ def test_a_lost_server_is_no_program_error(error: Exception, peer: bool) -> None
 
 @pytest.mark.parametrize(("cpu", "spins"), [(0.25, False), (1.0, True)])
 def test_idle_threads_of_a_part_of_a_core_do_not_spin(cpu: float, spins: bool) -> None:
-    assigned = Assignment(
-        generation=1,
-        role="ps",
-        index=0,
-        cluster={"chief": ["h:1"], "ps": ["h:2"], "worker": ["h:3"]},
-        request=request(),
-        batch=8,
-        program="digits.py",
-        checkpoint_dir="gone",
-        resources=Resources(cpu=cpu, memory_gib=1),
-        warms_up=False,
-    )
+    assigned = assignment(role="ps", resources=Resources(cpu=cpu, memory_gib=1))
 
-    config = thread_config(assigned)
+    config = task_thread_config(assigned)
 
     assert config.experimental.disable_thread_spinning is not spins
     assert config.intra_op_parallelism_threads == 1

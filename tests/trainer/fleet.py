@@ -30,6 +30,7 @@ from services.trainer.settings import Settings
 from shared.bus.bus import Bus
 from shared.messages import (
     AllocationDecided,
+    CheckpointFailed,
     CheckpointSaved,
     ClusterSpecPublished,
     GenerationAbandoned,
@@ -272,7 +273,7 @@ class Fleet:
         seen = [
             m.step
             for m in self.said
-            if isinstance(m, ProgressReported | CheckpointSaved | TrainingResumed)
+            if isinstance(m, ProgressReported | CheckpointSaved | CheckpointFailed | TrainingResumed)
         ]
         goal = max(seen, default=0) + more
         return await self.until(

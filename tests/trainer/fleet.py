@@ -273,7 +273,9 @@ class Fleet:
         seen = [
             m.step
             for m in self.said
-            if isinstance(m, ProgressReported | CheckpointSaved | CheckpointFailed | TrainingResumed)
+            if isinstance(
+                m, ProgressReported | CheckpointSaved | CheckpointFailed | TrainingResumed
+            )
         ]
         goal = max(seen, default=0) + more
         return await self.until(

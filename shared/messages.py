@@ -1090,8 +1090,8 @@ class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.prog
     number of complete epochs.
 
     `gradient_noise`: variance of an example's gradient over the mean's square, in examples; None:
-    not measured. `applied_s`: the time of the last update; 0: unknown. `staleness`: of the
-    gradients since the last report; None: there were none, or they could not be counted.
+    not measured. `gradient_noise_at_least`: a lower bound of it, which is known earlier.
+    `applied_s`: the time of the last update; 0: unknown. `staleness`: of the gradients since the last report; None: there were none, or they could not be counted.
     `staleness_cost`: the share of progress that it costs (`shared/sample_efficiency.py`); None: not
     known.
     """
@@ -1103,6 +1103,7 @@ class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.prog
     samples_per_second: Speed
     loss: Measured | None = None
     gradient_noise: Measured | None = None
+    gradient_noise_at_least: Measured | None = None
     staleness: Staleness | None = None
     staleness_cost: Share | None = None
     usage: Annotated[tuple[TaskUsage, ...], Meta(max_length=10_000)] = ()

@@ -205,6 +205,7 @@ class Progress(Line, frozen=True, kw_only=True, tag="progress"):
     applied_s: float = 0.0
     profile: ModelProfile | None = None
     gradient_noise: float | None = None
+    gradient_noise_at_least: float | None = None
     staleness: Staleness | None = None
     staleness_cost: float | None = None
 

@@ -37,7 +37,7 @@ from tests.zoo.catalogue import FOLDER
 
 CLUSTER = "nodes:\n  - {name: node, count: 2, cpu: 1, memory_gib: 8}\n"
 PATIENCE_S = 600.0
-WINDOW, TAIL = 5, 0.05
+WINDOW, TAIL = 15, 0.02
 MOST_TIMES = 8
 """A batch may grow by this factor."""
 
@@ -49,8 +49,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CASES = {
-    "digits": Case(path=demo.JOBS / "digits.py", epochs=60, batch=32),
-    "wide_and_deep": Case(path=FOLDER / "wide_and_deep.py", epochs=16, batch=64),
+    "characters": Case(path=demo.JOBS / "characters.py", epochs=10, batch=16),
+    "wide_and_deep": Case(path=FOLDER / "wide_and_deep.py", epochs=32, batch=64),
 }
 PROGRAMS = tuple(filter(None, os.environ.get("BENCH_LOSS_PROGRAMS", ",".join(CASES)).split(",")))
 EPOCHS = int(os.environ.get("BENCH_LOSS_EPOCHS", "0"))

@@ -321,8 +321,15 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def noise(self) -> float | None:
         """Return the gradient noise scale, in samples; None: not measured. A negative figure is an
         error of measurement.
+
+        Until it is known, a lower bound is used where no gradient is stale: there, less noise means
+        smaller batches, which is the safe side. With stale gradients it would mean fewer workers.
         """
-        noise = self.progress.gradient_noise if self.progress else None
+        if self.progress is None:
+            return None
+        noise = self.progress.gradient_noise
+        if noise is None and shares_batch(self.request):
+            noise = self.progress.gradient_noise_at_least
         return noise if noise is not None and 0 <= noise < math.inf else None
 
     @property

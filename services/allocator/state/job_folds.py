@@ -453,9 +453,14 @@ def _with_known_noise(message: ProgressReported, last: ProgressReported | None) 
     """Return the report, with the last gradient noise that was measured if it has none. A generation
     has none at first, and the job's desired size must not change because of that.
     """
-    if message.gradient_noise is not None or last is None or last.gradient_noise is None:
+    if last is None:
         return message
-    return replace(message, gradient_noise=last.gradient_noise)
+    noise, bound = message.gradient_noise, message.gradient_noise_at_least
+    if noise is None:
+        noise = last.gradient_noise
+    if bound is None:
+        bound = last.gradient_noise_at_least
+    return replace(message, gradient_noise=noise, gradient_noise_at_least=bound)
 
 
 def _is_newer(message: ProgressReported, last: ProgressReported) -> bool:

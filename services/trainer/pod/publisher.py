@@ -170,6 +170,7 @@ class Publisher:
             usage=usage,
             profile=word.profile,
             gradient_noise=word.gradient_noise,
+            gradient_noise_at_least=word.gradient_noise_at_least,
             staleness=word.staleness,
             staleness_cost=word.staleness_cost,
             reported_s=time.time(),

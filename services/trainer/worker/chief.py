@@ -480,8 +480,8 @@ class Chief:
         self.reported, self.reported_at = now, ledger.applied
         stale, noise = self.lanes.take_staleness(), self.lanes.gradient_noise
         cost = None
-        if stale is not None and noise is not None:
-            cost = staleness_cost(self.plan.update, stale.mean, noise)
+        if stale is not None and noise.phi is not None:
+            cost = staleness_cost(self.plan.update, stale.mean, noise.phi)
         word = Progress(
             step=self.lanes.steps,
             epoch=ledger.epoch,
@@ -491,7 +491,8 @@ class Chief:
             loss=loss,
             applied_s=self.lanes.applied_s,
             profile=self.built.profile,
-            gradient_noise=noise,
+            gradient_noise=noise.phi,
+            gradient_noise_at_least=noise.at_least,
             staleness=stale,
             staleness_cost=cost,
         )

@@ -389,9 +389,9 @@ class Lanes:
         return staleness.describe(before, self._reported_gradients, dropped)
 
     @property
-    def gradient_noise(self) -> float | None:
-        """The gradient noise scale in examples; None: it is not known, or not yet."""
-        return self._noise.phi
+    def gradient_noise(self) -> NoiseEstimate:
+        """What is known of the gradient noise scale."""
+        return self._noise
 
     def start_noise_measurements(self) -> None:
         """Trace what measures gradient noise, and let the workers measure from then on.

@@ -20,6 +20,10 @@ noise scale rises while a model learns, often by orders of magnitude, and |G|^2 
 average over a long time shows the past. We keep averages over several numbers of comparisons, and
 use the shortest one whose standard error is small enough.
 
+A noise scale that is large against K n needs very many comparisons. A lower bound is known much
+earlier: S is known well, and |G|^2 is not above its mean by more than a few standard errors. It is
+enough to let a batch grow.
+
 The standard error is that of a quotient: with the residuals r = S - phi |G|^2 of k comparisons, it
 is std(r) / (|G|^2 sqrt(k)). Changes within the time of an average raise it.
 """
@@ -36,6 +40,8 @@ FEWEST = 20.0
 """Comparisons before an average is used."""
 SURE = 0.12
 """Maximum standard error of a noise scale that is used, as a share of it."""
+SURE_BOUND = 3.0
+"""Standard errors of |G|^2 by which a lower bound of the noise scale is below its estimate."""
 SMALLEST = 1.0
 """The noise scale, in examples, below which an error of SURE examples is small enough."""
 
@@ -104,15 +110,25 @@ class NoiseAverage(NamedTuple):
         error = math.sqrt(max(residual2, 0.0) / (self.effective - 1.0)) / square
         return phi if error <= SURE * max(phi, SMALLEST) else None
 
+    def lower_bound(self) -> float | None:
+        """Return a noise scale in examples that phi is not below; None: too few comparisons."""
+        if self.effective < FEWEST:
+            return None
+        variance, square = self.s / self.w, self.g / self.w
+        deviation2 = max(self.gg / self.w - square**2, 0.0)
+        most = square + SURE_BOUND * math.sqrt(deviation2 / (self.effective - 1.0))
+        return max(variance / most, 0.0) if most > 0.0 else None
+
 
 class NoiseEstimate(NamedTuple):
-    """The noise scale of a generation. `phi`: the last one that was sure enough, in examples; None:
-    there was none. `examples`: of an epoch; 0: not known.
+    """The noise scale of a generation, in examples. `phi`: the last one that was sure enough;
+    `at_least`: a lower bound; None: there was none. `examples`: of an epoch; 0: not known.
     """
 
     examples: int = 0
     averages: Sequence[NoiseAverage] = tuple(map(NoiseAverage, WINDOWS))
     phi: float | None = None
+    at_least: float | None = None
 
     def add(self, found: Comparison) -> NoiseEstimate:
         """Return the estimate with one more comparison.
@@ -127,7 +143,12 @@ class NoiseEstimate(NamedTuple):
         variance, square = found.variance, found.mean_square(self.examples)
         averages = tuple([each.add(found.examples, variance, square) for each in self.averages])
         sure = [phi for each in averages if (phi := each.noise_scale()) is not None]
-        return self._replace(averages=averages, phi=sure[0] if sure else self.phi)
+        bounds = [least for each in averages if (least := each.lower_bound()) is not None]
+        return self._replace(
+            averages=averages,
+            phi=sure[0] if sure else self.phi,
+            at_least=max(bounds, default=self.at_least),
+        )
 
 
 class MeasurementTimer:

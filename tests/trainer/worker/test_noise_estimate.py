@@ -85,6 +85,18 @@ def test_nothing_is_reported_before_it_is_sure_enough() -> None:
         assert estimate.phi is None, number
 
 
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("phi", [30.0, 3000.0])
+def test_a_lower_bound_is_known_before_the_noise_is(phi: float, seed: int) -> None:
+    random, estimate = np.random.default_rng(seed), NoiseEstimate()
+    for _ in range(60):
+        made = gradients(random, BATCHES * 16, phi, 50)
+        estimate = estimate.add(comparison_of(made, [16] * BATCHES))
+
+    assert estimate.at_least is not None
+    assert min(phi / 2, 200.0) < estimate.at_least <= 1.05 * phi
+
+
 def test_a_change_of_the_noise_is_followed() -> None:
     random, estimate = np.random.default_rng(4), NoiseEstimate()
     for phi, count in ((4.0, 3000), (64.0, 150)):

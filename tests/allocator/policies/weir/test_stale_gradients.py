@@ -273,6 +273,17 @@ def test_a_report_without_a_noise_keeps_the_last_one():
     assert story.state.jobs["default.mnist"].progress.gradient_noise == 7.0
 
 
+def test_a_lower_bound_of_the_noise_lets_a_batch_grow_and_no_job_shrink():
+    def with_bound(consistency):
+        seen = [Observed(1, 1, 32 << at, 100.0 * 1.5**at) for at in range(4)]
+        told = job(1, None, consistency, seen, span(32, 32, 256))
+        return replace(told, progress=replace(told.progress, gradient_noise_at_least=200.0))
+
+    assert with_bound("global-batch").noise == 200.0
+    assert target(with_bound("global-batch")).batch > 32
+    assert with_bound("async").noise is None
+
+
 @pytest.mark.parametrize(("noise", "grows"), [(None, True), (1e6, True), (1.0, False)])
 def test_the_allocator_grows_an_async_job_only_if_its_progress_rises(noise, grows):
     """It starts with one worker for lack of room; then the cluster becomes larger."""

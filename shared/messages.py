@@ -1091,9 +1091,9 @@ class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.prog
 
     `gradient_noise`: variance of an example's gradient over the mean's square, in examples; None:
     not measured. `gradient_noise_at_least`: a lower bound of it, which is known earlier.
-    `applied_s`: the time of the last update; 0: unknown. `staleness`: of the gradients since the last report; None: there were none, or they could not be counted.
-    `staleness_cost`: the share of progress that it costs (`shared/sample_efficiency.py`); None: not
-    known.
+    `applied_s`: the time of the last update; 0: unknown. `staleness`: of the gradients since the
+    last report; None: there were none, or they could not be counted. `staleness_cost`: the share of
+    progress that it costs (`shared/sample_efficiency.py`); None: not known.
     """
 
     step: NotNegative

@@ -49,6 +49,7 @@ from services.trainer import checkpoint_policy
 from services.trainer.protocol import Begin, Line, Skipped
 from services.trainer.worker import failure_cause, shard_ledger
 from services.trainer.worker.shard_ledger import Ledger
+from services.trainer.worker.sharded_table import ShardedTable
 from services.trainer.worker.training_step import BuiltModel
 from shared import checkpoints
 from shared.checkpoints import COMMITTED, INDEX, CommitMark, restore_candidates
@@ -61,11 +62,14 @@ gfile = tf.io.gfile
 
 
 class CheckpointTensor(NamedTuple):
-    """One tensor of a checkpoint: its owner, key and source. Without an owner it is constant."""
+    """One tensor of a checkpoint: its owner, key and source. Without an owner it is constant.
+    `part`: the rows that these are of a divided table, as TensorFlow writes slices; "": all.
+    """
 
     owner: Any
     key: str
     source: Any
+    part: str = ""
 
 
 class Checkpoint:
@@ -86,7 +90,7 @@ class Checkpoint:
         for owner, found in tensors.items():
             parts = self._constant if owner is None or _is_table(found) else self._parts
             for key, source in found.items():
-                parts.append(CheckpointTensor(owner, key, source))
+                parts += _tensors_of(owner, key, source)
         self._copies = [_copy_variable(part.source) for part in self._parts]
         self._copy_bytes: dict[str, tuple[str, int]] = {}
         self._cut = tf.function(self._assign_copies, input_signature=[]).get_concrete_function()
@@ -105,7 +109,7 @@ class Checkpoint:
             with tf.device(part.source.device):
                 value = part.source.tensor
                 copy.assign(value, read_value=False)
-            self._copy_bytes[part.key] = (
+            self._copy_bytes[part.key + part.part] = (
                 part.source.device,
                 (value.shape.num_elements() or 0) * (value.dtype.size or 8),
             )
@@ -120,9 +124,12 @@ class Checkpoint:
         found = object_identity.ObjectIdentityDictionary()
         for part, copy in zip(self._parts, self._copies, strict=True):
             with tf.device(part.source.device):
-                found.setdefault(part.owner, {})[trackable_utils.extract_local_name(part.key)] = (
-                    copy.read_value()
-                )
+                value = copy.read_value()
+                if part.part:
+                    part.owner.assign_slice(part.part, value)
+                else:
+                    name = trackable_utils.extract_local_name(part.key)
+                    found.setdefault(part.owner, {})[name] = value
         for owner, values in found.items():
             owner._restore_from_tensors(values)
 
@@ -131,7 +138,12 @@ class Checkpoint:
         tensors = object_identity.ObjectIdentityDictionary()
         for part, copy in zip(self._parts, self._copies, strict=True):
             with tf.device(part.source.device):
-                tensors.setdefault(part.owner, {})[part.key] = copy.read_value_no_copy()
+                value = copy.read_value_no_copy()
+                found = tensors.setdefault(part.owner, {})
+                if part.part:
+                    found.setdefault(part.key, {})[part.part] = value
+                else:
+                    found[part.key] = value
         tensors[None] = {part.key: part.source for part in self._constant}
         functional_saver.MultiDeviceSaver(tensors, self._savers).save(path)
 
@@ -141,8 +153,24 @@ class Checkpoint:
         """
         tensors, savers = self._restored_tensors()
         functional_saver.MultiDeviceSaver(tensors, savers).restore(path)
+        self._restore_tables(path)
+
+    def _restore_tables(self, path: tf.Tensor) -> None:
+        """Restore the rows of divided tables: each ps reads those that it has."""
+        for part in self._parts:
+            if part.part:
+                with tf.device(part.source.device):
+                    dtypes = [part.source.dtype]
+                    rows = tf.raw_ops.RestoreV2(
+                        prefix=path,
+                        tensor_names=[part.key],
+                        shape_and_slices=[part.part],
+                        dtypes=dtypes,
+                    )
+                    part.owner.assign_slice(part.part, rows[0])
 
     def _restore_without_states(self, path: tf.Tensor) -> None:
+        self._restore_tables(path)
         tensors, savers = self._restored_tensors()
         for state in self._states:
             del tensors[state]
@@ -152,7 +180,7 @@ class Checkpoint:
         """Return the tensors of a checkpoint without lookup tables: `model()` fills these."""
         tensors, _, savers, _ = self._whole._saver._gather_serialized_tensors()
         for owner, found in list(tensors.items()):
-            if owner is not None and _is_table(found):
+            if owner is not None and (_is_table(found) or isinstance(owner, ShardedTable)):
                 del tensors[owner]
         return tensors, savers
 
@@ -240,6 +268,12 @@ class Checkpoint:
             raise
         finally:
             self._drop()
+
+
+def _tensors_of(owner: Any, key: str, source: Any) -> list[CheckpointTensor]:
+    if not isinstance(source, dict):
+        return [CheckpointTensor(owner, key, source)]
+    return [CheckpointTensor(owner, key, each, part) for part, each in source.items()]
 
 
 def _is_table(found: Mapping[str, Any]) -> bool:

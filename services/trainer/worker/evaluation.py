@@ -1,6 +1,7 @@
 """The evaluation of a trained model, on the chief: the program's metrics and its mean loss.
 
-The weights are copied to plain models, so that the ps are read once and not once a batch.
+The weights are copied to plain models, so that the ps are read once and not once a batch. Divided
+tables stay on the ps: the rows of each batch are looked up there.
 
     loss       of each batch of `evaluation()`, as in training and without what the model adds; the
                mean over the examples
@@ -31,6 +32,8 @@ from services.trainer.worker.program_data import (
     locate_errors,
     row_count,
 )
+from services.trainer.worker.sharded_table import ShardedTable, no_shards
+from services.trainer.worker.table_division import divide_tables
 from services.trainer.worker.watchdog import Watchdog
 
 BATCH = 256
@@ -60,7 +63,7 @@ def _evaluate(program: ModuleType, trained: Any, dog: Watchdog, most: int = -1) 
 
     `most`: maximum number of examples; -1: all.
     """
-    with dog.limit("model()"):
+    with dog.limit("model()"), divide_tables(no_shards):
         model = training_step.make_model(program)
     kind = own_step.training_kind(program, model)
     with dog.limit("metrics()"):
@@ -93,9 +96,16 @@ def _evaluates_itself(model: Any) -> bool:
 
 
 def _copy_weights(trained: Any, model: Any) -> None:
-    pairs = zip(training_step.all_models(trained), training_step.all_models(model), strict=True)
+    pairs = zip(_all_weights(trained), _all_weights(model), strict=True)
     for source, target in pairs:
-        target.set_weights(source.get_weights())
+        if isinstance(target, ShardedTable):
+            target.shards = source.shards
+        else:
+            target.assign(source.numpy())
+
+
+def _all_weights(model: Any) -> list[Any]:
+    return [weight for each in training_step.all_models(model) for weight in each.weights]
 
 
 def _outputs(program: ModuleType, model: Any, inputs: Any) -> Any:

@@ -33,7 +33,9 @@ import keras
 import tensorflow as tf
 
 from services.trainer.program import NO_OVERWRITE, BadProgram
+from services.trainer.worker import row_updates
 from services.trainer.worker.packing import pack_gradients
+from services.trainer.worker.sharded_table import ShardedTable
 
 READ_OPERATIONS = frozenset(
     {
@@ -82,8 +84,10 @@ def build_optimizer(
     Raise `BadProgram` for unsupported options; `maker` is the program's function that made it, and
     `where` its place in words.
     """
-    optimizer.build(variables)
     parts = optimizer_parts(optimizer)
+    for part in parts:
+        row_updates.prepare_slots(part)
+    optimizer.build(variables)
     if any(part.use_ema and part.ema_overwrite_frequency for part in parts):
         raise BadProgram(f"{where} sets {NO_OVERWRITE}", maker)
     if len({part.gradient_accumulation_steps for part in parts}) > 1:
@@ -103,6 +107,8 @@ def build_optimizer(
             part._update_model_variables_moving_average = partial(_update_averages, part)
         if part.gradient_accumulation_steps:
             part._backend_apply_gradients = partial(_apply_mean, part)
+        if row_updates.tables_of(part._trainable_variables):
+            row_updates.update_tables(part)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         # Its steps count passes under Keras, and updates here.
         steps = optimizer.dynamic_growth_steps // accumulated_batches(optimizer)
@@ -337,7 +343,9 @@ def _update_with_packed_gradients(
     gradients_and_variables: Sequence[tuple[Any, tf.Variable]],
     learning_rate: Any,
 ) -> None:
-    """Let Keras' `update` apply the gradients, packed."""
+    """Let Keras' `update` apply the gradients, packed. There are none if all variables are tables."""
+    if not gradients_and_variables:
+        return
     gradients, variables = zip(*gradients_and_variables, strict=True)
     packed = pack_gradients(gradients, variables)
     update(distribution, list(zip(packed, variables, strict=True)), learning_rate)
@@ -354,20 +362,15 @@ def _apply_mean(optimizer: Any, gradients: Sequence[Any], variables: Sequence[An
     weights = optimizer._trainable_variables
     if optimizer.use_ema:
         _update_averages(optimizer, weights, passes - 1, updates)
-    clipped = optimizer._clip_gradients([_summed_rows(each) for each in gradients])
+    summed = [
+        row_updates.sum_rows(each) if isinstance(each, tf.IndexedSlices) else each
+        for each in gradients
+    ]
+    clipped = optimizer._clip_gradients(summed)
     optimizer._apply_weight_decay(variables)
     optimizer._backend_update_step(clipped, variables, optimizer.learning_rate)
     if optimizer.use_ema:
         _update_averages(optimizer, weights, updates=updates)
-
-
-def _summed_rows(gradient: Any) -> Any:
-    """Return a table's gradient with the values of equal rows added up, as Keras accumulates it."""
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    rows, places = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
-    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 def _update_averages(
@@ -380,7 +383,11 @@ def _update_averages(
     started = tf.cast(tf.not_equal(done, 0), tf.float32)
     weight = 1.0 - started * optimizer.ema_momentum**times
     averages = optimizer._model_variables_moving_average
-    pairs = [(v.value, a.value) for v, a in zip(variables, averages, strict=True) if a is not None]
+    pairs = [
+        (variable.value, average.value)
+        for variable, average in zip(variables, averages, strict=True)
+        if average is not None and not isinstance(variable, ShardedTable)
+    ]
 
     def update_all(strategy: Any, weight: tf.Tensor) -> None:
         for variable, average in pairs:

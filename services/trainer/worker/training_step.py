@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -33,11 +34,18 @@ from services.trainer.worker.optimizers import RecordedUpdate
 from services.trainer.worker.own_step import Kind
 from services.trainer.worker.packing import read_packed
 from services.trainer.worker.scaling import PlacementPlan
+from services.trainer.worker.sharded_table import (
+    new_shards,
+    no_shards,
+    ps_variables,
+    shard_place,
+)
 from services.trainer.worker.staleness import (
     check_staleness,
     count_gradient,
     new_histogram,
 )
+from services.trainer.worker.table_division import divide_tables
 from shared.messages import ModelProfile
 
 PASSES = tf.TensorSpec([], tf.int32)
@@ -143,7 +151,7 @@ def build_model(program: ModuleType, strategy: Any, ps: int, seed: int | None = 
     """
     sizes: list[int] = []
     _set_seed(seed)
-    with _record_sizes(sizes):
+    with _record_sizes(sizes), divide_tables(no_shards):
         plain = make_model(program)
     plan, profile = PlacementPlan(sizes, ps), model_profile(all_models(plain))
     kind = own_step.training_kind(program, plain)
@@ -151,6 +159,7 @@ def build_model(program: ModuleType, strategy: Any, ps: int, seed: int | None = 
     with (
         strategy.scope(),
         step_resources.worker_tables(),
+        divide_tables(partial(new_shards, ps=ps)),
         _place_variables(strategy, plan.next_place, plan.record_size),
     ):
         model = make_model(program)
@@ -260,14 +269,14 @@ def model_profile(models: Iterable[Any]) -> ModelProfile:
     variables = 0
     for model in models:
         for weight in model.trainable_variables:
-            parameters += int(tf.size(weight.value))
+            parameters += weight.shape.num_elements()
             size_bytes += _variable_bytes(weight)
             variables += 1
     return ModelProfile(parameters=parameters, bytes=size_bytes, variables=variables)
 
 
 def _variable_bytes(variable: Any) -> int:
-    return int(tf.size(variable.value)) * int(tf.as_dtype(variable.dtype).size or 8)
+    return int(variable.shape.num_elements()) * int(tf.as_dtype(variable.dtype).size or 8)
 
 
 def _created_bytes(variable: Any) -> int:
@@ -295,10 +304,15 @@ def _place_variables(
 ) -> Iterator[None]:
     """Let `choose` pick the ps of every variable created inside; `record` receives its ps and size.
 
-    The strategy places variable number n on ps n mod count; we set n before it looks.
+    The strategy places variable number n on ps n mod count; we set n before it looks. The shards of
+    tables have their place.
     """
 
     def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        shard = shard_place.get()
+        if shard is not None:
+            strategy.extended._variable_count = shard
+            return next_creator(**kwargs)
         place = choose()
         strategy.extended._variable_count = place
         made = next_creator(**kwargs)
@@ -567,7 +581,8 @@ def _after_updates(weights: Any) -> list[tf.Tensor]:
     The optimizer's own count does not work: it rises when the step begins, even if no gradient
     follows.
     """
-    return [tf.raw_ops.VarIsInitializedOp(resource=weight.value.handle) for weight in weights]
+    updated = [each for weight in weights for each in ps_variables(weight)]
+    return [tf.raw_ops.VarIsInitializedOp(resource=each.handle) for each in updated]
 
 
 # ---------------------------------------------------------------- gradients as a loop carries them

@@ -1,0 +1,320 @@
+"""Updates of divided tables: an optimizer changes the rows of a gradient and their slots, where they
+are.
+
+The optimizer's own `update_step` computes the update, so that every Keras optimizer works with its
+own hyper-parameters. It is given the rows of a table on one ps as if they were a whole variable
+(`_Rows`), and their slots likewise. What it assigns is then scattered to these rows.
+
+Rows without a gradient stay as they are, with their slots. In this, optimizers differ from their
+dense form, in which a gradient of zero also has an effect (TensorFlow calls ours "lazy"):
+
+    SGD, Adagrad                    none: the result is the same
+    SGD with momentum, RMSprop,     slots decay, and weights move by their momentum, only in updates
+    Adam, Adamax, Nadam, Ftrl       that have a gradient for the row
+    weight decay (AdamW)            rows decay only in updates that have a gradient for them
+    averages (`use_ema`)            the average of a row moves only with the row; it begins with the
+                                    row's initial value
+    clipping                        the same: norms count each row once
+    regularizers                    `table_division.py`
+
+Optimizers that are not in `BY_ELEMENT` are refused: they may combine elements of different rows, as
+Lamb and Adafactor do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from services.trainer.program import BadProgram
+from services.trainer.worker.sharded_table import ShardedTable, TableShard, shards_like
+
+_KINDS = tf.keras.optimizers
+BY_ELEMENT = (
+    _KINDS.SGD,
+    _KINDS.Adagrad,
+    _KINDS.RMSprop,
+    _KINDS.Adam,
+    _KINDS.AdamW,
+    _KINDS.Nadam,
+    _KINDS.Adamax,
+    _KINDS.Ftrl,
+    _KINDS.Adadelta,
+    _KINDS.Lion,
+)
+"""The optimizers whose `update_step` computes each element from the same element of the slots."""
+ACCUMULATOR, AVERAGE = "gradient_accumulator", "average"
+"""The names that Keras gives to these variables of an optimizer."""
+
+
+def prepare_slots(optimizer: Any) -> None:
+    """Let an optimizer divide the slots of tables as it divides these. Call it before `build`."""
+    optimizer.add_variable_from_reference = partial(
+        _add_slot, optimizer, optimizer.add_variable_from_reference
+    )
+
+
+def update_tables(optimizer: Any) -> None:
+    """Let a built optimizer update the rows of tables. Its other variables are as before.
+
+    Raise `BadProgram` if it is not one of `BY_ELEMENT`.
+    """
+    tables = tables_of(optimizer._trainable_variables)
+    if type(optimizer).update_step not in [kind.update_step for kind in BY_ELEMENT]:
+        names = ", ".join([kind.__name__ for kind in BY_ELEMENT])
+        raise BadProgram(
+            f"{type(optimizer).__name__} cannot train {tables[0].path}, a table that is divided among "
+            f"parameter servers, because it may combine rows: use one of {names}"
+        )
+    optimizer._backend_update_step = partial(
+        _update_variables, optimizer, optimizer._backend_update_step
+    )
+    optimizer._apply_weight_decay = partial(_decay_others, optimizer._apply_weight_decay)
+    optimizer._clip_gradients = partial(_clip_values, optimizer._clip_gradients)
+    optimizer._backend_apply_gradients = partial(
+        _apply_summed_rows, optimizer._backend_apply_gradients
+    )
+    optimizer._overwrite_model_variables_with_average_value = partial(
+        _overwrite_with_averages,
+        optimizer,
+        optimizer._overwrite_model_variables_with_average_value,
+    )
+
+
+def _apply_summed_rows(
+    apply: Callable[..., None], gradients: Sequence[Any], variables: Sequence[Any]
+) -> None:
+    """Apply gradients that have each row of a table once, so that clipping counts it once."""
+    summed = list(gradients)
+    for at, variable in enumerate(variables):
+        if isinstance(variable, ShardedTable) and isinstance(summed[at], tf.IndexedSlices):
+            summed[at] = sum_rows(summed[at])
+    apply(summed, variables)
+
+
+def _clip_values(clip: Callable[[list[Any]], list[Any]], gradients: Sequence[Any]) -> list[Any]:
+    """Clip gradients of rows by their values: Keras would make whole tables of them."""
+    values = [each.values if isinstance(each, SummedRows) else each for each in gradients]
+    return [
+        SummedRows(clipped, each.indices, each.dense_shape)
+        if isinstance(each, SummedRows)
+        else clipped
+        for each, clipped in zip(gradients, clip(values), strict=True)
+    ]
+
+
+def _decay_others(decay: Callable[[list[Any]], None], variables: Sequence[Any]) -> None:
+    """Apply weight decay to all but tables."""
+    decay([each for each in variables if not isinstance(each, ShardedTable)])
+
+
+def _update_variables(
+    optimizer: Any,
+    update: Callable[..., None],
+    gradients: Sequence[Any],
+    variables: Sequence[Any],
+    learning_rate: Any,
+) -> None:
+    pairs = list(zip(gradients, variables, strict=True))
+    others = [pair for pair in pairs if not isinstance(pair[1], ShardedTable)]
+    update([gradient for gradient, _ in others], [each for _, each in others], learning_rate)
+    average_weight = None
+    if optimizer.use_ema:
+        times = optimizer.gradient_accumulation_steps or 1
+        average_weight = 1.0 - optimizer.ema_momentum**times
+    for gradient, variable in pairs:
+        if isinstance(variable, ShardedTable):
+            update_rows(optimizer, variable, gradient, learning_rate, average_weight)
+
+
+def _overwrite_with_averages(
+    optimizer: Any, overwrite: Callable[[list[Any]], None], variables: Sequence[Any]
+) -> None:
+    """Let averages become the weights (`use_ema`)."""
+    averages = optimizer._model_variables_moving_average
+    others: list[Any] = []
+    kept: list[Any] = []
+    for variable, average in zip(variables, averages, strict=True):
+        if not isinstance(variable, ShardedTable):
+            others.append(variable)
+            kept.append(average)
+            continue
+        for shard, mean in zip(variable.shards, average.shards, strict=True):
+            shard.variable.assign(mean.variable)
+    object.__setattr__(optimizer, AVERAGES, kept)
+    try:
+        overwrite(others)
+    finally:
+        object.__setattr__(optimizer, AVERAGES, averages)
+
+
+def _add_slot(
+    optimizer: Any,
+    add_variable: Callable[..., Any],
+    reference_variable: Any,
+    name: str | None = None,
+    initializer: Any = "zeros",
+) -> Any:
+    if not isinstance(reference_variable, ShardedTable):
+        return add_variable(reference_variable, name=name, initializer=initializer)
+    if name == ACCUMULATOR:  # gradients are summed in the step, and accumulators stay zero
+        return optimizer.add_variable((), name=f"{reference_variable.name}_{name}")
+    value = None if name == AVERAGE else initial_value(initializer)
+    slot = ShardedTable(
+        lambda made: shards_like(made, reference_variable, value),
+        shape=reference_variable.shape,
+        dtype=reference_variable.dtype,
+        trainable=False,
+        name=f"{reference_variable.path.replace('/', '_')}_{name or 'var'}",
+    )
+    optimizer._track_variable(slot)
+    return slot
+
+
+def initial_value(initializer: Any) -> float:
+    """Return the value of all elements of a slot. Raise `BadProgram` if they differ."""
+    made = tf.keras.initializers.get(initializer)((2,), "float32")
+    first, second = map(float, made)
+    if first != second:
+        raise BadProgram("the optimizer draws initial values of slots: a divided table has none")
+    return first
+
+
+def tables_of(variables: Sequence[Any]) -> list[ShardedTable]:
+    return [each for each in variables if isinstance(each, ShardedTable)]
+
+
+def update_rows(
+    optimizer: Any, table: ShardedTable, gradient: Any, learning_rate: Any, average_weight: Any
+) -> None:
+    """Apply a gradient to the rows that it has. `average_weight`: by how much averages move towards
+    the new rows; None: there are none.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        raise BadProgram(
+            f"{table.path} has a gradient for all rows, and is divided among parameter servers: look "
+            "rows up outside of loops"
+        )
+    slots = _slots_of(optimizer, table)
+    summed = gradient if isinstance(gradient, SummedRows) else sum_rows(gradient)
+    ids, values = summed.indices, summed.values
+    for at, (here, rows) in enumerate(zip(table.route(ids), table.route(values, ids), strict=True)):
+        shard = table.shards[at]
+        with tf.device(shard.variable.device):
+            local = tf.identity(here - shard.rows.start)
+            _update_shard(
+                optimizer,
+                table,
+                slots,
+                at,
+                tf.IndexedSlices(rows, local),
+                learning_rate,
+                average_weight,
+            )
+
+
+class SummedRows(tf.IndexedSlices):  # type: ignore[misc]
+    """A gradient of rows that has each row once."""
+
+
+def sum_rows(gradient: tf.IndexedSlices) -> SummedRows:
+    """Return a gradient of rows with the values of equal rows added up."""
+    ids, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(ids))
+    return SummedRows(values, ids, gradient.dense_shape)
+
+
+class _Rows:
+    """Some rows of a shard, as a variable that `update_step` changes."""
+
+    def __init__(self, table: ShardedTable, shard: TableShard, rows: tf.Tensor) -> None:
+        self._shard, self._at = shard, rows
+        self.value = tf.gather(shard.variable, rows)
+        self.path, self.name = table.path, table.name
+        self.dtype, self.shape = self.value.dtype, self.value.shape
+        self._unique_id = table.value._unique_id
+
+    def assign(self, value: Any) -> None:
+        self.value = tf.cast(value, self.dtype)
+
+    def assign_add(self, value: Any) -> None:
+        self.assign(self.value + tf.cast(value, self.dtype))
+
+    def assign_sub(self, value: Any) -> None:
+        self.assign(self.value - tf.cast(value, self.dtype))
+
+    def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
+        return tf.convert_to_tensor(self.value, dtype=dtype, name=name)
+
+    def __mul__(self, factor: Any) -> tf.Tensor:
+        return self.value * factor
+
+    __rmul__ = __mul__
+
+    def store(self) -> None:
+        self._shard.variable.scatter_update(tf.IndexedSlices(self.value, self._at))
+
+
+def _update_shard(
+    optimizer: Any,
+    table: ShardedTable,
+    slots: dict[str, ShardedTable],
+    at: int,
+    gradient: tf.IndexedSlices,
+    learning_rate: Any,
+    average_weight: Any,
+) -> None:
+    """Update the rows of one shard. `gradient`: with row numbers within the shard, each once."""
+    rows = _Rows(table, table.shards[at], gradient.indices)
+    used = {
+        name: _Rows(slot, slot.shards[at], gradient.indices)
+        for name, slot in slots.items()
+        if name != AVERAGES
+    }
+    if optimizer.weight_decay and optimizer._use_weight_decay(table):
+        rate = tf.cast(learning_rate, rows.dtype)
+        rows.assign_sub(rows * tf.cast(optimizer.weight_decay, rows.dtype) * rate)
+    with _slots_replaced(optimizer, table, used):
+        optimizer.update_step(tf.cast(gradient.values, rows.dtype), rows, learning_rate)
+    for each in (rows, *used.values()):
+        each.store()
+    if average_weight is not None:
+        average = _Rows(slots[AVERAGES], slots[AVERAGES].shards[at], gradient.indices)
+        average.assign_add(tf.cast(average_weight, rows.dtype) * (rows.value - average.value))
+        average.store()
+
+
+AVERAGES = "_model_variables_moving_average"
+
+
+def _slots_of(optimizer: Any, table: ShardedTable) -> dict[str, ShardedTable]:
+    """Return the slots of a table, by the name of the optimizer's list that has them."""
+    at = optimizer._get_variable_index(table)
+    count = len(optimizer._trainable_variables)
+    found = {}
+    for name, slots in vars(optimizer).items():
+        if name == "_trainable_variables" or not isinstance(slots, list) or len(slots) != count:
+            continue
+        if isinstance(slots[at], ShardedTable):
+            found[name] = slots[at]
+    return found
+
+
+@contextmanager
+def _slots_replaced(optimizer: Any, table: ShardedTable, used: dict[str, _Rows]) -> Iterator[None]:
+    """Let the optimizer find these rows where it has the slots of a table."""
+    at = optimizer._get_variable_index(table)
+    kept = {name: vars(optimizer)[name] for name in used}
+    for name, rows in used.items():
+        replaced = [*kept[name]]
+        replaced[at] = rows
+        object.__setattr__(optimizer, name, replaced)
+    try:
+        yield
+    finally:
+        for name, slots in kept.items():
+            object.__setattr__(optimizer, name, slots)

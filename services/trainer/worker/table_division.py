@@ -1,0 +1,174 @@
+"""Which embedding tables are divided among parameter servers, and their initial values.
+
+While `model()` runs, `Layer.add_weight` makes a `ShardedTable` of
+
+    the rows of a stock `keras.layers.Embedding`, and of a subclass that keeps its `build` and `call`
+    a weight that a layer names in its attribute `row_lookup_weights`, such as ("table",)
+
+if it has at least `DIVIDED_BYTES`. Some tables stay whole: with a constraint, LoRA or quantization,
+and with an initializer that needs the whole table, or that we do not know.
+
+Initial values are drawn part by part where they live, from the initializer's seed and the number of
+the part. They have the distribution of the initializer for the whole table.
+
+A regularizer of a table counts the rows that were looked up, each once, and not all rows: with L2,
+rows decay when they are used. Keras would change every row in every update.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from services.trainer.worker.sharded_table import FillPart, ShardedTable, TableShard
+
+DIVIDED_BYTES = 16 * 2**20
+MakeShards = Callable[[ShardedTable, FillPart], list[TableShard]]
+
+
+@contextmanager
+def divide_tables(make_shards: MakeShards) -> Iterator[None]:
+    """Let large tables that are created inside be divided. `make_shards`: makes their shards."""
+    layer_class: Any = keras.layers.Layer
+    add_weight = layer_class.add_weight
+
+    def add_divided(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if args or not _is_divided(layer, kwargs):
+            return add_weight(layer, *args, **kwargs)
+        return _add_table(layer, make_shards, **kwargs)
+
+    layer_class.add_weight = add_divided
+    try:
+        yield
+    finally:
+        layer_class.add_weight = add_weight
+
+
+def _is_divided(layer: Any, weight: dict[str, Any]) -> bool:
+    """Return whether a layer's weight, as these arguments of `add_weight` describe it, becomes a
+    divided table.
+    """
+    shape = weight.get("shape") or ()
+    named = weight.get("name") in getattr(layer, "row_lookup_weights", ())
+    if len(shape) < 2 or not (named or _is_stock_embedding(layer)):
+        return False
+    if weight.get("constraint") is not None or not weight.get("trainable", True):
+        return False
+    if named and weight.get("regularizer") is not None:
+        return False
+    dtype = tf.as_dtype(weight.get("dtype") or layer.variable_dtype)
+    if math.prod(shape) * dtype.size < DIVIDED_BYTES:
+        return False
+    return _fill_part(weight.get("initializer"), tuple(shape)) is not None
+
+
+def _is_stock_embedding(layer: Any) -> bool:
+    kind = type(layer)
+    stock = keras.layers.Embedding
+    return (
+        isinstance(layer, stock)
+        and kind.build is stock.build
+        and kind.call is stock.call
+        and not layer.lora_rank
+        and not layer.quantization_mode
+    )
+
+
+def _add_table(
+    layer: Any,
+    make_shards: MakeShards,
+    *,
+    shape: Any,
+    initializer: Any = None,
+    name: str | None = None,
+    dtype: Any = None,
+    regularizer: Any = None,
+    **_: Any,
+) -> ShardedTable:
+    fill = _fill_part(initializer, tuple(shape))
+    assert fill is not None
+    with keras.src.backend.name_scope(layer.name, caller=layer):
+        table = ShardedTable(
+            lambda made: make_shards(made, fill),
+            shape=shape,
+            dtype=dtype or layer.variable_dtype,
+            name=name,
+        )
+    table.overwrite_with_gradient = False
+    layer._track_variable(table)
+    if isinstance(layer, keras.layers.Embedding):
+        layer.call = _LookUp(layer, table, keras.regularizers.get(regularizer))
+    return table
+
+
+class _LookUp:
+    """The `call` of an `Embedding` with a divided table."""
+
+    def __init__(self, layer: Any, table: ShardedTable, regularizer: Any) -> None:
+        self._layer, self._table, self._regularizer = layer, table, regularizer
+
+    def __call__(self, inputs: Any) -> Any:
+        if isinstance(inputs, tf.RaggedTensor):
+            return tf.ragged.map_flat_values(self, inputs)
+        ids = tf.cast(inputs, tf.int64)
+        unique, places = tf.unique(tf.reshape(ids, [-1]))
+        rows = self._table.unique_rows(unique)
+        if self._regularizer is not None:
+            self._layer.add_loss(self._regularizer(rows))
+        return tf.cast(self._table.spread(rows, places, ids), self._layer.compute_dtype)
+
+
+# ---------------------------------------------------------------- initial values
+
+
+def _fill_part(initializer: Any, shape: tuple[int, ...]) -> FillPart | None:
+    """Return a function that draws a part of a table of this shape; None: the initializer needs the
+    whole table, or is not known.
+    """
+    found = keras.initializers.get("glorot_uniform" if initializer is None else initializer)
+    kinds = keras.initializers
+    if isinstance(found, kinds.Zeros | kinds.Ones | kinds.Constant):
+        return lambda part, size, dtype: found(size, dtype)
+    if isinstance(found, kinds.VarianceScaling) and len(shape) == 2:
+        found = _scaled_initializer(found, shape)
+    if type(found) not in (kinds.RandomUniform, kinds.RandomNormal, kinds.TruncatedNormal):
+        return None
+    seed = found._init_seed if found._init_seed is not None else found.seed
+    if not isinstance(seed, int):
+        return None
+    config = {key: value for key, value in found.get_config().items() if key != "seed"}
+
+    def draw(part: int, size: Any, dtype: Any) -> Any:
+        return type(found)(**config, seed=_part_seed(seed, part))(size, dtype)
+
+    return draw
+
+
+def _part_seed(seed: int, part: int) -> int:
+    """Return a seed for a part; neighbouring seeds and parts have unlike ones (Knuth's
+    multiplicative hashing).
+    """
+    return (seed * 2_654_435_761 + part * 40_503 + 1) % (2**31 - 1)
+
+
+def _scaled_initializer(found: Any, shape: tuple[int, ...]) -> Any:
+    """Return an initializer with the distribution that `VarianceScaling` has for the whole table
+    (He et al., 2015; Glorot and Bengio, 2010): its scale depends on the table's shape, and not on
+    that of a part.
+    """
+    fan_in, fan_out = shape
+    fan = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[found.mode]
+    scale = found.scale / max(1.0, fan)
+    if found.distribution == "uniform":
+        limit = math.sqrt(3.0 * scale)
+        return keras.initializers.RandomUniform(-limit, limit, seed=found.seed)
+    deviation = math.sqrt(scale)
+    if found.distribution == "truncated_normal":
+        # The standard deviation of a standard normal that is cut at 2 (as Keras divides by it).
+        return keras.initializers.TruncatedNormal(0.0, deviation / 0.87962566103423978, found.seed)
+    return keras.initializers.RandomNormal(0.0, deviation, seed=found.seed)

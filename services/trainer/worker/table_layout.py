@@ -1,0 +1,37 @@
+"""The division of an embedding table by rows among parameter servers.
+
+The rows of a table form a fixed number of parts, which depends on the table alone: `PARTS`, or one
+for each row of a table with fewer. Each ps holds a run of consecutive parts. A part never moves
+partially, so initial values that are drawn for each part do not depend on the number of ps.
+
+With n ps the fullest one has at most one part more than the mean: 1 + n / PARTS of it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+PARTS = 256
+
+
+class TableLayout(NamedTuple):
+    """The parts of a table with this number of rows."""
+
+    rows: int
+
+    @property
+    def parts(self) -> int:
+        return min(PARTS, self.rows)
+
+    def first_row(self, part: int) -> int:
+        """Return the first row of a part; that behind the last part is the number of rows."""
+        return part * self.rows // self.parts
+
+    def parts_of(self, ps: int, count: int) -> range:
+        """Return the parts on a ps, of `count` ps."""
+        return range(ps * self.parts // count, (ps + 1) * self.parts // count)
+
+    def rows_of(self, ps: int, count: int) -> range:
+        """Return the rows on a ps, of `count` ps. It may be none."""
+        parts = self.parts_of(ps, count)
+        return range(self.first_row(parts.start), self.first_row(parts.stop))

@@ -1,0 +1,83 @@
+"""`python tables_across.py PS FROM TO`: as `across.py`, with divided tables.
+
+It prints as JSON the hashes of all variables as restored and as written, the bytes of tables and
+slots on each ps, and what the evaluation returns.
+"""
+
+import hashlib
+import json
+import sys
+from collections import Counter
+
+import numpy as np
+
+from services.trainer.worker import (
+    evaluation,
+    input_pipeline,
+    program_data,
+    remote_worker,
+    shard_ledger,
+    training_step,
+)
+from services.trainer.worker.checkpoint import Checkpoint
+from services.trainer.worker.example_order import ExampleOrder
+from services.trainer.worker.sharded_table import ps_variables
+from services.trainer.worker.watchdog import Watchdog
+from tests.trainer.programs.servers import module_of, started
+
+PS, FROM, TO = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+
+def contents():
+    """Return the hash of each variable, of a table that of all rows."""
+    variables = [*built.model.variables, *built.optimizer.variables]
+    found = {}
+    for number, variable in enumerate(variables):
+        pieces = [np.atleast_1d(each.numpy()) for each in ps_variables(variable)]
+        digest = hashlib.sha256(np.concatenate(pieces).tobytes()).hexdigest()
+        found[f"{number}/{variable.path}"] = digest
+    return found
+
+
+def held():
+    """Return the bytes of divided tables and their slots on each ps."""
+    sizes = Counter()
+    for variable in [*built.model.variables, *built.optimizer.variables]:
+        shards = ps_variables(variable)
+        if len(shards) > 1:
+            for each in shards:
+                sizes[each.device] += each.shape.num_elements() * each.dtype.size
+    return sorted(sizes.values())
+
+
+module = module_of("two_tables.py")
+strategy, servers = started(PS)
+built = training_step.build_model(module, strategy, PS, seed=4)
+whole = Checkpoint(built)
+ledger = shard_ledger.new_ledger(module.examples(), 2) if FROM == "-" else whole.read(FROM)
+restored = contents()
+watchdog = Watchdog(module.__file__, 60.0, 60.0)
+input_pipeline.serve_portions(module, watchdog)
+plan = input_pipeline.DataPlan(ExampleOrder(module.examples()), 16)
+spec = program_data.element_spec(module, built.model)
+(worker,) = remote_worker.trace_workers(module, strategy, built, plan, spec, 1)
+for _ in range(3):
+    ledger, shard = shard_ledger.take_shard(ledger, 16)
+    worker.push(plan.portion((shard,)))
+    worker.fetch(2, 0)  # its pass and the mark of its end
+    worker.update(1, 1)
+    ledger = shard_ledger.mark_applied(ledger, shard)
+path = f"{TO}/ckpt-{int(built.counters.step)}"
+whole.write(path, ledger)
+print(
+    json.dumps(
+        {
+            "restored": restored,
+            "written": contents(),
+            "held": held(),
+            "path": path,
+            "evaluation": evaluation.evaluation_metrics(module, built.model, watchdog),
+        }
+    ),
+    flush=True,
+)

@@ -1,0 +1,31 @@
+"""Tests of the division of tables by rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.trainer.worker.table_layout import PARTS, TableLayout
+
+SIZES = [10_007 * 2**at for at in range(10)]
+
+
+@pytest.mark.parametrize("rows", [1, 3, PARTS - 1, PARTS, PARTS + 1, 1_000_003])
+@pytest.mark.parametrize("ps", [1, 2, 3, 7])
+def test_each_row_is_on_one_ps(rows: int, ps: int) -> None:
+    layout = TableLayout(rows)
+    assert [row for at in range(ps) for row in layout.rows_of(at, ps)] == list(range(rows))
+
+
+@pytest.mark.parametrize("rows", [5, 1_000_003])
+def test_a_part_is_on_one_ps(rows: int) -> None:
+    layout = TableLayout(rows)
+    for ps in (1, 2, 4, 7):
+        parts = [part for at in range(ps) for part in layout.parts_of(at, ps)]
+        assert parts == list(range(layout.parts))
+
+
+@pytest.mark.parametrize("ps", range(1, 9))
+def test_the_fullest_ps_is_within_5_percent_of_the_mean(ps: int) -> None:
+    """Ten tables of very different sizes."""
+    held = [sum(len(TableLayout(rows).rows_of(at, ps)) for rows in SIZES) for at in range(ps)]
+    assert max(held) <= 1.05 * sum(held) / ps

@@ -190,7 +190,7 @@ def _examine_program(
     yield from probability_findings(trees[source.entry], source.entry, tried)
     # 4. Compare it with the job's resources.
     if request:
-        yield from job_findings(tried, request, rows_example)
+        yield from job_findings(tried, request)
 
 
 def _fields_of_job(job_path: Path | None, overrides: Overrides) -> job_file.Fields:

@@ -381,6 +381,8 @@ def variable_bytes(variable: Any) -> int:
 def describe_variables(
     built: Any, unlearnt: Iterable[str] = (), whole: Iterable[str] = ()
 ) -> Iterator[VariableInfo]:
+    from services.trainer.worker.sharded_table import ShardedTable
+
     trained = {id(variable) for variable in built.trainable_variables}
     for each in built.variables:
         yield VariableInfo(
@@ -389,6 +391,7 @@ def describe_variables(
             bytes=variable_bytes(each),
             learns=each.path not in set(unlearnt) if id(each) in trained else None,
             whole=each.path in set(whole),
+            divided=isinstance(each, ShardedTable),
         )
 
 
@@ -534,7 +537,9 @@ def _feeds_a_lookup(op: Any) -> bool:
 def is_finite_variable(variable: Any) -> bool:
     import tensorflow as tf
 
-    return bool(tf.reduce_all(tf.math.is_finite(variable.value)))
+    from services.trainer.worker.sharded_table import ps_variables
+
+    return all(bool(tf.reduce_all(tf.math.is_finite(each))) for each in ps_variables(variable))
 
 
 if __name__ == "__main__":

@@ -290,8 +290,8 @@ def _variable_findings(variables: Sequence[VariableInfo], rows_example: str) -> 
         names = format_names([v.name for v in whole], MAX_NAMES)
         total = format_bytes(sum(v.bytes for v in whole))
         remedy = (
-            "look rows up with tf.gather(table.value, ids), "
-            f"as the layer Rows in {rows_example} does"
+            "use keras.layers.Embedding, or look rows up with tf.gather(table, ids) and name the "
+            f"table in row_lookup_weights ({rows_example})"
         )
         yield advice_finding(f"each batch reads all of {names}, {total} in all", remedy)
 

@@ -40,14 +40,14 @@ SAME_WITHIN = 1.05
 """Loads of the fullest ps within this factor count as equal."""
 
 
-def job_findings(here: Observations, job: JobRequested, rows_example: str) -> Iterator[Finding]:
+def job_findings(here: Observations, job: JobRequested) -> Iterator[Finding]:
     tasks = job.resources or RoleResources()
     if here.files:
         yield from _file_findings(here.files, job.workers.max)
     elif here.examples:
         yield from _batch_findings(here.examples, job)
     if here.variables:
-        yield from _ps_findings(here.variables, here.slots, job, tasks.ps.memory_gib, rows_example)
+        yield from _ps_findings(here.variables, here.slots, job, tasks.ps.memory_gib)
         yield from _chief_findings(here, tasks.chief.memory_gib)
     if here.loaded_gib and tasks.worker.memory_gib:
         yield from _worker_findings(here.loaded_gib, tasks.worker.memory_gib)
@@ -79,11 +79,18 @@ def _batch_findings(examples: int, job: JobRequested) -> Iterator[Finding]:
 
 def fullest_ps_bytes(variables: Sequence[VariableInfo], slots: int, ps: int) -> float:
     """Return the bytes on the fullest of `ps` parameter servers, with the optimizer's slots."""
-    sizes = [v.bytes for v in variables]
-    held = [0] * ps
+    sizes = [v.bytes for v in variables if not v.divided]
+    tables = sum([v.bytes for v in variables if v.divided])
+    held = [tables / ps] * ps
     for size, place in zip(sizes, largest_first(sizes, ps), strict=True):
         held[place] += size
-    return max(held) * (1 + slots / max(sum(sizes), 1))
+    return max(held) * (1 + slots / max(tables + sum(sizes), 1))
+
+
+def _largest_whole(variables: Sequence[VariableInfo]) -> VariableInfo | None:
+    """Return the largest variable that is on one ps; None: all are divided."""
+    whole = [v for v in variables if not v.divided]
+    return max(whole, key=lambda v: v.bytes, default=None)
 
 
 def useful_ps(variables: Sequence[VariableInfo], slots: int, most: int) -> int:
@@ -101,19 +108,18 @@ def _ps_findings(
     slots: int,
     job: JobRequested,
     memory_gib: float,
-    rows_example: str,
 ) -> Iterator[Finding]:
     useful = useful_ps(variables, slots, job.ps.max)
-    if useful < job.ps.max:
-        largest = max(variables, key=lambda v: v.bytes)
+    largest = _largest_whole(variables)
+    if useful < job.ps.max and largest is not None:
         what = (
             f"ps.max is {job.ps.max}, and more than {useful} do not reduce the load of the"
             " fullest ps"
         )
-        why = f"a variable is never divided, and {largest.name} has {format_bytes(largest.bytes)}"
+        why = f"{largest.name} has {format_bytes(largest.bytes)}, and lies on one ps"
         yield advice_finding(what, f"ps.max of {useful}: {why}")
     if memory_gib:
-        yield _ps_memory_finding(variables, slots, job, memory_gib, rows_example)
+        yield _ps_memory_finding(variables, slots, job, memory_gib)
 
 
 def _ps_memory_finding(
@@ -121,7 +127,6 @@ def _ps_memory_finding(
     slots: int,
     job: JobRequested,
     memory_gib: float,
-    rows_example: str,
 ) -> Finding:
     """Compare the memory of a ps with its share, and with that of the next generation beside it."""
     held = fullest_ps_bytes(variables, slots, job.ps.min) / GIB
@@ -130,11 +135,11 @@ def _ps_memory_finding(
     )
     if PS_GIB + held > memory_gib:
         return _ps_too_small(variables, slots, job, memory_gib, share)
-    start = PS_GIB + held + INITIALISER_COPIES * max(v.bytes for v in variables) / GIB
+    largest = _largest_whole(variables)
+    copied = largest.bytes if largest is not None else 0
+    start = PS_GIB + held + INITIALISER_COPIES * copied / GIB
     if start > memory_gib:
-        remedy = (
-            f"{start:.2f} GiB, or create initial values in one tf.function, as in {rows_example}"
-        )
+        remedy = f"{start:.2f} GiB, or create initial values in one tf.function"
         short = f"its {memory_gib:g} GiB may be too little at the start"
         return advice_finding(f"{share}: {short}, because initialisers make copies", remedy)
     if PS_GIB + 2 * held > memory_gib:
@@ -151,14 +156,16 @@ def _doubled_memory(room: str, memory_gib: float) -> str:
 def _ps_too_small(
     variables: Sequence[VariableInfo], slots: int, job: JobRequested, memory_gib: float, share: str
 ) -> Finding:
-    largest = max(variables, key=lambda v: v.bytes)
+    largest = _largest_whole(variables)
     total = max(sum(v.bytes for v in variables), 1)
-    its_slots = round(slots * largest.bytes / total)
-    alone_gib = PS_GIB + fullest_ps_bytes([largest], its_slots, 1) / GIB
-    if alone_gib > memory_gib:
+    alone_gib = 0.0
+    if largest is not None:
+        its_slots = round(slots * largest.bytes / total)
+        alone_gib = PS_GIB + fullest_ps_bytes([largest], its_slots, 1) / GIB
+    if largest is not None and alone_gib > memory_gib:
         what = f"{largest.name} alone needs {alone_gib:.2f} GiB on a ps, which has {memory_gib:g}"
         instead = f"several smaller tables in place of {largest.name}"
-        return wrong_finding(what, f"more memory for ps, or {instead}: a table is never divided")
+        return wrong_finding(what, f"more memory for ps, or {instead}: it is not divided")
     needed_gib = PS_GIB + fullest_ps_bytes(variables, slots, job.ps.min) / GIB
     remedy = f"{needed_gib:.2f} GiB for ps"
     for ps in range(job.ps.min, job.ps.max + 1):
@@ -172,7 +179,7 @@ def _ps_too_small(
 
 
 def _chief_findings(here: Observations, memory_gib: float) -> Iterator[Finding]:
-    held = sum(v.bytes for v in here.variables or ()) / GIB
+    held = sum([v.bytes for v in here.variables or () if not v.divided]) / GIB
     needs = CHIEF_GIB + held * (2 if here.evaluated else 1)
     if memory_gib and needs > memory_gib:
         why = "it builds the model once more to learn its sizes"

@@ -60,6 +60,7 @@ class VariableInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A variable of the model. `learns`: it has a gradient; None: it is not trainable.
 
     `whole`: its ps sends all of it for every batch, though only some of its rows are needed.
+    `divided`: it is a table whose rows are divided among all ps.
     """
 
     name: str
@@ -67,6 +68,7 @@ class VariableInfo(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     learns: bool | None = None
     whole: bool = False
+    divided: bool = False
 
 
 class Observations(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,7 +50,7 @@ def found(seen: Observations, **fields: Any) -> list[Finding]:
         "batch": span(32),
         "resources": ROOMY,
     }
-    return list(job_findings(seen, request(**(usual | fields)), "plays.py"))
+    return list(job_findings(seen, request(**(usual | fields))))
 
 
 def ill(seen: Observations, **fields: Any) -> Finding:
@@ -169,6 +169,14 @@ def test_a_ps_can_be_too_small_during_its_start() -> None:
     assert told.remedy.startswith(
         f"{PS_GIB + 0.75:.2f} GiB, or create initial values in one tf.function"
     )
+
+
+def test_divided_tables_are_spread_over_all_ps_and_not_on_the_chief() -> None:
+    table = VariableInfo(name="table", shape=(1,), bytes=6 * GIB, divided=True)
+    assert fullest_ps_bytes([table], 6 * GIB, 3) == pytest.approx(4 * GIB)
+    assert useful_ps([table], 0, 5) == 5
+    told = found(Observations(variables=(table,)), resources=memory("chief", 2.0))
+    assert not [each for each in told if "the chief needs" in each.what]
 
 
 # ---------------------------------------------------------------- chief and workers

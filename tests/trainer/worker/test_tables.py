@@ -1,0 +1,90 @@
+"""Tests of divided tables on parameter servers: any number of ps has the same bits, and a process
+without Weir restores the checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from services.trainer import program
+
+ROOT = Path(__file__).parents[3]
+PROGRAMS = Path(__file__).parents[1] / "programs"
+UNDER = [1, 2, 4, 3, 7, 1]
+
+
+def run(ps: int, before: str, folder: Path) -> Any:
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    command = [sys.executable, str(PROGRAMS / "tables_across.py"), str(ps), before, str(folder)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environ, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Return the outputs of a training on these numbers of ps, each in a process of its own."""
+    folder, before, said = tmp_path_factory.mktemp("tables"), "-", []
+    for ps in UNDER:
+        said.append(run(ps, before, folder))
+        before = said[-1]["path"]
+    return said
+
+
+@pytest.mark.parametrize(
+    "at", range(1, len(UNDER)), ids=[f"{n}-to-{m}" for n, m in pairwise(UNDER)]
+)
+def test_tables_and_slots_are_restored_bit_equal(told: list[Any], at: int) -> None:
+    assert told[at]["restored"] == told[at - 1]["written"]
+    assert len(told[at]["restored"]) == 14
+
+
+def test_training_changes_tables_and_slots(told: list[Any]) -> None:
+    for said in told:
+        changed = {
+            name.partition("/")[2]
+            for name, value in said["written"].items()
+            if value != said["restored"][name]
+        }
+        assert sum("embeddings" in name for name in changed) == 6, "two tables with two slots each"
+
+
+def test_tables_are_spread_evenly(told: list[Any]) -> None:
+    for ps, said in zip(UNDER, told, strict=True):
+        if ps > 1:
+            assert len(said["held"]) == ps
+            assert max(said["held"]) <= 1.05 * np.mean(said["held"])
+
+
+def test_a_process_without_weir_restores_the_checkpoint(told: list[Any]) -> None:
+    path = PROGRAMS / "two_tables.py"
+    plain = program.load(path, program.program_digest(path.read_bytes()))
+    model = plain.model()
+    restored = tf.train.Checkpoint(model=model).read(told[-1]["path"])
+    restored.assert_existing_objects_matched().expect_partial()
+
+    inputs, labels = next(iter(plain.evaluation().batch(plain.EXAMPLES)))
+    outputs = model(inputs)
+    (auc,) = plain.metrics()
+    auc.update_state(labels, outputs)
+
+    found = told[-1]["evaluation"]
+    assert found["loss"] == pytest.approx(np.mean(plain.loss(labels, outputs)), abs=1e-6)
+    assert found["auc"] == pytest.approx(float(auc.result()), abs=1e-6)

@@ -113,6 +113,16 @@ def build_optimizer(
         # Its steps count passes under Keras, and updates here.
         steps = optimizer.dynamic_growth_steps // accumulated_batches(optimizer)
         optimizer.dynamic_growth_steps = max(steps, 1)
+        optimizer.check_finite = partial(_are_values_finite, optimizer.check_finite)
+
+
+def _are_values_finite(are_finite: Callable[[list[Any]], Any], gradients: Sequence[Any]) -> Any:
+    """Return whether all gradients are finite. Keras would make a whole table of each gradient of
+    rows.
+    """
+    return are_finite(
+        [each.values if isinstance(each, tf.IndexedSlices) else each for each in gradients]
+    )
 
 
 def _count_on_ps(counter: Any) -> None:

@@ -21,11 +21,13 @@ from services.trainer.worker import (
     program_data,
     remote_worker,
     shard_ledger,
+    table_division,
     training_step,
 )
 from services.trainer.worker.checkpoint import Checkpoint
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.lanes import Lanes
+from services.trainer.worker.sharded_table import ShardedTable, ps_variables
 from services.trainer.worker.trace_lanes import trace_lanes
 from services.trainer.worker.watchdog import Watchdog
 from tests.trainer.programs.servers import started
@@ -64,6 +66,16 @@ def embedded():
     return keras.Sequential(
         [layers.Input((12,)), layers.Embedding(17, 8), layers.Flatten(), layers.Dense(10)]
     )
+
+
+def divided():
+    """Return the same net. Its table is divided among ps."""
+    return embedded()
+
+
+def numbers_of(variable):
+    """Return the value of a variable, of a divided table that of all rows."""
+    return np.concatenate([np.atleast_1d(each.numpy()) for each in ps_variables(variable)])
 
 
 def halved():
@@ -171,6 +183,7 @@ def trained(case, workers, weights=None, ps=1, makes_updates_together=False):
     """Train as a chief does. Return the model with its optimizer, and the lanes."""
     program = getattr(case, "program", None) or program_of(case)
     input_pipeline.serve_portions(program, Watchdog(__file__, 60.0, 60.0))
+    table_division.DIVIDED_BYTES = 1 if case.model is divided else 2**40
     built = training_step.build_model(program, strategy, ps)
     if weights is not None:
         built.model.set_weights(weights)
@@ -210,6 +223,13 @@ def fitted(case):
     return model, before
 
 
+def not_accumulated(variable):
+    """Return whether a variable is none of the accumulators, which stay zero: a divided table has a
+    smaller one.
+    """
+    return "accumulator" not in variable.path
+
+
 def apart(ours, theirs):
     """Return the largest difference of two lists of variables, relative to each one's maximum."""
     assert [v.shape for v in ours] == [v.shape for v in theirs]
@@ -229,14 +249,17 @@ def compared(case, workers=1, **fields):
     model, before = fitted(case)
     built, lanes = trained(case, workers, before, **fields)
     moved = apart([v.numpy() for v in model.variables], before)
+    tables = [v for v in built.model.variables if isinstance(v, ShardedTable)]
+    assert bool(tables) == (case.model is divided)
     scale = getattr(built.optimizer, "dynamic_scale", None)
     return {
         "weights": apart(
-            [v.numpy() for v in built.model.variables], [v.numpy() for v in model.variables]
+            [numbers_of(v) for v in built.model.variables],
+            [numbers_of(v) for v in model.variables],
         ),
         "state": apart(
-            [v.numpy() for v in built.optimizer.variables],
-            [v.numpy() for v in model.optimizer.variables],
+            [numbers_of(v) for v in built.optimizer.variables if not_accumulated(v)],
+            [numbers_of(v) for v in model.optimizer.variables if not_accumulated(v)],
         ),
         "moved": moved,
         "updates": lanes.steps,
@@ -293,6 +316,14 @@ EXACT = {
         )
     ),
     "device-rows": case_of(lambda: o.SGD(0.5), embedded, words, most=12),
+    "divided": case_of(lambda: o.SGD(0.5), divided, words),
+    "divided-passes": case_of(lambda: o.SGD(0.5), divided, words, most=12),
+    "divided-accumulated": case_of(
+        lambda: o.SGD(0.5, gradient_accumulation_steps=2), divided, words
+    ),
+    "divided-loss-scale": case_of(
+        lambda: o.LossScaleOptimizer(o.SGD(0.5), dynamic_growth_steps=20), divided, words
+    ),
     "regularized": case_of(lambda: o.Adam(1e-2, gradient_accumulation_steps=2), normalised),
     "clipnorm": case_of(lambda: o.SGD(0.5, clipnorm=0.05)),
     "weight-decay-accumulated": case_of(

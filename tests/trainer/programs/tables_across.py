@@ -1,4 +1,5 @@
-"""`python tables_across.py PS FROM TO`: as `across.py`, with divided tables.
+"""`python tables_across.py PS FROM TO [whole]`: as `across.py`, with divided tables, or with whole
+ones as in versions before 0.5.
 
 It prints as JSON the hashes of all variables as restored and as written, the bytes of tables and
 slots on each ps, and what the evaluation returns.
@@ -17,6 +18,7 @@ from services.trainer.worker import (
     program_data,
     remote_worker,
     shard_ledger,
+    table_division,
     training_step,
 )
 from services.trainer.worker.checkpoint import Checkpoint
@@ -26,6 +28,8 @@ from services.trainer.worker.watchdog import Watchdog
 from tests.trainer.programs.servers import module_of, started
 
 PS, FROM, TO = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+if "whole" in sys.argv[4:]:
+    table_division.DIVIDED_BYTES = 2**40
 
 
 def contents():

@@ -23,7 +23,7 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 UNDER = [1, 2, 4, 3, 7, 1]
 
 
-def run(ps: int, before: str, folder: Path) -> Any:
+def run(ps: int, before: str, folder: Path, *options: str) -> Any:
     environ = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -31,6 +31,7 @@ def run(ps: int, before: str, folder: Path) -> Any:
         "CUDA_VISIBLE_DEVICES": "",
     }
     command = [sys.executable, str(PROGRAMS / "tables_across.py"), str(ps), before, str(folder)]
+    command += options
     done = subprocess.run(
         command, capture_output=True, text=True, env=environ, timeout=300, check=False
     )
@@ -54,6 +55,15 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 def test_tables_and_slots_are_restored_bit_equal(told: list[Any], at: int) -> None:
     assert told[at]["restored"] == told[at - 1]["written"]
     assert len(told[at]["restored"]) == 14
+
+
+def test_a_checkpoint_with_whole_tables_is_restored_into_divided_ones(tmp_path: Path) -> None:
+    """Earlier versions divide no table."""
+    whole = run(2, "-", tmp_path, "whole")
+    divided = run(3, whole["path"], tmp_path)
+
+    # The names of slots differ, and their order is the same.
+    assert list(divided["restored"].values()) == list(whole["written"].values())
 
 
 def test_training_changes_tables_and_slots(told: list[Any]) -> None:

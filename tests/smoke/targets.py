@@ -250,6 +250,10 @@ SMOKE = {
             "launcher_requests",
         ),
     ),
+    "bench-tables": Smoke(
+        {"BENCH_TABLES_PARAMETERS": "10m", "BENCH_HAND_OVERS": "2", "BENCH_STEADY_S": "4"},
+        ("pause_s_10m", "pause_growth", "lookups_per_s", "chief_memory_mb", "lookup_speedup"),
+    ),
     "bench-year": Smoke(
         {"BENCH_JOBS": "20", "BENCH_CONCURRENT": "5", "BENCH_HANDOVERS": "2"},
         (

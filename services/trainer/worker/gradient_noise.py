@@ -35,10 +35,11 @@ from tensorflow.python.framework import op_def_registry
 from services.trainer.worker import optimizers, own_step, step_loss, training_step
 from services.trainer.worker.input_pipeline import KEPT_SAMPLES, Pipeline
 from services.trainer.worker.part_step import record_states
+from services.trainer.worker.sharded_table import ShardedTable
 from services.trainer.worker.training_step import BuiltModel
 
 MOST_BYTES = 512 * 2**20
-"""Maximum bytes of trainable weights: a worker needs memory for one more gradient."""
+"""Maximum bytes of trainable weights, without divided tables: a worker needs memory for one more gradient."""
 
 
 PYTHON = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
@@ -54,9 +55,15 @@ def is_measured(built: BuiltModel) -> bool:
     """Return whether the gradient noise of a program is measured: its loss has to be a mean over the
     examples of a batch.
     """
-    if own_step.is_own_step(built.kind) or built.profile.bytes > MOST_BYTES:
+    if own_step.is_own_step(built.kind) or _gradient_bytes(built) > MOST_BYTES:
         return False
     return built.kind == "loss" or not step_loss.whole_batch_reason(built.model)
+
+
+def _gradient_bytes(built: BuiltModel) -> int:
+    """Return the bytes of a gradient without its rows of divided tables, which are few."""
+    dense = [each for each in built.trainable_variables if not isinstance(each, ShardedTable)]
+    return int(training_step.weights_profile(dense).bytes)
 
 
 class NoiseMeasurement:

@@ -264,15 +264,15 @@ class WholeBatchNeeded(Exception):
 
 
 def model_profile(models: Iterable[Any]) -> ModelProfile:
-    parameters = 0
-    size_bytes = 0
-    variables = 0
-    for model in models:
-        for weight in model.trainable_variables:
-            parameters += weight.shape.num_elements()
-            size_bytes += _variable_bytes(weight)
-            variables += 1
-    return ModelProfile(parameters=parameters, bytes=size_bytes, variables=variables)
+    return weights_profile([weight for model in models for weight in model.trainable_variables])
+
+
+def weights_profile(weights: Sequence[Any]) -> ModelProfile:
+    return ModelProfile(
+        parameters=sum([weight.shape.num_elements() for weight in weights]),
+        bytes=sum([_variable_bytes(weight) for weight in weights]),
+        variables=len(weights),
+    )
 
 
 def _variable_bytes(variable: Any) -> int:

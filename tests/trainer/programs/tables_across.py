@@ -1,5 +1,5 @@
 """`python tables_across.py PS FROM TO [whole]`: as `across.py`, with divided tables, or with whole
-ones as in versions before 0.5.
+ones as earlier versions do.
 
 It prints as JSON the hashes of all variables as restored and as written, the bytes of tables and
 slots on each ps, and what the evaluation returns.

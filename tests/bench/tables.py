@@ -1,0 +1,142 @@
+"""Measure large embedding tables: lookups, and hand-overs at several sizes.
+
+`make bench-tables`. A job with two tables, whose ids follow a Zipf law, changes between 2 and 3 ps
+with enforced limits, at each size of BENCH_TABLES_PARAMETERS. The benchmark takes the place of the
+allocator.
+
+    pause_s_10m         the median pause of a hand-over with 10 million parameters, in s
+    pause_growth        the largest of these medians by the smallest
+    chief_memory_mb     the largest memory of the chief in its reports, by size
+    lookups_per_s       by size
+    lookup_speedup      examples/s with a stock `Embedding(1_000_000, 64)`, two of them, by those
+                        with whole tables, which is what Keras makes of them
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from services.cli.trial import trial
+from services.cli.up import cluster_file
+from services.console.report import runs
+from services.local.stack import Stack
+from shared.messages import ProgressReported, Resources, TrainingResumed
+from tests.bench.player import NODE, Player
+from tests.bench.programs.zipf_tables import FEATURES, TABLES, WIDTH
+from tests.bench.report import NoLimits, finish_or_refuse, median, say
+
+PROGRAM = Path(__file__).with_name("programs") / "zipf_tables.py"
+CLUSTER = f"nodes:\n  - {{name: {NODE}, cpu: 2, memory_gib: 60}}\n"
+SIZES = {"10m": 10_000_000, "100m": 100_000_000, "1g": 1_000_000_000}
+CHOSEN = tuple(os.environ.get("BENCH_TABLES_PARAMETERS", ",".join(SIZES)).split(","))
+OPTIMIZER = os.environ.get("BENCH_TABLES_OPTIMIZER", "sgd")
+HAND_OVERS = int(os.environ.get("BENCH_HAND_OVERS", "4"))
+STEADY_S = float(os.environ.get("BENCH_STEADY_S", "15"))
+BATCH, ONE_TABLE_ROWS = 512, 1_000_000
+CPU = {"chief": 0.2, "ps": 0.4, "worker": 0.5}
+BESIDE_GIB = 1.5
+"""Memory of a task besides tables."""
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    pauses_s: tuple[float, ...]
+    examples_per_s: float
+    chief_mb: float
+
+
+@asynccontextmanager
+async def running_job(parameters: dict[str, Any], table_gib: float) -> AsyncIterator[Player]:
+    """Yield a player whose job has these parameters. `table_gib`: all tables and slots."""
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
+        cluster_file(None, CLUSTER) as cluster,
+    ):
+        async with (
+            Stack(Path(folder), cluster, services=("launcher",)) as stack,
+            trial(stack) as watched,
+        ):
+            span = {"start": 2, "min": 2, "max": 3}
+            one = {"start": 1, "min": 1, "max": 1}
+            asked = {
+                "job": "zipf-tables",
+                "epochs": 1,
+                "batch": {"start": BATCH, "min": BATCH, "max": BATCH},
+                "parameters": parameters,
+                "consistency": "async",
+            }
+            uid, request = await watched.submit({**asked, "ps": span, "workers": one}, PROGRAM)
+            memory = {"chief": 2.0, "worker": 2.0, "ps": BESIDE_GIB + 2 * table_gib}
+            limits = {
+                role: Resources(cpu=cpu, memory_gib=memory[role]) for role, cpu in CPU.items()
+            }
+            player = Player(watched, uid, request, limits)
+            await player.decide(2, 1)
+            if not watched.enforced:
+                raise NoLimits("CPU limits are not enforced on this machine: pauses mean nothing")
+            yield player
+
+
+async def measure(name: str) -> Measured:
+    """Change the number of ps several times."""
+    rows = SIZES[name] // (TABLES * WIDTH)
+    slots = 2 if OPTIMIZER == "adagrad" else 1
+    gib = slots * SIZES[name] * 4 / 2**30
+    async with running_job({"rows": rows, "kind": OPTIMIZER}, gib) as player:
+        watched, pauses = player.watched, []
+        await asyncio.sleep(STEADY_S)
+        reports = watched.of(ProgressReported)
+        speed = runs.mean_speed(reports, time.time() - STEADY_S / 2, time.time())
+        for number in range(HAND_OVERS):
+            await player.decide(3 if number % 2 == 0 else 2, 1)
+            pauses.append(float(watched.of(TrainingResumed)[-1].pause_s or 0.0))
+            phases = watched.of(TrainingResumed)[-1].phases
+            say(f"{name:5} hand-over {number + 1}/{HAND_OVERS}: {pauses[-1]:.2f} s {phases}")
+            await asyncio.sleep(STEADY_S)
+        used = [
+            use.memory_gib
+            for report in watched.of(ProgressReported)
+            for use in report.usage
+            if use.task.startswith("chief")
+        ]
+    return Measured(
+        pauses_s=tuple(pauses), examples_per_s=speed, chief_mb=max(used, default=0.0) * 1024
+    )
+
+
+async def steady_speed(whole: bool) -> float:
+    """Return the examples/s with tables of a million rows."""
+    gib = TABLES * ONE_TABLE_ROWS * WIDTH * 4 / 2**30
+    parameters = {"rows": ONE_TABLE_ROWS, "whole": whole, "kind": "adagrad"}
+    async with running_job(parameters, 4 * gib) as player:
+        await asyncio.sleep(2 * STEADY_S)
+        reports = player.watched.of(ProgressReported)
+        return float(runs.mean_speed(reports, time.time() - STEADY_S, time.time()))
+
+
+async def main() -> dict[str, Any]:
+    found = {name: await measure(name) for name in CHOSEN}
+    whole, divided = await steady_speed(True), await steady_speed(False)
+    medians = {name: median(each.pauses_s) for name, each in found.items()}
+    return {
+        **{f"pause_s_{name}": pause for name, pause in medians.items()},
+        "pause_growth": max(medians.values()) / min(medians.values()),
+        "lookups_per_s": {
+            name: round(each.examples_per_s * TABLES * FEATURES) for name, each in found.items()
+        },
+        "chief_memory_mb": {name: round(each.chief_mb) for name, each in found.items()},
+        "lookup_speedup": divided / whole,
+        "optimizer": OPTIMIZER,
+    }
+
+
+if __name__ == "__main__":
+    finish_or_refuse(main)

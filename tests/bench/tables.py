@@ -70,7 +70,7 @@ async def running_job(parameters: dict[str, Any], table_gib: float) -> AsyncIter
                 "job": "zipf-tables",
                 "epochs": 1,
                 "batch": {"start": BATCH, "min": BATCH, "max": BATCH},
-                "parameters": parameters,
+                "params": parameters,
                 "consistency": "async",
             }
             uid, request = await watched.submit({**asked, "ps": span, "workers": one}, PROGRAM)
@@ -139,4 +139,4 @@ async def main() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    finish_or_refuse(main)
+    finish_or_refuse(main())

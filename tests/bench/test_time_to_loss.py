@@ -14,8 +14,8 @@ from tests.bench.time_to_loss import (
     time_to,
 )
 
-FIXED = Run(curve=((1.0, 2.1), (2.0, 1.0), (3.0, 0.12), (4.0, 0.1)), batches=(32,), workers=(1, 3))
-GROWING = Run(curve=((1.0, 2.0), (1.5, 0.11), (2.0, 0.05)), batches=(32, 64), workers=(1, 3))
+FIXED = Run(curve=((1.0, 2.1), (2.0, 1.0), (3.0, 0.1), (4.0, 0.1)), batches=(32,), workers=(1, 3))
+GROWING = Run(curve=((1.0, 2.0), (1.5, 0.1), (2.0, 0.05)), batches=(32, 64), workers=(1, 3))
 
 
 def test_both_jobs_reach_the_target() -> None:

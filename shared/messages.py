@@ -46,6 +46,7 @@ LONGEST_S = 366 * 86_400.0  # a year; longer durations are cut to this
 FASTEST = 1e12  # examples a second
 MOST_AMOUNT = 1e6  # cores, GiB or devices of one task or node
 MOST_OF_SPAN = 1_000_000  # tasks of a role, or examples of one worker's batch
+MOST_TABLE_ROUNDS = 100  # in a message
 MOST_MEASURED = 1e39  # beyond the largest number in single precision
 Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
 Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
@@ -866,7 +867,7 @@ class ClusterSpecPublished(JobMessage, frozen=True, kw_only=True, tag="cluster.p
 class PreparationParts(Part, frozen=True, kw_only=True):
     """The parts of a chief's preparation: the program's import; waiting for the servers of the
     other tasks; model and optimizer; tracing the step; a first update on every worker, with a save
-    and a restore.
+    and a restore; reading the tables of the running generation.
     """
 
     import_s: Seconds = 0.0
@@ -874,6 +875,7 @@ class PreparationParts(Part, frozen=True, kw_only=True):
     build_s: Seconds = 0.0
     trace_s: Seconds = 0.0
     first_step_s: Seconds = 0.0
+    tables_s: Seconds = 0.0
 
 
 class GenerationPrepared(TaskMessage, frozen=True, kw_only=True, tag="training.prepared"):
@@ -1019,13 +1021,24 @@ class Phases(Part, frozen=True, kw_only=True):
         return max(pause_s - self.total_s(), 0.0)
 
 
+class TableRound(Part, frozen=True, kw_only=True):
+    """Rows of tables that a new generation has read from one file. `paused`: training stood still
+    meanwhile; otherwise the generation before it trained.
+    """
+
+    rows: NotNegative
+    bytes: NotNegative
+    seconds: Seconds
+    paused: bool = False
+
+
 class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resumed"):
     """The generation trains. `pause_s`: from the last update before to its first update, by the
     clocks of the ps (the chief's clock if that update was lost), without the time for which the
     whole cluster was off (`off_s`).
 
     `learning_rate`: the rate it trains with; None if the program has its own schedule. `change_s`:
-    from the decision to its first update; 0: unknown.
+    from the decision to its first update; 0: unknown. `table_rounds`: its last reads of tables.
     """
 
     step: NotNegative
@@ -1036,6 +1049,7 @@ class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resum
     phases: Phases = Phases()
     learning_rate: Measured | None = None
     change_s: Seconds = 0.0
+    table_rounds: Annotated[tuple[TableRound, ...], Meta(max_length=MOST_TABLE_ROUNDS)] = ()
 
     @property
     def handover_s(self) -> float | None:

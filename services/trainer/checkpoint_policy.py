@@ -46,6 +46,8 @@ FIRST_INTERVAL_S = 30.0  # until the first save, which measures the cost
 MIN_INTERVAL_S = 10.0
 REDO_S = 60.0  # of training that may be repeated
 MAX_SAVE_SHARE = 0.1  # of the time, for saving alone
+DELTA_SHARE = 0.03  # of the time, for saves of changed rows
+MIN_DELTA_S = 2.0
 MEASUREMENTS = 5
 GENERATION_FOLDER = re.compile(r"gen-(\d+)")
 CHECKPOINT_FILE = re.compile(r"ckpt-(\d+)(?:_temp|\..+)")
@@ -86,6 +88,15 @@ def save_interval(past: SaveHistory, redo_s: float = REDO_S) -> float:
     return min(
         max(young_interval(past.cost_s, mean_time_between_failures(past)), MIN_INTERVAL_S), most_s
     )
+
+
+def delta_interval(past: SaveHistory) -> float:
+    """Return the seconds from the end of a save to the next for models with tables, whose saves
+    have changed rows only: as often as `DELTA_SHARE` of the time allows.
+    """
+    if past.cost_s is None:
+        return MIN_DELTA_S
+    return max(past.cost_s * (1 / DELTA_SHARE - 1), MIN_DELTA_S)
 
 
 def max_repeated_s(past: SaveHistory, interval_s: float) -> float:

@@ -1,6 +1,7 @@
 """The lines between a supervisor and its children: one JSON document each, over a socket pair.
 
-A child starts with an `Assignment`. A chief prepares, sends `Prepared`, and waits for `Begin`.
+A child starts with an `Assignment`. A chief prepares, sends `Prepared`, and waits for `Begin`;
+until then, `CheckpointAvailable` lets it read the tables of the running generation ahead.
 `SaveNow` lets it save and train on; `Drain` lets it stop at a batch boundary and save;
 `ContinueTraining` after that lets it train on as if nothing had been ordered. A ps or worker only
 serves. A child that cannot send `Failed` any more (it crashed, or a thread holds the global lock
@@ -23,6 +24,7 @@ from shared.messages import (
     Resources,
     Role,
     Staleness,
+    TableRound,
 )
 
 EXIT_FINISHED = 0
@@ -92,6 +94,14 @@ class Begin(Line, frozen=True, kw_only=True, tag="begin"):
     past: SaveHistory = SaveHistory()
     applied_step: int = 0
     applied_s: float = 0.0
+
+
+class CheckpointAvailable(Line, frozen=True, kw_only=True, tag="available"):
+    """The running generation has saved a checkpoint. A chief that does not train yet reads the rows
+    of tables from it, so that fewer are left when it begins.
+    """
+
+    path: str
 
 
 class Drain(Line, frozen=True, kw_only=True, tag="drain"):
@@ -184,7 +194,8 @@ class Skipped(Line, frozen=True, kw_only=True, tag="skipped"):
 class Resumed(Line, frozen=True, kw_only=True, tag="resumed"):
     """The first update is applied. `pause_s` by the workers' clocks; None if nothing ran before.
 
-    `learning_rate`: of this generation; None if a schedule of the program gives it.
+    `learning_rate`: of this generation; None if a schedule of the program gives it. `table_rounds`:
+    the reads of tables, before and after the order to begin.
     """
 
     step: int
@@ -193,6 +204,7 @@ class Resumed(Line, frozen=True, kw_only=True, tag="resumed"):
     restore_s: float
     first_step_s: float
     learning_rate: float | None = None
+    table_rounds: tuple[TableRound, ...] = ()
 
 
 class Progress(Line, frozen=True, kw_only=True, tag="progress"):
@@ -226,7 +238,15 @@ class Failed(Line, frozen=True, kw_only=True, tag="failed"):
     peer: bool = False
 
 
-Order = Begin | Drain | SaveNow | ContinueTraining | CommittedCheckpoints | MemoryHeadroom
+Order = (
+    Begin
+    | CheckpointAvailable
+    | Drain
+    | SaveNow
+    | ContinueTraining
+    | CommittedCheckpoints
+    | MemoryHeadroom
+)
 ChildEvent = Started | Prepared | Saved | Unsaved | Skipped | Resumed | Progress | Finished | Failed
 EVENTS = msgspec.json.Decoder(ChildEvent)
 ORDERS = msgspec.json.Decoder(Order)

@@ -7,6 +7,7 @@ allocator.
     pause_s_10m         the median pause of a hand-over with 10 million parameters, in s
     pause_growth        the largest of these medians by the smallest
     chief_memory_mb     the largest memory of the chief in its reports, by size
+    bytes_in_pause      the most bytes of tables that a hand-over reads in its pause, by size
     lookups_per_s       by size
     lookup_speedup      examples/s with a stock `Embedding(1_000_000, 64)`, two of them, by those
                         with whole tables, which is what Keras makes of them
@@ -18,7 +19,7 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from services.cli.trial import trial
 from services.cli.up import cluster_file
 from services.console.report import runs
 from services.local.stack import Stack
-from shared.messages import ProgressReported, Resources, TrainingResumed
+from shared.messages import ProgressReported, Resources, TableRound, TrainingResumed
 from tests.bench.player import NODE, Player
 from tests.bench.programs.zipf_tables import FEATURES, TABLES, WIDTH
 from tests.bench.report import NoLimits, finish_or_refuse, median, say
@@ -48,7 +49,10 @@ BESIDE_GIB = 1.5
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """`rounds`: the reads of tables of each hand-over."""
+
     pauses_s: tuple[float, ...]
+    rounds: tuple[tuple[TableRound, ...], ...]
     examples_per_s: float
     chief_mb: float
 
@@ -91,15 +95,18 @@ async def measure(name: str) -> Measured:
     slots = 2 if OPTIMIZER == "adagrad" else 1
     gib = slots * SIZES[name] * 4 / 2**30
     async with running_job({"rows": rows, "kind": OPTIMIZER}, gib) as player:
-        watched, pauses = player.watched, []
+        watched = player.watched
+        pauses: list[float] = []
+        rounds: list[tuple[TableRound, ...]] = []
         await asyncio.sleep(STEADY_S)
         reports = watched.of(ProgressReported)
         speed = runs.mean_speed(reports, time.time() - STEADY_S / 2, time.time())
         for number in range(HAND_OVERS):
             await player.decide(3 if number % 2 == 0 else 2, 1)
             pauses.append(float(watched.of(TrainingResumed)[-1].pause_s or 0.0))
-            phases = watched.of(TrainingResumed)[-1].phases
-            say(f"{name:5} hand-over {number + 1}/{HAND_OVERS}: {pauses[-1]:.2f} s {phases}")
+            say(f"{name:5} hand-over {number + 1}/{HAND_OVERS}: {pauses[-1]:.2f} s")
+            rounds.append(watched.of(TrainingResumed)[-1].table_rounds)
+            say_rounds(rounds[-1])
             await asyncio.sleep(STEADY_S)
         used = [
             use.memory_gib
@@ -108,8 +115,24 @@ async def measure(name: str) -> Measured:
             if use.task.startswith("chief")
         ]
     return Measured(
-        pauses_s=tuple(pauses), examples_per_s=speed, chief_mb=max(used, default=0.0) * 1024
+        pauses_s=tuple(pauses),
+        examples_per_s=speed,
+        chief_mb=max(used, default=0.0) * 1024,
+        rounds=tuple(rounds),
     )
+
+
+def say_rounds(rounds: Sequence[TableRound]) -> None:
+    for each in rounds:
+        when = "in the pause" if each.paused else "before it"
+        size = f"{each.rows:11,} rows {each.bytes / 2**20:9,.1f} MiB {each.seconds:6.2f} s"
+        say(f"      {size} {when}")
+
+
+def largest_read_in_pause(measured: Measured) -> int:
+    """Return the most bytes of tables that a hand-over has read in its pause."""
+    read = [sum(each.bytes for each in rounds if each.paused) for rounds in measured.rounds]
+    return max(read, default=0)
 
 
 async def steady_speed(whole: bool) -> float:
@@ -133,6 +156,7 @@ async def main() -> dict[str, Any]:
             name: round(each.examples_per_s * TABLES * FEATURES) for name, each in found.items()
         },
         "chief_memory_mb": {name: round(each.chief_mb) for name, each in found.items()},
+        "bytes_in_pause": {name: largest_read_in_pause(each) for name, each in found.items()},
         "lookup_speedup": divided / whole,
         "optimizer": OPTIMIZER,
     }

@@ -13,13 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.trainer.checkpoint_policy import (
+    DELTA_SHARE,
     FIRST_INTERVAL_S,
     MAX_SAVE_SHARE,
     MEASUREMENTS,
+    MIN_DELTA_S,
     MIN_INTERVAL_S,
     PRIOR_S,
     REDO_S,
     SaveHistory,
+    delta_interval,
     generation_of_folder,
     is_generation_closed,
     is_obsolete,
@@ -185,3 +188,11 @@ def test_only_generation_folders_are_recognised() -> None:
         None,
         None,
     ]
+
+
+def test_saves_of_changed_rows_are_as_frequent_as_their_cost_allows() -> None:
+    assert delta_interval(SaveHistory()) == MIN_DELTA_S
+    assert delta_interval(SaveHistory(cost_s=0.01)) == MIN_DELTA_S
+    cost_s = 0.3
+    between_s = delta_interval(SaveHistory(cost_s=cost_s))
+    assert cost_s / (cost_s + between_s) == pytest.approx(DELTA_SHARE)

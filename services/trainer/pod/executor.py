@@ -41,6 +41,7 @@ from services.trainer.pod.supervise import (
     EndChild,
     ForChild,
     GoOnChild,
+    ReadAheadChild,
     SaveChild,
     StartChild,
 )
@@ -56,6 +57,7 @@ from services.trainer.program_archive import remove_folder
 from services.trainer.protocol import (
     Assignment,
     Begin,
+    CheckpointAvailable,
     ContinueTraining,
     Drain,
     Failed,
@@ -129,6 +131,8 @@ class Executor:
                 self.spawn(spec, assignment, None if fresh else self.fork_server)
             case BeginChild(generation, path, chief):
                 await self.begin_child(generation, path, chief)
+            case ReadAheadChild(generation, path):
+                self.send(generation, CheckpointAvailable(path=path))
             case DrainChild(generation, successor):
                 self.send(generation, Drain(successor=successor))
             case SaveChild(generation):

@@ -15,6 +15,7 @@ from services.trainer.settings import Settings
 from shared.bounds import within_bounds
 from shared.bus.bus import Bus
 from shared.messages import (
+    MOST_TABLE_ROUNDS,
     CheckpointFailed,
     CheckpointSaved,
     CheckpointSkipped,
@@ -153,6 +154,7 @@ class Publisher:
             ),
             learning_rate=word.learning_rate,
             change_s=max(time.time() - spec.decided_s, 0.0) if spec.decided_s else 0.0,
+            table_rounds=word.table_rounds[-MOST_TABLE_ROUNDS:],
         )
 
     async def progress_reported(

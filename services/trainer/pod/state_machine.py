@@ -352,8 +352,8 @@ class StateMachine:
     def _on_saved(self, fact: CheckpointSaved) -> PodActions:
         self.graceful_shutdown.on_saved(fact)
         if not fact.final:
-            self.pod = supervise.on_saved(self.pod, fact)
-            return ()
+            self.pod, actions = supervise.on_saved(self.pod, fact)
+            return actions
         self.final_checkpoints[fact.generation] = fact
         return self._apply(supervise.on_final(self.pod, fact))
 

@@ -79,6 +79,13 @@ class BeginChild(msgspec.Struct, frozen=True):
     chief: bool
 
 
+class ReadAheadChild(msgspec.Struct, frozen=True):
+    """Let a chief that does not train yet read the tables of this checkpoint."""
+
+    generation: int
+    path: str
+
+
 class DrainChild(msgspec.Struct, frozen=True):
     """`successor`: the generation that takes over; None: none, because tasks of this one have to
     leave.
@@ -129,7 +136,7 @@ class GoAway(msgspec.Struct, frozen=True):
     """End this pod: it was told to end, and its generation does not need it."""
 
 
-ForChild = StartChild | BeginChild | DrainChild | SaveChild | GoOnChild | EndChild
+ForChild = StartChild | ReadAheadChild | BeginChild | DrainChild | SaveChild | GoOnChild | EndChild
 Action = ForChild | SayLastIsFinal | StayForNext | LeavePod | GoAway
 Actions = tuple[Action, ...]
 
@@ -298,14 +305,16 @@ def on_final(pod: Pod, saved: CheckpointSaved) -> tuple[Pod, Actions]:
     return _begin_if_due(pod, pod.newest)
 
 
-def on_saved(pod: Pod, saved: CheckpointSaved) -> Pod:
-    """Drop the final checkpoint of a generation that has saved a newer one: it continued after
-    it.
+def on_saved(pod: Pod, saved: CheckpointSaved) -> tuple[Pod, Actions]:
+    """Drop the final checkpoint of a generation that has saved a newer one: it continued after it.
+    Let the next generation read ahead.
     """
     final = pod.finals.get(saved.generation)
-    if final is None or saved.step <= final.step:
-        return pod
-    return replace(pod, finals=_without(pod.finals, saved.generation))
+    if final is not None and saved.step > final.step:
+        pod = replace(pod, finals=_without(pod.finals, saved.generation))
+    if pod.children.get(pod.newest) in ("preparing", "prepared") and pod.is_chief(pod.newest):
+        return pod, (ReadAheadChild(pod.newest, saved.path),)
+    return pod, ()
 
 
 def on_unsaved(pod: Pod, generation: int, final: bool) -> Pod:

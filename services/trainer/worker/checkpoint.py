@@ -21,19 +21,16 @@ come first. A job may also begin with the last checkpoint of a finished one
 (`checkpoint.continue_from`). The epochs of the earlier job count, so the new job trains only the
 additional ones.
 
-Files lie wherever TensorFlow can write: a folder, a shared volume, an object store by its URL. A
-digest pins every byte without reading it again: TensorFlow computes a checksum (CRC-32C) of each
-variable's bytes while it writes, on the ps, and keeps them in the index. The digest covers the
-index and the names and sizes of the other files. So files with the same digest, whose checksums
-hold while they are restored, are the bytes that were written.
+`table_checkpoint.py` has the rows of divided tables, `checkpoint_files.py` the files.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -45,14 +42,24 @@ from tensorflow.python.trackable import trackable_utils
 from tensorflow.python.training import py_checkpoint_reader
 from tensorflow.python.util import object_identity
 
-from services.trainer import checkpoint_policy
 from services.trainer.protocol import Begin, Line, Skipped
+from services.trainer.table_files import TABLE_FILES
 from services.trainer.worker import failure_cause, shard_ledger
+from services.trainer.worker.checkpoint_files import (
+    checkpoint_fault,
+    checkpoints_in,
+    committed_digests,
+    make_folder,
+    remove_checkpoint,
+    seal_checkpoint,
+    table_fault,
+)
 from services.trainer.worker.shard_ledger import Ledger
 from services.trainer.worker.sharded_table import ShardedTable
+from services.trainer.worker.table_checkpoint import TableCheckpoint
+from services.trainer.worker.table_transfer import TableTransfer
 from services.trainer.worker.training_step import BuiltModel
-from shared import checkpoints
-from shared.checkpoints import COMMITTED, INDEX, CommitMark, restore_candidates
+from shared.checkpoints import restore_candidates
 from shared.text import format_count
 
 PATH_SIGNATURE = [tf.TensorSpec([], tf.string)]
@@ -62,14 +69,11 @@ gfile = tf.io.gfile
 
 
 class CheckpointTensor(NamedTuple):
-    """One tensor of a checkpoint: its owner, key and source. Without an owner it is constant.
-    `part`: the rows that these are of a divided table, as TensorFlow writes slices; "": all.
-    """
+    """One tensor of a checkpoint: its owner, key and source. Without an owner it is constant."""
 
     owner: Any
     key: str
     source: Any
-    part: str = ""
 
 
 class Checkpoint:
@@ -87,16 +91,26 @@ class Checkpoint:
         tensors, _, self._savers, _ = self._whole._saver._gather_serialized_tensors()
         self._constant: list[CheckpointTensor] = []
         self._parts: list[CheckpointTensor] = []
+        divided: dict[str, ShardedTable] = {}
         for owner, found in tensors.items():
-            parts = self._constant if owner is None or _is_table(found) else self._parts
-            for key, source in found.items():
-                parts += _tensors_of(owner, key, source)
+            if isinstance(owner, ShardedTable):
+                divided.update(dict.fromkeys(found, owner))
+                continue
+            parts = self._constant if owner is None or _is_lookup_table(found) else self._parts
+            parts += [CheckpointTensor(owner, key, source) for key, source in found.items()]
+        self.tables = TableCheckpoint(TableTransfer(divided), built.ps) if divided else None
         self._copies = [_copy_variable(part.source) for part in self._parts]
         self._copy_bytes: dict[str, tuple[str, int]] = {}
         self._cut = tf.function(self._assign_copies, input_signature=[]).get_concrete_function()
         self._drop = tf.function(self._clear_copies, input_signature=[]).get_concrete_function()
         self._restore_cut = tf.function(self._restore_from_copies, input_signature=[])
         self._write = tf.function(self._write_copies, input_signature=PATH_SIGNATURE)
+        self._write_with_tables = {
+            delta: tf.function(
+                partial(self._write_copies_with_tables, delta), input_signature=2 * PATH_SIGNATURE
+            )
+            for delta in (False, True)
+        }
         self._read = tf.function(self._restore_from_files, input_signature=PATH_SIGNATURE)
         self._read_without_states = tf.function(
             self._restore_without_states, input_signature=PATH_SIGNATURE
@@ -109,7 +123,7 @@ class Checkpoint:
             with tf.device(part.source.device):
                 value = part.source.tensor
                 copy.assign(value, read_value=False)
-            self._copy_bytes[part.key + part.part] = (
+            self._copy_bytes[part.key] = (
                 part.source.device,
                 (value.shape.num_elements() or 0) * (value.dtype.size or 8),
             )
@@ -124,63 +138,53 @@ class Checkpoint:
         found = object_identity.ObjectIdentityDictionary()
         for part, copy in zip(self._parts, self._copies, strict=True):
             with tf.device(part.source.device):
-                value = copy.read_value()
-                if part.part:
-                    part.owner.assign_slice(part.part, value)
-                else:
-                    name = trackable_utils.extract_local_name(part.key)
-                    found.setdefault(part.owner, {})[name] = value
+                name = trackable_utils.extract_local_name(part.key)
+                found.setdefault(part.owner, {})[name] = copy.read_value()
         for owner, values in found.items():
             owner._restore_from_tensors(values)
 
     def _write_copies(self, path: tf.Tensor) -> None:
         """Write the cut as `tf.train.Checkpoint.write` does."""
+        self._save(path, {})
+
+    def _write_copies_with_tables(self, delta: bool, path: tf.Tensor, files: tf.Tensor) -> None:
+        """Write the cut and the names of the table files before it. `delta`: and the changed rows
+        of tables.
+        """
+        assert self.tables is not None
+        changed = self.tables.transfer.changed_tensors() if delta else {}
+        self._save(path, {TABLE_FILES: files, **changed})
+
+    def _save(self, path: tf.Tensor, others: dict[str, tf.Tensor]) -> None:
+        """Write the cut and other tensors, by their keys."""
         tensors = object_identity.ObjectIdentityDictionary()
         for part, copy in zip(self._parts, self._copies, strict=True):
             with tf.device(part.source.device):
-                value = copy.read_value_no_copy()
-                found = tensors.setdefault(part.owner, {})
-                if part.part:
-                    found.setdefault(part.key, {})[part.part] = value
-                else:
-                    found[part.key] = value
-        tensors[None] = {part.key: part.source for part in self._constant}
+                tensors.setdefault(part.owner, {})[part.key] = copy.read_value_no_copy()
+        tensors[None] = {part.key: part.source for part in self._constant} | others
         functional_saver.MultiDeviceSaver(tensors, self._savers).save(path)
 
     def _restore_from_files(self, path: tf.Tensor) -> None:
         """Restore as `tf.train.Checkpoint.read` does, for a path that is not known when it is
-        traced.
+        traced. Divided tables are left out.
         """
         tensors, savers = self._restored_tensors()
         functional_saver.MultiDeviceSaver(tensors, savers).restore(path)
-        self._restore_tables(path)
-
-    def _restore_tables(self, path: tf.Tensor) -> None:
-        """Restore the rows of divided tables: each ps reads those that it has."""
-        for part in self._parts:
-            if part.part:
-                with tf.device(part.source.device):
-                    dtypes = [part.source.dtype]
-                    rows = tf.raw_ops.RestoreV2(
-                        prefix=path,
-                        tensor_names=[part.key],
-                        shape_and_slices=[part.part],
-                        dtypes=dtypes,
-                    )
-                    part.owner.assign_slice(part.part, rows[0])
 
     def _restore_without_states(self, path: tf.Tensor) -> None:
-        self._restore_tables(path)
         tensors, savers = self._restored_tensors()
         for state in self._states:
             del tensors[state]
         functional_saver.MultiDeviceSaver(tensors, savers).restore(path)
 
     def _restored_tensors(self) -> tuple[Any, Any]:
-        """Return the tensors of a checkpoint without lookup tables: `model()` fills these."""
+        """Return the tensors of a checkpoint without lookup tables, which `model()` fills, without
+        divided tables, and without the accumulators of these, which earlier versions wrote whole.
+        """
         tensors, _, savers, _ = self._whole._saver._gather_serialized_tensors()
         for owner, found in list(tensors.items()):
-            if owner is not None and (_is_table(found) or isinstance(owner, ShardedTable)):
+            is_left_out = isinstance(owner, ShardedTable) or getattr(owner, "is_stand_in", False)
+            if is_left_out or (owner is not None and _is_lookup_table(found)):
                 del tensors[owner]
         return tensors, savers
 
@@ -203,40 +207,82 @@ class Checkpoint:
         """
         path = f"{folder}/rehearsal"
         self._cut()
-        try:
-            self.write_cut(path)
-        except tf.errors.OpError as error:
-            failed(error)
-            self._cut()
+        if self.tables is not None:
+            self.tables.cut_nothing()
+        with self._without_table_updates():
+            try:
+                self.write_cut(path)
+            except tf.errors.OpError as error:
+                failed(error)
+                self._cut()
+                yield
+                self._restore_cut()
+                self._drop()
+                return
             yield
-            self._restore_cut()
-            self._drop()
-            return
-        yield
-        with self._all_or_nothing():
-            self._read(tf.constant(path))
+            with self._all_or_nothing():
+                self._read(tf.constant(path))
         remove_checkpoint(path)
 
+    def _without_table_updates(self) -> AbstractContextManager[None]:
+        """Let the rows of tables stay as they are inside: they are not written for a rehearsal."""
+        if self.tables is None:
+            return contextlib.nullcontext()
+        return self.tables.transfer.without_updates()
+
     def cut(self, ledger: Ledger) -> None:
-        """Hold the current values until they are written. Training stands still meanwhile."""
+        """Hold the current values until they are written. Training stands still meanwhile. The last
+        checkpoint of a finished job has all rows of its tables.
+        """
         self._ledger.assign(msgspec.json.encode(ledger))
         self._cut()
+        if self.tables is not None:
+            self.tables.cut(all_rows=ledger.finished)
+
+    @property
+    def is_written_beside(self) -> bool:
+        """Return whether the cut has all that it needs, so that training may continue while it is
+        written: all rows of a table are written from where they are.
+        """
+        return self.tables is None or self.tables.is_delta
 
     def write_cut(self, path: str) -> None:
-        """Write the cut and release it. Training may continue meanwhile."""
+        """Write the cut and release it. Training may continue meanwhile if `is_written_beside`."""
         try:
             make_folder(path.rpartition("/")[0])
-            self._write(tf.constant(path))
+            self._write_files(path)
         finally:
             self._drop()
+            if self.tables is not None:
+                self.tables.on_dropped()
 
-    def write(self, path: str, ledger: Ledger) -> None:
-        """Cut and write."""
+    def _write_files(self, path: str) -> None:
+        if self.tables is None:
+            self._write(tf.constant(path))
+            return
+        earlier = tf.constant(self.tables.earlier_files())
+        if self.tables.is_delta:
+            self._write_with_tables[True](tf.constant(path), earlier)
+            return
+        others = f"{path}_temp/others"
+        self._write_with_tables[False](tf.constant(others), earlier)
+        self.tables.write_all(path, others)
+
+    def on_saved(self, path: str, digest: str) -> None:
+        """The last cut is in a complete checkpoint with this digest."""
+        if self.tables is not None:
+            self.tables.on_saved(path, digest)
+
+    def write(self, path: str, ledger: Ledger) -> str:
+        """Cut and write. Return the digest."""
         self.cut(ledger)
         self.write_cut(path)
+        digest = seal_checkpoint(path).digest
+        self.on_saved(path, digest)
+        return digest
 
     def read(self, path: str) -> Ledger:
-        """Restore everything; if that fails, nothing changes.
+        """Restore everything; if that fails, nothing changes, but for rows of tables.
 
         Raise `tf.errors.OpError` or `msgspec.DecodeError`: `DataLossError` if the bytes of a
         variable are not those that were written (checksums in the index), `NotFoundError` if a file
@@ -245,6 +291,8 @@ class Checkpoint:
         read = self._read if self._has_states(path) else self._read_without_states
         with self._all_or_nothing():
             read(tf.constant(path))
+            if self.tables is not None:
+                self.tables.read(path)
             return msgspec.json.decode(self._ledger.numpy(), type=Ledger)
 
     def _has_states(self, path: str) -> bool:
@@ -270,13 +318,7 @@ class Checkpoint:
             self._drop()
 
 
-def _tensors_of(owner: Any, key: str, source: Any) -> list[CheckpointTensor]:
-    if not isinstance(source, dict):
-        return [CheckpointTensor(owner, key, source)]
-    return [CheckpointTensor(owner, key, each, part) for part, each in source.items()]
-
-
-def _is_table(found: Mapping[str, Any]) -> bool:
+def _is_lookup_table(found: Mapping[str, Any]) -> bool:
     """Return whether these are the rows of a lookup table, not the value of a variable."""
     return all(isinstance(source, tf.Tensor) for source in found.values())
 
@@ -325,7 +367,7 @@ def restore_newest(
     if paths[:1] != order.paths[:1]:
         logger.warning("LedgerWasSetBack", newest=paths[0], named=order.paths)
     for path, instead in zip_longest(paths, paths[1:], fillvalue=""):
-        why = checkpoint_fault(path, digests.get(path, ""))
+        why = checkpoint_fault(path, digests.get(path, "")) or table_fault(path)
         if not why:
             try:
                 return checkpoint.read(path)
@@ -334,6 +376,8 @@ def restore_newest(
                     raise
                 why = f"it is damaged: {failure_cause.storage_message(str(error))}"
         say(Skipped(path=path, cause=why, instead=instead))
+    if checkpoint.tables is not None:
+        checkpoint.tables.refill_undefined()
     return None
 
 
@@ -347,7 +391,7 @@ def restore_earlier(checkpoint: Checkpoint, folder: str, ledger: Ledger) -> Ledg
     why = "it has no complete checkpoint"
     marked, found = committed_digests(folder), checkpoints_in(folder)
     for path in (*restore_candidates((), marked), *(path for path in found if path not in marked)):
-        fault = checkpoint_fault(path, marked.get(path, ""))
+        fault = checkpoint_fault(path, marked.get(path, "")) or table_fault(path)
         if fault:
             why = f"{path} cannot be restored: {fault}"
             continue
@@ -356,6 +400,8 @@ def restore_earlier(checkpoint: Checkpoint, folder: str, ledger: Ledger) -> Ledg
         except (tf.errors.OpError, msgspec.DecodeError) as error:
             why = f"{path} cannot be restored: {failure_cause.storage_message(str(error))}"
             continue
+        if checkpoint.tables is not None:
+            checkpoint.tables.files = ()  # of another job, which may be removed
         return _continued_ledger(earlier, folder, ledger)
     raise failure_cause.plain_failure(f"{CONTINUE_FROM}: {folder}: {why}")
 
@@ -394,151 +440,3 @@ def _continued_ledger(earlier: Ledger, folder: str, ledger: Ledger) -> Ledger:
         return shard_ledger.extend_epochs(earlier, ledger.epochs)
     except ValueError as error:
         raise failure_cause.plain_failure(f"{CONTINUE_FROM}: {folder}: {error}") from None
-
-
-class CheckpointSeal(NamedTuple):
-    """The ledger's record of a checkpoint: `sha256-<hex>`, and its size in bytes."""
-
-    digest: str
-    bytes: int
-
-
-def seal_checkpoint(path: str) -> CheckpointSeal:
-    """Return the seal of a complete checkpoint. Raise `tf.errors.OpError` if it is missing."""
-    with gfile.GFile(path + INDEX, "rb") as index:
-        body = index.read()
-    folder = path.rpartition("/")[0]
-    counted = [name for name in _file_names(path) if checkpoints.is_in_digest(name)]
-    sizes = [(name, int(gfile.stat(f"{folder}/{name}").length)) for name in counted]
-    total = len(body) + sum(size for _, size in sizes)
-    return CheckpointSeal(checkpoints.checkpoint_digest(body, sizes), total)
-
-
-def checkpoint_fault(path: str, digest: str) -> str:
-    """Return why a checkpoint does not match this digest ("": none is known); empty if no fault is
-    found.
-    """
-    try:
-        found = seal_checkpoint(path)
-    except tf.errors.NotFoundError:
-        return "it is missing"
-    except tf.errors.OpError as error:
-        return f"it cannot be read: {error.message}"
-    if digest in ("", found.digest):
-        return ""
-    return "it is damaged: its files are not those that were written"
-
-
-def checkpoints_in(folder: str) -> list[str]:
-    """Return the paths of all checkpoints in a job's folder that have an index, the newest
-    first.
-    """
-    ages = {}
-    for generation in _list_folder(folder):
-        if checkpoint_policy.generation_of_folder(generation) is None:
-            continue
-        for name in _list_folder(f"{folder}/{generation}"):
-            if not name.endswith(INDEX):
-                continue
-            path = f"{folder}/{generation}/{name.removesuffix(INDEX)}"
-            age = checkpoint_policy.checkpoint_age(path)
-            if age is not None:
-                ages[path] = age
-    return sorted(ages, key=lambda path: ages[path], reverse=True)
-
-
-def mark_committed(path: str, committed: CommitMark) -> None:
-    """Write a mark beside a checkpoint that the ledger has named, unless it exists or the
-    checkpoint is gone.
-    """
-    if gfile.exists(path + INDEX) and not gfile.exists(path + COMMITTED):
-        _write_file(path + COMMITTED, msgspec.json.encode(committed))
-
-
-def committed_digests(folder: str) -> dict[str, str]:
-    """Return the digests of all checkpoints in a job's folder that the ledger has ever named, by
-    path.
-
-    An incomplete mark counts as none.
-    """
-    digests = {}
-    for path in checkpoints_in(folder):
-        with (
-            contextlib.suppress(tf.errors.OpError, msgspec.DecodeError),
-            gfile.GFile(path + COMMITTED, "rb") as file,
-        ):
-            digests[path] = msgspec.json.decode(file.read(), type=CommitMark).digest
-    return digests
-
-
-def write_job_files(folder: str, request: bytes, program: str) -> None:
-    """Write the job's request and program beside its checkpoints, unless they exist. `program`: a
-    local file.
-    """
-    if gfile.exists(f"{folder}/{checkpoints.REQUEST}"):
-        return
-    make_folder(f"{folder}/{checkpoints.JOB}")
-    with gfile.GFile(program, "rb") as file:
-        _write_file(f"{folder}/{checkpoints.PROGRAM}", file.read())
-    _write_file(f"{folder}/{checkpoints.REQUEST}", request)
-
-
-def _write_file(path: str, body: bytes) -> None:
-    with gfile.GFile(path, "wb") as file:
-        file.write(body)
-
-
-def make_folder(path: str) -> None:
-    gfile.makedirs(path)
-
-
-def remove_checkpoint(path: str) -> None:
-    """Remove all files of a checkpoint, also of an incomplete one. Files that cannot be removed
-    stay.
-    """
-    with contextlib.suppress(tf.errors.OpError):
-        for name in _file_names(path):
-            _remove_path(f"{path.rpartition('/')[0]}/{name}")
-
-
-def prune_checkpoints(folder: str, kept: Sequence[str]) -> None:
-    """Remove obsolete checkpoints from the generations' folders, and the folders that become
-    empty.
-    """
-    for generation in _list_folder(folder):
-        number = checkpoint_policy.generation_of_folder(generation)
-        if number is None:
-            continue
-        inside = f"{folder}/{generation}"
-        for name in _list_folder(inside):
-            if checkpoint_policy.is_obsolete(number, name, kept):
-                with contextlib.suppress(tf.errors.OpError):
-                    _remove_path(f"{inside}/{name}")
-        if checkpoint_policy.is_generation_closed(number, kept) and not _list_folder(inside):
-            with contextlib.suppress(tf.errors.OpError):
-                gfile.rmtree(inside)
-
-
-def _file_names(path: str) -> Iterator[str]:
-    """Return the names of a checkpoint's files and of its temporary folder."""
-    folder, _, name = path.rpartition("/")
-    return (
-        found
-        for found in _list_folder(folder)
-        if found.startswith(f"{name}.") or found == f"{name}_temp"
-    )
-
-
-def _list_folder(folder: str) -> list[str]:
-    """Return the names in a folder; some file systems append a slash to folders."""
-    try:
-        return [name.rstrip("/") for name in gfile.listdir(folder)]
-    except tf.errors.OpError:
-        return []
-
-
-def _remove_path(path: str) -> None:
-    if gfile.isdir(path):
-        gfile.rmtree(path)
-    else:
-        gfile.remove(path)

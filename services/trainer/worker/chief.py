@@ -1,7 +1,7 @@
 """The chief of one generation: prepare beside the running one, begin and drain on order.
 
 prepare   connect, build, trace, and run everything once, from a save to its restore, without a
-          lasting effect
+          lasting effect; read the tables of the running generation
 begin     restore, start the lanes, report the first update
 train     until drained, finished or broken; checkpoints in between (`saving.py`), a report each
           second
@@ -16,17 +16,20 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
+import msgspec
+import structlog
 import tensorflow as tf
 
 from services.trainer.protocol import (
     Assignment,
     Begin,
+    CheckpointAvailable,
     CommittedCheckpoints,
     ContinueTraining,
     Drain,
@@ -58,6 +61,7 @@ from services.trainer.worker.checkpoint import (
     restore_earlier,
     restore_newest,
 )
+from services.trainer.worker.checkpoint_files import committed_digests
 from services.trainer.worker.exact_batches import ExactLanes
 from services.trainer.worker.example_source import Order
 from services.trainer.worker.input_pipeline import DataPlan
@@ -74,7 +78,8 @@ from services.trainer.worker.staleness import read_histogram
 from services.trainer.worker.tensorboard_events import EventWriter
 from services.trainer.worker.trace_lanes import trace_lanes
 from services.trainer.worker.watchdog import Watchdog
-from shared.messages import FEWEST_VIRTUAL_WORKERS, PreparationParts
+from shared.checkpoints import restore_candidates
+from shared.messages import FEWEST_VIRTUAL_WORKERS, PreparationParts, TableRound
 from shared.sample_efficiency import staleness_cost
 from shared.text import format_count
 
@@ -82,6 +87,7 @@ LAST_TRIES, LAST_WAIT_S = 13, 10.0  # for the last save
 TIDY_S = 5.0  # wait for the ledger to name the last checkpoint
 SOON_S = 0.2  # to write the last TensorBoard points of a broken generation
 Send = Callable[[Line], None]
+logger = structlog.get_logger()
 
 
 def connect_cluster(cluster: dict[str, list[str]]) -> Any:
@@ -119,15 +125,22 @@ def last_applied_s(restored_s: float, restored_step: int, order: Begin) -> float
 
 def _preparation_report(import_s: float, times: list[float]) -> Prepared:
     """Return the report about a preparation from the times between its parts."""
-    connect_s, build_s, trace_s, first_step_s = [b - a for a, b in pairwise(times)]
+    connect_s, build_s, trace_s, first_step_s, tables_s = [b - a for a, b in pairwise(times)]
     parts = PreparationParts(
         import_s=import_s,
         connect_s=connect_s,
         build_s=build_s,
         trace_s=trace_s,
         first_step_s=first_step_s,
+        tables_s=tables_s,
     )
     return Prepared(seconds=times[-1] - times[0], parts=parts)
+
+
+def _rounds_since(rounds: Sequence[TableRound], begun: int) -> tuple[TableRound, ...]:
+    """Return the reads of tables; those from number `begun` on were made in the pause."""
+    paused = [msgspec.structs.replace(each, paused=True) for each in rounds[begun:]]
+    return (*rounds[:begun], *paused)
 
 
 class Chief:
@@ -164,7 +177,8 @@ class Chief:
 
     def prepare(self) -> None:
         times = [time.monotonic()]
-        for part in (self._connect, self._build, self._trace, self._rehearse):
+        parts = (self._connect, self._build, self._trace, self._rehearse, self._read_ahead)
+        for part in parts:
             part()
             times.append(time.monotonic())
         self.send(_preparation_report(self._import_s, times))
@@ -285,10 +299,47 @@ class Chief:
     def _applied_examples(self) -> int:
         return self.lanes.ledger.applied
 
+    # ------------------------------------------------------------ read tables ahead
+
+    def _read_ahead(self) -> None:
+        """Read the tables of the running generation, until its last checkpoint so far."""
+        if self.checkpoint.tables is None or not self.assignment.beside:
+            return
+        named = restore_candidates((), committed_digests(self.assignment.checkpoint_dir))
+        if named:
+            self._read_tables(named[0])
+        while not self.inbox.empty() and isinstance(self.inbox.queue[0], CheckpointAvailable):
+            self._read_tables(self.inbox.get().path)
+
+    def await_begin(self) -> Begin:
+        """Wait for the order to begin. Until then, read the tables of each new checkpoint."""
+        while True:
+            match self.inbox.get():
+                case Begin() as order:
+                    return order
+                case CheckpointAvailable(path=path):
+                    if self.checkpoint.tables is not None and self.inbox.empty():
+                        self._read_tables(path)
+                case order:
+                    raise RuntimeError(f"expected an order to begin, not {order}")
+
+    def _read_tables(self, path: str) -> None:
+        """Read the rows of tables from a checkpoint, while the generation that saved it trains. If
+        that fails, `begin` reads what is missing.
+        """
+        assert self.checkpoint.tables is not None
+        try:
+            self.checkpoint.tables.read(path)
+        except (tf.errors.OpError, msgspec.DecodeError) as error:
+            if self._unreachable_ps():
+                raise
+            why = failure_cause.storage_message(str(error))
+            logger.warning("TablesNotReadAhead", path=path, error=why)
+
     # ------------------------------------------------------------ begin
 
     def begin(self, order: Begin) -> None:
-        started = time.monotonic()
+        started, rounds = time.monotonic(), len(self._table_rounds)
         last_s = last_applied_s(
             self._restore_checkpoint(order), int(self.built.counters.step), order
         )
@@ -300,7 +351,7 @@ class Chief:
             paths=order.paths, digests=order.digests, samples=order.samples
         )
         saving.mark_named_in_background(self.assignment, named, self.ledger.total)
-        self.saving.begin(order.past)
+        self.saving.begin(order.past, int(self.built.counters.step))
         self._note_start(self.ledger)
         self.lanes.start(self.ledger, int(self.built.counters.step))
         self._await_first_update()
@@ -312,9 +363,14 @@ class Chief:
             restore_s=ready - started,
             first_step_s=time.monotonic() - ready,
             learning_rate=settled,
+            table_rounds=_rounds_since(self._table_rounds, rounds),
         )
         self.send(word)
         self.summaries.begin(restored_at, word)
+
+    @property
+    def _table_rounds(self) -> list[TableRound]:
+        return self.checkpoint.tables.rounds if self.checkpoint.tables is not None else []
 
     def _first_applied_s(self) -> float:
         """Return the time of the first update of this generation; 0: there was none."""

@@ -191,15 +191,10 @@ def _run_chief(
 
     inbox: queue.Queue[Any] = queue.Queue()
     chief = Chief(assignment, module, send, inbox, watchdog, import_s)
-    chief.prepare()
-    text = lines.readline()
-    if not text:
-        return EXIT_FINISHED
-    order = ORDERS.decode(text)
-    if not isinstance(order, Begin):
-        raise RuntimeError(f"expected an order to begin, not {order}")
-    restore_priority()
     threading.Thread(target=_read_orders, args=(lines, inbox), daemon=True).start()
+    chief.prepare()
+    order = chief.await_begin()
+    restore_priority()
     chief.begin(order)
     chief.train()
     return EXIT_FINISHED

@@ -32,8 +32,7 @@ from services.trainer.worker.program_data import (
     locate_errors,
     row_count,
 )
-from services.trainer.worker.sharded_table import ShardedTable, no_shards
-from services.trainer.worker.table_division import divide_tables
+from services.trainer.worker.sharded_table import ShardedTable
 from services.trainer.worker.watchdog import Watchdog
 
 BATCH = 256
@@ -63,8 +62,8 @@ def _evaluate(program: ModuleType, trained: Any, dog: Watchdog, most: int = -1) 
 
     `most`: maximum number of examples; -1: all.
     """
-    with dog.limit("model()"), divide_tables(no_shards):
-        model = training_step.make_model(program)
+    with dog.limit("model()"):
+        model, _ = training_step.model_without_rows(program, [])
     kind = own_step.training_kind(program, model)
     with dog.limit("metrics()"):
         chosen = program_metrics(program)

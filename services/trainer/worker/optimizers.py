@@ -84,10 +84,9 @@ def build_optimizer(
     Raise `BadProgram` for unsupported options; `maker` is the program's function that made it, and
     `where` its place in words.
     """
+    with row_updates.divided_slots():
+        optimizer.build(variables)
     parts = optimizer_parts(optimizer)
-    for part in parts:
-        row_updates.prepare_slots(part)
-    optimizer.build(variables)
     if any(part.use_ema and part.ema_overwrite_frequency for part in parts):
         raise BadProgram(f"{where} sets {NO_OVERWRITE}", maker)
     if len({part.gradient_accumulation_steps for part in parts}) > 1:
@@ -108,7 +107,7 @@ def build_optimizer(
         if part.gradient_accumulation_steps:
             part._backend_apply_gradients = partial(_apply_mean, part)
         if row_updates.tables_of(part._trainable_variables):
-            row_updates.update_tables(part)
+            row_updates.patch_table_updates(part)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         # Its steps count passes under Keras, and updates here.
         steps = optimizer.dynamic_growth_steps // accumulated_batches(optimizer)

@@ -8,17 +8,18 @@ own hyper-parameters. It is given the rows of a table on one ps as if they were 
 Rows without a gradient stay as they are, with their slots. In this, optimizers differ from their
 dense form, in which a gradient of zero also has an effect (TensorFlow calls ours "lazy"):
 
-    SGD, Adagrad                    none: the result is the same
+    SGD without momentum, Adagrad   none: the result is the same
     SGD with momentum, RMSprop,     slots decay, and weights move by their momentum, only in updates
-    Adam, Adamax, Nadam, Ftrl       that have a gradient for the row
+    Adam, Adamax, Nadam, Ftrl,      that have a gradient for the row
+    Adadelta, Lion
     weight decay (AdamW)            rows decay only in updates that have a gradient for them
     averages (`use_ema`)            the average of a row moves only with the row; it begins with the
                                     row's initial value
     clipping                        the same: norms count each row once
     regularizers                    `table_division.py`
 
-Optimizers that are not in `BY_ELEMENT` are refused: they may combine elements of different rows, as
-Lamb and Adafactor do.
+Optimizers that are not in `BY_ELEMENT` may combine elements of different rows, as Lamb and Adafactor
+do. Tables that they train stay whole.
 """
 
 from __future__ import annotations
@@ -49,22 +50,35 @@ BY_ELEMENT = (
 """The optimizers whose `update_step` computes each element from the same element of the slots."""
 ACCUMULATOR, AVERAGE = "gradient_accumulator", "average"
 """The names that Keras gives to these variables of an optimizer."""
+AVERAGES = "_model_variables_moving_average"
+"""The attribute of an optimizer that has its averages."""
 
 
-def prepare_slots(optimizer: Any) -> None:
-    """Let an optimizer divide the slots of tables as it divides these. Call it before `build`."""
-    optimizer.add_variable_from_reference = partial(
-        _add_slot, optimizer, optimizer.add_variable_from_reference
+@contextmanager
+def divided_slots() -> Iterator[None]:
+    """Let optimizers that are built inside divide the slots of tables as these are divided."""
+    kind: Any = next(
+        each for each in _KINDS.Optimizer.__mro__ if "add_variable_from_reference" in vars(each)
     )
+    add_variable = kind.add_variable_from_reference
+
+    def add_slot(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        return _add_slot(optimizer, partial(add_variable, optimizer), *args, **kwargs)
+
+    kind.add_variable_from_reference = add_slot
+    try:
+        yield
+    finally:
+        kind.add_variable_from_reference = add_variable
 
 
-def update_tables(optimizer: Any) -> None:
+def patch_table_updates(optimizer: Any) -> None:
     """Let a built optimizer update the rows of tables. Its other variables are as before.
 
     Raise `BadProgram` if it is not one of `BY_ELEMENT`.
     """
     tables = tables_of(optimizer._trainable_variables)
-    if type(optimizer).update_step not in [kind.update_step for kind in BY_ELEMENT]:
+    if not updates_by_element(optimizer):
         names = ", ".join([kind.__name__ for kind in BY_ELEMENT])
         raise BadProgram(
             f"{type(optimizer).__name__} cannot train {tables[0].path}, a table that is divided among "
@@ -83,6 +97,11 @@ def update_tables(optimizer: Any) -> None:
         optimizer,
         optimizer._overwrite_model_variables_with_average_value,
     )
+
+
+def updates_by_element(optimizer: Any) -> bool:
+    """Return whether an optimizer computes each element from the same element of the slots."""
+    return type(optimizer).update_step in [kind.update_step for kind in BY_ELEMENT]
 
 
 def _apply_summed_rows(
@@ -122,13 +141,9 @@ def _update_variables(
     pairs = list(zip(gradients, variables, strict=True))
     others = [pair for pair in pairs if not isinstance(pair[1], ShardedTable)]
     update([gradient for gradient, _ in others], [each for _, each in others], learning_rate)
-    average_weight = None
-    if optimizer.use_ema:
-        times = optimizer.gradient_accumulation_steps or 1
-        average_weight = 1.0 - optimizer.ema_momentum**times
     for gradient, variable in pairs:
         if isinstance(variable, ShardedTable):
-            update_rows(optimizer, variable, gradient, learning_rate, average_weight)
+            update_rows(optimizer, variable, gradient, learning_rate)
 
 
 def _overwrite_with_averages(
@@ -162,7 +177,9 @@ def _add_slot(
     if not isinstance(reference_variable, ShardedTable):
         return add_variable(reference_variable, name=name, initializer=initializer)
     if name == ACCUMULATOR:  # gradients are summed in the step, and accumulators stay zero
-        return optimizer.add_variable((), name=f"{reference_variable.name}_{name}")
+        stand_in = optimizer.add_variable((), name=f"{reference_variable.name}_{name}")
+        stand_in.is_stand_in = True
+        return stand_in
     value = None if name == AVERAGE else initial_value(initializer)
     slot = ShardedTable(
         lambda made: shards_like(made, reference_variable, value),
@@ -188,16 +205,12 @@ def tables_of(variables: Sequence[Any]) -> list[ShardedTable]:
     return [each for each in variables if isinstance(each, ShardedTable)]
 
 
-def update_rows(
-    optimizer: Any, table: ShardedTable, gradient: Any, learning_rate: Any, average_weight: Any
-) -> None:
-    """Apply a gradient to the rows that it has. `average_weight`: by how much averages move towards
-    the new rows; None: there are none.
-    """
+def update_rows(optimizer: Any, table: ShardedTable, gradient: Any, learning_rate: Any) -> None:
+    """Apply a gradient to the rows that it has."""
     if not isinstance(gradient, tf.IndexedSlices):
         raise BadProgram(
-            f"{table.path} has a gradient for all rows, and is divided among parameter servers: look "
-            "rows up outside of loops"
+            f"the gradient of {table.path} is not sparse, and the table is divided among parameter "
+            "servers: look rows up outside of tf.while_loop, and do not make the gradient dense"
         )
     slots = _slots_of(optimizer, table)
     summed = gradient if isinstance(gradient, SummedRows) else sum_rows(gradient)
@@ -205,7 +218,7 @@ def update_rows(
     for at, (here, rows) in enumerate(zip(table.route(ids), table.route(values, ids), strict=True)):
         shard = table.shards[at]
         with tf.device(shard.variable.device):
-            local = tf.identity(here - shard.rows.start)
+            local, rows = shard.marks.record(here - shard.rows.start, rows)
             _update_shard(
                 optimizer,
                 table,
@@ -213,7 +226,6 @@ def update_rows(
                 at,
                 tf.IndexedSlices(rows, local),
                 learning_rate,
-                average_weight,
             )
 
 
@@ -229,10 +241,15 @@ def sum_rows(gradient: tf.IndexedSlices) -> SummedRows:
 
 
 class _Rows:
-    """Some rows of a shard, as a variable that `update_step` changes."""
+    """Some rows of a shard, as a variable that `update_step` changes.
+
+    `store` adds what was added, as the dense form does: updates of several workers that change a
+    row at the same moment all count.
+    """
 
     def __init__(self, table: ShardedTable, shard: TableShard, rows: tf.Tensor) -> None:
         self._shard, self._at = shard, rows
+        self._changes: list[tuple[Callable[..., Any], tf.Tensor]] = []
         self.value = tf.gather(shard.variable, rows)
         self.path, self.name = table.path, table.name
         self.dtype, self.shape = self.value.dtype, self.value.shape
@@ -240,12 +257,17 @@ class _Rows:
 
     def assign(self, value: Any) -> None:
         self.value = tf.cast(value, self.dtype)
+        self._changes = [(self._shard.variable.scatter_update, self.value)]
 
     def assign_add(self, value: Any) -> None:
-        self.assign(self.value + tf.cast(value, self.dtype))
+        added = tf.cast(value, self.dtype)
+        self.value += added
+        self._changes.append((self._shard.variable.scatter_add, added))
 
     def assign_sub(self, value: Any) -> None:
-        self.assign(self.value - tf.cast(value, self.dtype))
+        taken = tf.cast(value, self.dtype)
+        self.value -= taken
+        self._changes.append((self._shard.variable.scatter_sub, taken))
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
         return tf.convert_to_tensor(self.value, dtype=dtype, name=name)
@@ -256,7 +278,8 @@ class _Rows:
     __rmul__ = __mul__
 
     def store(self) -> None:
-        self._shard.variable.scatter_update(tf.IndexedSlices(self.value, self._at))
+        for change, values in self._changes:
+            change(tf.IndexedSlices(values, self._at))
 
 
 def _update_shard(
@@ -266,29 +289,37 @@ def _update_shard(
     at: int,
     gradient: tf.IndexedSlices,
     learning_rate: Any,
-    average_weight: Any,
 ) -> None:
     """Update the rows of one shard. `gradient`: with row numbers within the shard, each once."""
-    rows = _Rows(table, table.shards[at], gradient.indices)
-    used = {
-        name: _Rows(slot, slot.shards[at], gradient.indices)
-        for name, slot in slots.items()
-        if name != AVERAGES
-    }
+    with tf.control_dependencies([gradient.values]):  # rows are read as late as possible
+        rows = _Rows(table, table.shards[at], gradient.indices)
+        used = {
+            name: _Rows(slot, slot.shards[at], gradient.indices) for name, slot in slots.items()
+        }
+    average = used.pop(AVERAGES, None)
+    before = rows.value
     if optimizer.weight_decay and optimizer._use_weight_decay(table):
         rate = tf.cast(learning_rate, rows.dtype)
         rows.assign_sub(rows * tf.cast(optimizer.weight_decay, rows.dtype) * rate)
     with _slots_replaced(optimizer, table, used):
         optimizer.update_step(tf.cast(gradient.values, rows.dtype), rows, learning_rate)
+    if average is not None:
+        _move_average(optimizer, average, before, rows.value)
+        average.store()
     for each in (rows, *used.values()):
         each.store()
-    if average_weight is not None:
-        average = _Rows(slots[AVERAGES], slots[AVERAGES].shards[at], gradient.indices)
-        average.assign_add(tf.cast(average_weight, rows.dtype) * (rows.value - average.value))
-        average.store()
 
 
-AVERAGES = "_model_variables_moving_average"
+def _move_average(optimizer: Any, average: _Rows, before: tf.Tensor, after: tf.Tensor) -> None:
+    """Move the average of rows as Keras does in the batches of one update: towards the rows before
+    it in all batches but the last, then towards those after it.
+    """
+    earlier = (optimizer.gradient_accumulation_steps or 1) - 1
+    if earlier:
+        weight = tf.cast(1.0 - optimizer.ema_momentum**earlier, average.dtype)
+        average.assign_add(weight * (before - average.value))
+    weight = tf.cast(1.0 - optimizer.ema_momentum, average.dtype)
+    average.assign_add(weight * (after - average.value))
 
 
 def _slots_of(optimizer: Any, table: ShardedTable) -> dict[str, ShardedTable]:

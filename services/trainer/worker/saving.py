@@ -33,18 +33,20 @@ from services.trainer.protocol import (
     Unsaved,
     history_after_save,
 )
-from services.trainer.worker import checkpoint, failure_cause
-from services.trainer.worker.checkpoint import (
-    Checkpoint,
+from services.trainer.worker import checkpoint_files, failure_cause
+from services.trainer.worker.checkpoint import Checkpoint
+from services.trainer.worker.checkpoint_files import (
     CheckpointSeal,
     remove_checkpoint,
     seal_checkpoint,
 )
 from services.trainer.worker.shard_ledger import Ledger
+from services.trainer.worker.table_base import BaseWriter
 from shared.checkpoints import CommitMark
 
 GIB = 1 << 30
 HEADROOM_UNKNOWN = "the memory that the ps have left is not known yet"
+ALL_ROWS = "too many rows of tables have changed for a delta, so all of them were written"
 AGAIN_S = 60.0  # the longest time to the next save after one that failed
 LostPs = Callable[[], list[str]]
 logger = structlog.get_logger()
@@ -92,25 +94,37 @@ class CheckpointSaver:
         self.newest: Saved | None = None
         self.headroom: MemoryHeadroom | None = None
         self.history = SaveHistory()
+        self._bases: BaseWriter | None = None
+        if checkpoint.tables is not None:
+            self._bases = BaseWriter(checkpoint.tables, folder)
 
-    def begin(self, past: SaveHistory) -> None:
-        """Count the time to the next save from now: training begins."""
+    def begin(self, past: SaveHistory, step: int) -> None:
+        """Count the time to the next save from now: training begins, `step` updates after the
+        start of the job.
+        """
         self.history = past
+        if self._bases is not None:
+            self._bases.start_if_needed(step)
         self._last_s = time.monotonic()
         self._from_s = time.monotonic()
         self._wait_s = self._next_interval()
 
     @property
     def due_s(self) -> float:
-        """Return the time of the next save (monotonic clock); infinite during a write."""
+        """Return the time of the next save (monotonic clock); infinite while it is not possible."""
         return math.inf if self.is_writing else self._last_s + self._wait_s
 
     @property
     def is_writing(self) -> bool:
+        """Return whether a save is in progress, or the base that the next one needs."""
+        if self._bases is not None and self._bases.is_awaited:
+            return True
         return self._writes is not None and self._writes.is_alive()
 
     def wait_for_write(self) -> None:
-        """Wait until no write is in progress."""
+        """Wait until the next save is possible."""
+        if self._bases is not None and self._bases.is_awaited:
+            self._bases.wait()
         if self._writes is not None:
             self._writes.join()
 
@@ -119,7 +133,7 @@ class CheckpointSaver:
         final.
         """
         self.wait_for_write()
-        if self.newest is not None and self.newest.step == draft.step:
+        if self.newest is not None and self._is_saved(draft):
             drain_s = draft.drained_s - draft.began_s
             again = msgspec.structs.replace(
                 self.newest, seconds=0.0, ran_s=0.0, drain_s=drain_s, pause_s=drain_s
@@ -129,16 +143,26 @@ class CheckpointSaver:
         self._checkpoint.cut(draft.ledger)
         return self._write(draft, drain)
 
+    def _is_saved(self, draft: Draft) -> bool:
+        """Return whether the newest checkpoint has this step. At the end of a job with tables it
+        may lack rows.
+        """
+        if self.newest is None or self.newest.step != draft.step:
+            return False
+        return self._bases is None or not draft.ledger.finished
+
     def save_in_background(self, draft: Draft) -> None:
         """Cut, then write while training continues; write at once if the ps lack the memory for
         that.
         """
         self.wait_for_write()
-        if self.newest is not None and self.newest.step == draft.step:
+        if self._is_saved(draft):
             self._last_s = time.monotonic()
             return
         stood = copy_obstacle(self._checkpoint.largest_cut_bytes, self.headroom)
         self._checkpoint.cut(draft.ledger)
+        if not self._checkpoint.is_written_beside:
+            stood = ALL_ROWS
         if stood:
             self._write(draft, stood=stood, planned=True)
             return
@@ -169,6 +193,7 @@ class CheckpointSaver:
         try:
             self._checkpoint.write_cut(path)
             sealed = seal_checkpoint(path)
+            self._checkpoint.on_saved(path, sealed.digest)
         except tf.errors.OpError as error:
             self._on_failed(draft, path, error, drain)
             return False
@@ -179,6 +204,8 @@ class CheckpointSaver:
         self.history = history_after_save(self.history, said)
         self._from_s, self._wait_s = self._last_s, self._next_interval()
         self._say(msgspec.structs.replace(said, next_s=self._wait_s))
+        if self._bases is not None:
+            self._bases.start_if_needed(draft.step)
         return True
 
     def _describe_saved(
@@ -221,7 +248,12 @@ class CheckpointSaver:
         )
 
     def _next_interval(self) -> float:
-        return self._every_s or checkpoint_policy.save_interval(self.history, self._redo_s)
+        if self._every_s:
+            return self._every_s
+        interval_s = checkpoint_policy.save_interval(self.history, self._redo_s)
+        if self._bases is None:
+            return interval_s
+        return min(checkpoint_policy.delta_interval(self.history), interval_s)
 
 
 def _final_fields(drain: Drain | None) -> dict[str, Any]:
@@ -247,7 +279,7 @@ def copy_obstacle(held: int, headroom: MemoryHeadroom | None) -> str:
 def keep_committed(assignment: Assignment, named: CommittedCheckpoints, total_samples: int) -> None:
     """Mark the checkpoints that the ledger names, and remove those that it no longer names."""
     mark_named(assignment, named, total_samples)
-    checkpoint.prune_checkpoints(assignment.checkpoint_dir, named.paths)
+    checkpoint_files.prune_checkpoints(assignment.checkpoint_dir, named.paths)
 
 
 def mark_named(assignment: Assignment, named: CommittedCheckpoints, total_samples: int) -> None:
@@ -259,11 +291,11 @@ def mark_named(assignment: Assignment, named: CommittedCheckpoints, total_sample
     try:
         request = msgspec.json.encode(assignment.request)
         stored = stored_file(Path(assignment.program), assignment.request.program.entry)
-        checkpoint.write_job_files(assignment.checkpoint_dir, request, str(stored))
+        checkpoint_files.write_job_files(assignment.checkpoint_dir, request, str(stored))
         for path in named.paths:
             if digest := named.digests.get(path):
                 samples = named.samples if path == named.paths[0] else None
-                checkpoint.mark_committed(
+                checkpoint_files.mark_committed(
                     path, CommitMark(digest=digest, samples=samples, total_samples=total_samples)
                 )
     except tf.errors.OpError as error:

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, NamedTuple
 
 import keras
@@ -32,10 +33,36 @@ from tensorflow.python.training.saving import saveable_object
 from services.trainer.program import BadProgram
 from services.trainer.worker.table_layout import TableLayout
 
+_whole_uses: ContextVar[set[int] | None] = ContextVar("whole_uses", default=None)
 shard_place: ContextVar[int | None] = ContextVar("shard_place", default=None)
 """The ps on which a shard is created; None: the variable is no shard."""
 FillPart = Callable[[int, Sequence[int], Any], Any]
 """Returns the initial values of a part: of its number, shape and type."""
+
+
+class RowMarks(NamedTuple):
+    """When each row of a shard was changed last, on its ps. A table and its slots share them.
+
+    `clock`: an int32 that the checkpoint writer advances; 0: updates change nothing, because a
+    generation rehearses. `changed_at`: int32 [rows], the clock at the last change.
+    """
+
+    clock: tf.Variable
+    changed_at: tf.Variable
+
+    def record(self, ids: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mark rows of the shard as changed. Return the numbers and gradients of those to change:
+        all of them, or none in a rehearsal.
+        """
+        now = self.clock.read_value()
+        count = tf.size(ids) * tf.cast(now > 0, tf.int32)
+        ids, values = ids[:count], values[:count]
+        self.changed_at.scatter_update(tf.IndexedSlices(tf.fill([count], now), ids))
+        return ids, values
+
+    def record_all(self) -> None:
+        now = self.clock.read_value()
+        self.changed_at.assign(tf.fill(self.changed_at.shape, now), read_value=False)
 
 
 class TableShard(NamedTuple):
@@ -43,11 +70,13 @@ class TableShard(NamedTuple):
 
     rows: range
     variable: tf.Variable
+    marks: RowMarks
 
 
 class ShardedTable(keras.Variable):  # type: ignore[misc]
     """A table with rows in shards. `shards` is empty while only its size is wanted: all rows are
-    then zero.
+    then zero. `refill` gives all rows their initial values again. `number`: of the table among the
+    large ones of `model()`, in the order in which these are made.
     """
 
     def __init__(
@@ -56,6 +85,8 @@ class ShardedTable(keras.Variable):  # type: ignore[misc]
         """`make_shards`: makes the shards of this table; `kwargs`: of a Keras variable."""
         self._make_shards = make_shards
         self.shards: list[TableShard] = []
+        self.refill: Callable[[], None] = _fill_nothing
+        self.number = -1
         super().__init__("zeros", **kwargs)
 
     def _initialize_with_initializer(self, initializer: Any) -> None:
@@ -139,20 +170,29 @@ class ShardedTable(keras.Variable):  # type: ignore[misc]
         value = np.asarray(value)
         if tuple(value.shape) != tuple(self._shape):
             raise ValueError(f"{self.path} has shape {self._shape}, the value {value.shape}")
-        for shard in self.shards:
-            shard.variable.assign(value[shard.rows.start : shard.rows.stop])
+        self.refill = partial(self._assign_shards, value)
+        self.refill()
         return value
 
+    def _assign_shards(self, value: Any) -> None:
+        for shard in self.shards:
+            shard.variable.assign(value[shard.rows.start : shard.rows.stop])
+            shard.marks.record_all()
+
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> tf.Tensor:
-        raise self._not_whole()
+        raise self.whole_use_error()
 
     def __array__(self, dtype: Any = None) -> Any:
-        raise self._not_whole()
+        raise self.whole_use_error()
 
     def numpy(self) -> Any:
-        raise self._not_whole()
+        raise self.whole_use_error()
 
-    def _not_whole(self) -> BadProgram:
+    def whole_use_error(self) -> BadProgram:
+        """Return the error of a use as a whole, and record the use."""
+        uses = _whole_uses.get()
+        if uses is not None:
+            uses.add(self.number)
         return BadProgram(
             f"{self.path} is a table that is divided among parameter servers, and is used as a whole: "
             "look rows up with tf.gather(table, ids)"
@@ -161,22 +201,30 @@ class ShardedTable(keras.Variable):  # type: ignore[misc]
     # ------------------------------------------------------------ checkpoints
 
     def _serialize_to_tensors(self) -> dict[str, Any]:
-        slices = {self.slice_of(shard): _save_spec(shard.variable) for shard in self.shards}
+        slices = {self.slice_of(shard.rows): _save_spec(shard.variable) for shard in self.shards}
         return {"VARIABLE_VALUE": slices}
 
     def _restore_from_tensors(self, restored_tensors: Any) -> None:
-        raise NotImplementedError("the rows of a table are restored by RestoreV2 on their ps")
+        raise NotImplementedError("`table_checkpoint.py` restores the rows of tables")
 
-    def assign_slice(self, part: str, rows: tf.Tensor) -> None:
-        """Set the rows of the shard with this `slice_of`."""
-        shard = next(each for each in self.shards if self.slice_of(each) == part)
-        shard.variable.assign(rows, read_value=False)
-
-    def slice_of(self, shard: TableShard) -> str:
-        """Return a shard's rows as TensorFlow writes a slice: "1000 8 250,250:-"."""
+    def slice_of(self, rows: range) -> str:
+        """Return rows as TensorFlow writes a slice: "1000 8 250,250:-"."""
         whole = " ".join(map(str, self._shape))
         rest = "".join([":-" for _ in self.row_shape])
-        return f"{whole} {shard.rows.start},{len(shard.rows)}{rest}"
+        return f"{whole} {rows.start},{len(rows)}{rest}"
+
+
+@contextmanager
+def record_whole_uses() -> Iterator[set[int]]:
+    """Yield a set to which each table that is used as a whole inside adds its number, before it
+    raises.
+    """
+    uses: set[int] = set()
+    token = _whole_uses.set(uses)
+    try:
+        yield uses
+    finally:
+        _whole_uses.reset(token)
 
 
 def _save_spec(variable: tf.Variable) -> saveable_object.SaveSpec:
@@ -209,13 +257,38 @@ def new_shards(table: ShardedTable, fill_part: FillPart, ps: int) -> list[TableS
             continue
         with _on_ps(place):
             variable = _new_variable(table, len(rows))
-        with tf.device(variable.device):
-            for part in layout.parts_of(place, ps):
-                first, stop = layout.first_row(part), layout.first_row(part + 1)
-                values = fill_part(part, [stop - first, *table.row_shape], table._dtype)
-                _assign_rows(variable, first - rows.start, values)
-        shards.append(TableShard(rows, variable))
+            shards.append(TableShard(rows, variable, _new_marks(table, len(rows))))
+    table.refill = partial(_fill_parts, layout, shards, fill_part)
+    table.refill()
     return shards
+
+
+def _fill_nothing() -> None:
+    pass
+
+
+def _new_marks(table: ShardedTable, rows: int) -> RowMarks:
+    def variable(name: str, value: int, shape: list[int]) -> tf.Variable:
+        return tf.Variable(
+            lambda: tf.fill(shape, tf.constant(value, tf.int32)),
+            trainable=False,
+            name=f"{table.name}_{name}",
+            dtype=tf.int32,
+        )
+
+    return RowMarks(variable("clock", 1, []), variable("changed_at", 0, [rows]))
+
+
+def _fill_parts(layout: TableLayout, shards: list[TableShard], fill_part: FillPart) -> None:
+    """Give all rows their initial values, which are created on their ps."""
+    for part in range(layout.parts):
+        first, stop = layout.first_row(part), layout.first_row(part + 1)
+        shard = next(each for each in shards if first in each.rows)
+        with tf.device(shard.variable.device):
+            shape = [stop - first, *shard.variable.shape[1:]]
+            values = fill_part(part, shape, shard.variable.dtype)
+            start = shard.rows.start
+            assign_rows(shard.variable, first - start, stop - start, values)
 
 
 def shards_like(table: ShardedTable, other: ShardedTable, value: Any = None) -> list[TableShard]:
@@ -224,13 +297,21 @@ def shards_like(table: ShardedTable, other: ShardedTable, value: Any = None) -> 
     for place, shard in enumerate(other.shards):
         with _on_ps(_ps_of(shard, place)):
             variable = _new_variable(table, len(shard.rows))
+        shards.append(TableShard(shard.rows, variable, shard.marks))
+    table.refill = partial(_fill_like, shards, other, value)
+    if value != 0.0:
+        table.refill()
+    return shards
+
+
+def _fill_like(shards: list[TableShard], other: ShardedTable, value: Any) -> None:
+    for shard, source in zip(shards, other.shards, strict=True):
+        variable = shard.variable
         with tf.device(variable.device):
             if value is None:
-                variable.assign(tf.cast(shard.variable, variable.dtype))
-            elif value:
+                variable.assign(tf.cast(source.variable, variable.dtype))
+            else:
                 variable.assign(tf.fill(variable.shape, tf.cast(value, variable.dtype)))
-        shards.append(TableShard(shard.rows, variable))
-    return shards
 
 
 def _new_variable(table: ShardedTable, rows: int) -> tf.Variable:
@@ -240,12 +321,12 @@ def _new_variable(table: ShardedTable, rows: int) -> tf.Variable:
     )
 
 
-def _assign_rows(variable: tf.Variable, first: int, values: Any) -> None:
-    """Set rows in place. `variable[first:stop].assign` reads the variable, which would copy it."""
+def assign_rows(variable: tf.Variable, first: Any, stop: Any, values: Any) -> None:
+    """Set rows `first` to `stop` in place. `variable[first:stop].assign` reads the variable, which would copy it."""
     tf.raw_ops.ResourceStridedSliceAssign(
         ref=variable.handle,
         begin=[first],
-        end=[first + values.shape[0]],
+        end=[stop],
         strides=[1],
         value=values,
     )

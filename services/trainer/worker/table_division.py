@@ -6,7 +6,8 @@ While `model()` runs, `Layer.add_weight` makes a `ShardedTable` of
     a weight that a layer names in its attribute `row_lookup_weights`, such as ("table",)
 
 if it has at least `DIVIDED_BYTES`. Some tables stay whole: with a constraint, LoRA or quantization,
-and with an initializer that needs the whole table, or that we do not know.
+with an initializer that needs the whole table, or that we do not know, and those that the model or
+its optimizer uses as a whole (`training_step.model_without_rows`).
 
 Initial values are drawn part by part where they live, from the initializer's seed and the number of
 the part. They have the distribution of the initializer for the whole table.
@@ -17,30 +18,43 @@ rows decay when they are used. Keras would change every row in every update.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from services.trainer.worker.sharded_table import FillPart, ShardedTable, TableShard
 
 DIVIDED_BYTES = 16 * 2**20
+EMBEDDINGS = "embeddings"
+"""The name of the table of a `keras.layers.Embedding`."""
 MakeShards = Callable[[ShardedTable, FillPart], list[TableShard]]
 
 
 @contextmanager
-def divide_tables(make_shards: MakeShards) -> Iterator[None]:
-    """Let large tables that are created inside be divided. `make_shards`: makes their shards."""
+def divide_tables(make_shards: MakeShards, whole: Collection[int] = frozenset()) -> Iterator[None]:
+    """Let large tables that are created inside be divided. `make_shards`: makes their shards;
+    `whole`: the numbers of those that are not divided.
+    """
     layer_class: Any = keras.layers.Layer
     add_weight = layer_class.add_weight
+    numbers = itertools.count()
 
     def add_divided(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if args or not _is_divided(layer, kwargs):
+        weight = {**dict(zip(("shape", "initializer"), args, strict=False)), **kwargs}
+        if len(args) > 2 or not _is_divided(layer, weight):
             return add_weight(layer, *args, **kwargs)
-        return _add_table(layer, make_shards, **kwargs)
+        number = next(numbers)
+        if number in whole:
+            return add_weight(layer, *args, **kwargs)
+        table = _add_table(layer, make_shards, **weight)
+        table.number = number
+        return table
 
     layer_class.add_weight = add_divided
     try:
@@ -55,7 +69,8 @@ def _is_divided(layer: Any, weight: dict[str, Any]) -> bool:
     """
     shape = weight.get("shape") or ()
     named = weight.get("name") in getattr(layer, "row_lookup_weights", ())
-    if len(shape) < 2 or not (named or _is_stock_embedding(layer)):
+    stock = _is_stock_embedding(layer) and weight.get("name") == EMBEDDINGS
+    if len(shape) < 2 or not (named or stock):
         return False
     if weight.get("constraint") is not None or not weight.get("trainable", True):
         return False
@@ -88,6 +103,7 @@ def _add_table(
     name: str | None = None,
     dtype: Any = None,
     regularizer: Any = None,
+    autocast: bool = True,
     **_: Any,
 ) -> ShardedTable:
     fill = _fill_part(initializer, tuple(shape))
@@ -97,11 +113,12 @@ def _add_table(
             lambda made: make_shards(made, fill),
             shape=shape,
             dtype=dtype or layer.variable_dtype,
+            autocast=autocast,
             name=name,
         )
     table.overwrite_with_gradient = False
     layer._track_variable(table)
-    if isinstance(layer, keras.layers.Embedding):
+    if _is_stock_embedding(layer) and name == EMBEDDINGS:
         layer.call = _LookUp(layer, table, keras.regularizers.get(regularizer))
     return table
 
@@ -113,9 +130,12 @@ class _LookUp:
         self._layer, self._table, self._regularizer = layer, table, regularizer
 
     def __call__(self, inputs: Any) -> Any:
+        if self._layer.lora_enabled or self._layer.quantization_mode:
+            raise self._table.whole_use_error()  # it was added to a layer that was built
         if isinstance(inputs, tf.RaggedTensor):
             return tf.ragged.map_flat_values(self, inputs)
         ids = tf.cast(inputs, tf.int64)
+        ids = tf.where(ids < 0, ids + self._table.shape[0], ids)  # as Keras counts them
         unique, places = tf.unique(tf.reshape(ids, [-1]))
         rows = self._table.unique_rows(unique)
         if self._regularizer is not None:
@@ -132,9 +152,12 @@ def _fill_part(initializer: Any, shape: tuple[int, ...]) -> FillPart | None:
     """
     found = keras.initializers.get("glorot_uniform" if initializer is None else initializer)
     kinds = keras.initializers
-    if isinstance(found, kinds.Zeros | kinds.Ones | kinds.Constant):
+    if isinstance(found, kinds.Constant) and np.ndim(found.value):
+        return None
+    if type(found) in (kinds.Zeros, kinds.Ones, kinds.Constant):
         return lambda part, size, dtype: found(size, dtype)
-    if isinstance(found, kinds.VarianceScaling) and len(shape) == 2:
+    is_scaled = isinstance(found, kinds.VarianceScaling)
+    if is_scaled and type(found).__call__ is kinds.VarianceScaling.__call__ and len(shape) == 2:
         found = _scaled_initializer(found, shape)
     if type(found) not in (kinds.RandomUniform, kinds.RandomNormal, kinds.TruncatedNormal):
         return None

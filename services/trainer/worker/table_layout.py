@@ -9,6 +9,7 @@ With n ps the fullest one has at most one part more than the mean: 1 + n / PARTS
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 PARTS = 256
@@ -35,3 +36,13 @@ class TableLayout(NamedTuple):
         """Return the rows on a ps, of `count` ps. It may be none."""
         parts = self.parts_of(ps, count)
         return range(self.first_row(parts.start), self.first_row(parts.stop))
+
+    def blocks_of(self, rows: range, parts: int) -> list[range]:
+        """Return `rows` divided wherever a block of this many parts of the table begins.
+
+        The blocks do not depend on the number of ps, but for those at the ends of `rows`.
+        """
+        starts = [self.first_row(part) for part in range(0, self.parts, parts)]
+        inner = [row for row in starts if rows.start < row < rows.stop]
+        bounds = [rows.start, *inner, rows.stop]
+        return [range(first, stop) for first, stop in pairwise(bounds)]

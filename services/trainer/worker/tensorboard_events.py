@@ -45,7 +45,7 @@ from tensorflow.core.util import event_pb2
 
 from services.trainer.protocol import Assignment, Progress, Resumed
 from services.trainer.worker import failure_cause
-from services.trainer.worker.checkpoint import make_folder
+from services.trainer.worker.checkpoint_files import make_folder
 from shared import text
 
 FOLDER = "summaries"

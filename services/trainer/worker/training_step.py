@@ -12,12 +12,14 @@ adds up gradients. Passes run one after the other, so that a worker holds the ex
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import structlog
 import tensorflow as tf
 
 from services.trainer.program import BadProgram, has_function
@@ -26,6 +28,7 @@ from services.trainer.worker import (
     optimizers,
     own_step,
     program_data,
+    row_updates,
     step_loss,
     step_resources,
 )
@@ -35,9 +38,11 @@ from services.trainer.worker.own_step import Kind
 from services.trainer.worker.packing import read_packed
 from services.trainer.worker.scaling import PlacementPlan
 from services.trainer.worker.sharded_table import (
+    ShardedTable,
     new_shards,
     no_shards,
     ps_variables,
+    record_whole_uses,
     shard_place,
 )
 from services.trainer.worker.staleness import (
@@ -48,6 +53,7 @@ from services.trainer.worker.staleness import (
 from services.trainer.worker.table_division import divide_tables
 from shared.messages import ModelProfile
 
+logger = structlog.get_logger()
 PASSES = tf.TensorSpec([], tf.int32)
 
 
@@ -112,7 +118,7 @@ class BuiltModel(NamedTuple):
     `metrics`: the variables of the models' own metrics. `random`: the state of Keras's own random
     numbers. `staleness`: the histogram of this generation (`staleness.py`), not in checkpoints.
     `reads_packed`: small weights are read as one tensor (`packing.py`). `max_staleness`: staler
-    gradients are dropped; None: all are applied.
+    gradients are dropped; None: all are applied. `ps`: the number of parameter servers.
     """
 
     model: Any
@@ -125,6 +131,7 @@ class BuiltModel(NamedTuple):
     random: Any = None
     reads_packed: bool = True
     max_staleness: int | None = None
+    ps: int = 1
 
     @property
     def models(self) -> list[Any]:
@@ -151,15 +158,14 @@ def build_model(program: ModuleType, strategy: Any, ps: int, seed: int | None = 
     """
     sizes: list[int] = []
     _set_seed(seed)
-    with _record_sizes(sizes), divide_tables(no_shards):
-        plain = make_model(program)
+    plain, whole = model_without_rows(program, sizes)
     plan, profile = PlacementPlan(sizes, ps), model_profile(all_models(plain))
     kind = own_step.training_kind(program, plain)
     _set_seed(seed)
     with (
         strategy.scope(),
         step_resources.worker_tables(),
-        divide_tables(partial(new_shards, ps=ps)),
+        divide_tables(partial(new_shards, ps=ps), whole),
         _place_variables(strategy, plan.next_place, plan.record_size),
     ):
         model = make_model(program)
@@ -169,7 +175,60 @@ def build_model(program: ModuleType, strategy: Any, ps: int, seed: int | None = 
         optimizer = _build_optimizers(program, model, kind, metrics)
         meter = TrainingCounters()
         histogram = new_histogram()
-    return BuiltModel(model, optimizer, meter, profile, histogram, kind, metrics, random)
+    return BuiltModel(model, optimizer, meter, profile, histogram, kind, metrics, random, ps=ps)
+
+
+def model_without_rows(program: ModuleType, sizes: list[int]) -> tuple[Any, frozenset[int]]:
+    """Return the program's model, whose divided tables have no rows, and the numbers of the large
+    tables that stay whole, because the model or its optimizer uses them as a whole.
+
+    `sizes`: receives the bytes of every variable, in order of creation.
+    """
+    whole: frozenset[int] = frozenset()
+    while True:
+        sizes.clear()
+        with record_whole_uses() as uses:
+            try:
+                with _record_sizes(sizes), divide_tables(no_shards, whole):
+                    made = make_model(program)
+                if _tables_of(made):
+                    _trace_outputs(program, made)
+                    uses |= _tables_for_whole_updates(program, made)
+            except Exception:
+                if not uses:
+                    raise
+        if not uses:
+            return made, whole
+        logger.warning(
+            "TablesStayWhole",
+            tables=len(uses),
+            cause="the model or its optimizer uses them as a whole",
+        )
+        whole |= uses
+
+
+def _tables_of(model: Any) -> list[ShardedTable]:
+    weights = [weight for each in all_models(model) for weight in each.weights]
+    return row_updates.tables_of(weights)
+
+
+def _trace_outputs(program: ModuleType, model: Any) -> None:
+    """Trace the outputs of a model, so that tables which it uses as a whole are recorded. Its other
+    faults show in the step.
+    """
+    if isinstance(model, dict):
+        return
+    with contextlib.suppress(Exception):
+        inputs = step_loss.split_batch(program_data.first_batch(program, 1)).inputs
+        tf.function(model).get_concrete_function(inputs)
+
+
+def _tables_for_whole_updates(program: ModuleType, model: Any) -> set[int]:
+    """Return the numbers of all tables, if an optimizer may combine their rows."""
+    made, _, _ = _program_optimizers(program, model, own_step.training_kind(program, model))
+    if all(row_updates.updates_by_element(each) for each in optimizers.optimizer_parts(made)):
+        return set()
+    return {each.number for each in _tables_of(model)}
 
 
 def _set_seed(seed: int | None) -> None:

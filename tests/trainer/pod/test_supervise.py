@@ -18,6 +18,7 @@ from services.trainer.pod.supervise import (
     GoOnChild,
     LeavePod,
     Pod,
+    ReadAheadChild,
     SayLastIsFinal,
     StartChild,
     StayForNext,
@@ -449,9 +450,26 @@ def test_a_generation_that_saves_after_its_final_checkpoint_continued() -> None:
     teller.hear_all(final(1, "/c/stale"), spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]))
     teller.prepared(3)
     later = msgspec.structs.replace(final(1), final=False, step=11)
-    teller.pod = supervise.on_saved(teller.pod, later)
+    teller.pod, _ = supervise.on_saved(teller.pod, later)
 
     assert teller.hear(order(3, previous=1)) == []
+
+
+def test_a_chief_that_does_not_train_yet_reads_the_checkpoints_of_the_running_one() -> None:
+    wanted = spec(3, 1, pods=["chief-1", "ps-0", "worker-0"])
+    saved = msgspec.structs.replace(final(1), final=False)
+    chief, server = Teller("chief-1"), Teller("ps-0")
+    for teller in (chief, server):
+        assert supervise.on_saved(teller.pod, saved) == (teller.pod, ())
+        teller.hear(wanted)
+    read = (ReadAheadChild(3, saved.path),)
+
+    assert supervise.on_saved(chief.pod, saved)[1] == read
+    assert supervise.on_saved(server.pod, saved)[1] == ()
+    chief.prepared(3)
+    assert supervise.on_saved(chief.pod, saved)[1] == read
+    chief.hear_all(order(3, previous=1), final(1, successor=3))
+    assert supervise.on_saved(chief.pod, saved)[1] == ()
 
 
 def test_the_final_checkpoint_counts_although_a_newer_generation_was_abandoned() -> None:

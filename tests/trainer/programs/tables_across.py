@@ -5,12 +5,9 @@ It prints as JSON the hashes of all variables as restored and as written, the by
 slots on each ps, and what the evaluation returns.
 """
 
-import hashlib
 import json
 import sys
 from collections import Counter
-
-import numpy as np
 
 from services.trainer.worker import (
     evaluation,
@@ -25,22 +22,12 @@ from services.trainer.worker.checkpoint import Checkpoint
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.sharded_table import ps_variables
 from services.trainer.worker.watchdog import Watchdog
+from tests.trainer.programs.contents import hashes
 from tests.trainer.programs.servers import module_of, started
 
 PS, FROM, TO = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 if "whole" in sys.argv[4:]:
     table_division.DIVIDED_BYTES = 2**40
-
-
-def contents():
-    """Return the hash of each variable, of a table that of all rows."""
-    variables = [*built.model.variables, *built.optimizer.variables]
-    found = {}
-    for number, variable in enumerate(variables):
-        pieces = [np.atleast_1d(each.numpy()) for each in ps_variables(variable)]
-        digest = hashlib.sha256(np.concatenate(pieces).tobytes()).hexdigest()
-        found[f"{number}/{variable.path}"] = digest
-    return found
 
 
 def held():
@@ -59,7 +46,7 @@ strategy, servers = started(PS)
 built = training_step.build_model(module, strategy, PS, seed=4)
 whole = Checkpoint(built)
 ledger = shard_ledger.new_ledger(module.examples(), 2) if FROM == "-" else whole.read(FROM)
-restored = contents()
+restored = hashes(built)
 watchdog = Watchdog(module.__file__, 60.0, 60.0)
 input_pipeline.serve_portions(module, watchdog)
 plan = input_pipeline.DataPlan(ExampleOrder(module.examples()), 16)
@@ -77,7 +64,7 @@ print(
     json.dumps(
         {
             "restored": restored,
-            "written": contents(),
+            "written": hashes(built),
             "held": held(),
             "path": path,
             "evaluation": evaluation.evaluation_metrics(module, built.model, watchdog),

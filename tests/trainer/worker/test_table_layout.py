@@ -24,6 +24,18 @@ def test_a_part_is_on_one_ps(rows: int) -> None:
         assert parts == list(range(layout.parts))
 
 
+@pytest.mark.parametrize("parts", [1, 4, 256])
+def test_blocks_begin_at_the_same_rows_on_any_number_of_ps(parts: int) -> None:
+    layout = TableLayout(1_000_003)
+    starts = {layout.first_row(part) for part in range(0, PARTS, parts)}
+    for ps in (1, 2, 3, 7):
+        for at in range(ps):
+            rows = layout.rows_of(at, ps)
+            blocks = layout.blocks_of(rows, parts)
+            assert [row for block in blocks for row in block] == list(rows)
+            assert {block.start for block in blocks[1:]} <= starts
+
+
 @pytest.mark.parametrize("ps", range(1, 9))
 def test_the_fullest_ps_is_within_5_percent_of_the_mean(ps: int) -> None:
     """Ten tables of very different sizes."""

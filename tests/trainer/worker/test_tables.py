@@ -23,14 +23,14 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 UNDER = [1, 2, 4, 3, 7, 1]
 
 
-def run(ps: int, before: str, folder: Path, *options: str) -> Any:
+def run(ps: int, before: str, folder: Path, *options: str, script: str = "tables_across.py") -> Any:
     environ = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "CUDA_VISIBLE_DEVICES": "",
     }
-    command = [sys.executable, str(PROGRAMS / "tables_across.py"), str(ps), before, str(folder)]
+    command = [sys.executable, str(PROGRAMS / script), str(ps), before, str(folder)]
     command += options
     done = subprocess.run(
         command, capture_output=True, text=True, env=environ, timeout=300, check=False
@@ -81,6 +81,52 @@ def test_tables_are_spread_evenly(told: list[Any]) -> None:
         if ps > 1:
             assert len(said["held"]) == ps
             assert max(said["held"]) <= 1.05 * np.mean(said["held"])
+
+
+@pytest.fixture(scope="module")
+def deltas(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Return the outputs of a training on 2, 3 and 1 ps that writes bases and deltas. Each reads
+    the tables of the first checkpoint before it, and then the last one.
+    """
+    folder, before, said = tmp_path_factory.mktemp("deltas"), "-", []
+    for ps in (2, 3, 1):
+        said.append(run(ps, before, folder, script="tables_deltas.py"))
+        before = ",".join(said[-1]["paths"])
+    return said
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_base_and_deltas_are_restored_bit_equal(deltas: list[Any], at: int) -> None:
+    assert deltas[at]["restored"] == deltas[at - 1]["written"]
+
+
+def test_a_checkpoint_names_its_base_and_the_deltas_since(deltas: list[Any]) -> None:
+    first, second, third = deltas
+    assert first["files"] == ["gen-2/base-2", "gen-2/ckpt-3"]
+    assert second["files"] == [*first["files"], "gen-3/ckpt-4", "gen-3/ckpt-6"]
+    assert third["files"] == [*second["files"], "gen-1/ckpt-7", "gen-1/ckpt-9"]
+
+
+def test_a_delta_has_only_the_rows_that_changed(deltas: list[Any]) -> None:
+    for said in deltas:
+        base, *changed = said["rows"]
+        assert base == 210_004
+        assert all(16 < rows <= 2 * 16 * 6 for rows in changed)
+
+
+def test_only_the_files_after_those_that_are_there_are_read(deltas: list[Any]) -> None:
+    first, second, third = deltas
+    assert third["read"] == second["rows"]
+
+    # Another base has taken the place of the first one: all rows are read again.
+    assert second["read"][2:] == first["rows"]
+    assert second["read"][0] == first["rows"][0]
+    assert len(second["read"]) == 4
+
+
+def test_a_rehearsal_changes_nothing(deltas: list[Any]) -> None:
+    for said in deltas:
+        assert said["rehearsed"] == said["restored"]
 
 
 def test_a_process_without_weir_restores_the_checkpoint(told: list[Any]) -> None:

@@ -1,0 +1,241 @@
+"""The files of checkpoints: digests, marks, and their removal.
+
+Files lie wherever TensorFlow can write: a folder, a shared volume, an object store by its URL. A
+digest pins every byte without reading it again: TensorFlow computes a checksum (CRC-32C) of each
+variable's bytes while it writes, on the ps, and keeps them in the index. The digest covers the
+index and the names and sizes of the other files. So files with the same digest, whose checksums
+hold while they are restored, are the bytes that were written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+import structlog
+import tensorflow as tf
+from tensorflow.python.training import py_checkpoint_reader
+
+from services.trainer import checkpoint_policy, table_files
+from services.trainer.table_files import TABLE_FILES, EarlierFiles, TableFile
+from services.trainer.worker import failure_cause
+from shared import checkpoints
+from shared.checkpoints import COMMITTED, INDEX, CommitMark
+
+gfile = tf.io.gfile
+logger = structlog.get_logger()
+
+
+class CheckpointSeal(NamedTuple):
+    """The ledger's record of a checkpoint: `sha256-<hex>`, and its size in bytes."""
+
+    digest: str
+    bytes: int
+
+
+def seal_checkpoint(path: str) -> CheckpointSeal:
+    """Return the seal of a complete checkpoint. Raise `tf.errors.OpError` if it is missing."""
+    with gfile.GFile(path + INDEX, "rb") as index:
+        body = index.read()
+    folder = path.rpartition("/")[0]
+    counted = [name for name in _file_names(path) if checkpoints.is_in_digest(name)]
+    sizes = [(name, int(gfile.stat(f"{folder}/{name}").length)) for name in counted]
+    total = len(body) + sum(size for _, size in sizes)
+    return CheckpointSeal(checkpoints.checkpoint_digest(body, sizes), total)
+
+
+def checkpoint_fault(path: str, digest: str) -> str:
+    """Return why a checkpoint does not match this digest ("": none is known); empty if no fault is
+    found.
+    """
+    try:
+        found = seal_checkpoint(path)
+    except tf.errors.NotFoundError:
+        return "it is missing"
+    except tf.errors.OpError as error:
+        return f"it cannot be read: {error.message}"
+    if digest in ("", found.digest):
+        return ""
+    return "it is damaged: its files are not those that were written"
+
+
+def table_fault(path: str) -> str:
+    """Return why a file that has rows of a checkpoint's tables cannot be used; empty if no fault is
+    found.
+    """
+    try:
+        earlier = read_earlier_files(path)
+    except (tf.errors.OpError, msgspec.DecodeError) as error:
+        return f"its table files are not known: {error}"
+    for file in earlier.files if earlier else ():
+        before = f"{table_files.job_folder(path)}/{file.path}"
+        if fault := checkpoint_fault(before, file.digest):
+            return f"it needs {before}: {fault}"
+    return ""
+
+
+def merge_files(prefixes: Sequence[str], path: str) -> None:
+    """Make one checkpoint of the files with these prefixes."""
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=tf.constant(prefixes),
+        destination_prefix=tf.constant(path),
+        delete_old_dirs=True,
+    )
+
+
+def read_earlier_files(path: str) -> EarlierFiles | None:
+    """Return the table files before that of a checkpoint; None: it has no tables, or an earlier
+    version wrote it.
+
+    Raise `tf.errors.OpError` or `msgspec.DecodeError`.
+    """
+    reader = py_checkpoint_reader.NewCheckpointReader(path)
+    if not reader.has_tensor(TABLE_FILES):
+        return None
+    return msgspec.json.decode(reader.get_tensor(TABLE_FILES), type=EarlierFiles)
+
+
+def files_of_checkpoint(path: str, digest: str) -> tuple[TableFile, ...]:
+    """Return the files with the rows of a checkpoint, the base first, its own last."""
+    earlier = read_earlier_files(path)
+    name = table_files.path_in_job(path)
+    if earlier is None:
+        return (TableFile(name, digest, in_blocks=False),)
+    return (*earlier.files, TableFile(name, digest, earlier.rows, earlier.bytes, earlier.ps))
+
+
+def checkpoints_in(folder: str) -> list[str]:
+    """Return the paths of all checkpoints in a job's folder that have an index, the newest
+    first.
+    """
+    ages = {}
+    for generation in _list_folder(folder):
+        if checkpoint_policy.generation_of_folder(generation) is None:
+            continue
+        for name in _list_folder(f"{folder}/{generation}"):
+            if not name.endswith(INDEX):
+                continue
+            path = f"{folder}/{generation}/{name.removesuffix(INDEX)}"
+            age = checkpoint_policy.checkpoint_age(path)
+            if age is not None:
+                ages[path] = age
+    return sorted(ages, key=lambda path: ages[path], reverse=True)
+
+
+def mark_committed(path: str, committed: CommitMark) -> None:
+    """Write a mark beside a checkpoint that the ledger has named, unless it exists or the
+    checkpoint is gone.
+    """
+    if gfile.exists(path + INDEX) and not gfile.exists(path + COMMITTED):
+        _write_file(path + COMMITTED, msgspec.json.encode(committed))
+
+
+def committed_digests(folder: str) -> dict[str, str]:
+    """Return the digests of all checkpoints in a job's folder that the ledger has ever named, by
+    path.
+
+    An incomplete mark counts as none.
+    """
+    digests = {}
+    for path in checkpoints_in(folder):
+        with (
+            contextlib.suppress(tf.errors.OpError, msgspec.DecodeError),
+            gfile.GFile(path + COMMITTED, "rb") as file,
+        ):
+            digests[path] = msgspec.json.decode(file.read(), type=CommitMark).digest
+    return digests
+
+
+def write_job_files(folder: str, request: bytes, program: str) -> None:
+    """Write the job's request and program beside its checkpoints, unless they exist. `program`: a
+    local file.
+    """
+    if gfile.exists(f"{folder}/{checkpoints.REQUEST}"):
+        return
+    make_folder(f"{folder}/{checkpoints.JOB}")
+    with gfile.GFile(program, "rb") as file:
+        _write_file(f"{folder}/{checkpoints.PROGRAM}", file.read())
+    _write_file(f"{folder}/{checkpoints.REQUEST}", request)
+
+
+def _write_file(path: str, body: bytes) -> None:
+    with gfile.GFile(path, "wb") as file:
+        file.write(body)
+
+
+def make_folder(path: str) -> None:
+    gfile.makedirs(path)
+
+
+def remove_checkpoint(path: str) -> None:
+    """Remove all files of a checkpoint, also of an incomplete one. Files that cannot be removed
+    stay.
+    """
+    with contextlib.suppress(tf.errors.OpError):
+        for name in _file_names(path):
+            _remove_path(f"{path.rpartition('/')[0]}/{name}")
+
+
+def prune_checkpoints(folder: str, kept: Sequence[str]) -> None:
+    """Remove obsolete checkpoints from the generations' folders, and the folders that become
+    empty. Files that the kept ones need stay.
+    """
+    try:
+        kept = [*kept, *_earlier_paths(kept)]
+    except (tf.errors.OpError, msgspec.DecodeError) as error:
+        logger.warning("CheckpointsNotRemoved", error=failure_cause.storage_message(str(error)))
+        return
+    for generation in _list_folder(folder):
+        number = checkpoint_policy.generation_of_folder(generation)
+        if number is None:
+            continue
+        inside = f"{folder}/{generation}"
+        for name in _list_folder(inside):
+            if checkpoint_policy.is_obsolete(number, name, kept) or table_files.is_obsolete_base(
+                number, name, kept
+            ):
+                with contextlib.suppress(tf.errors.OpError):
+                    _remove_path(f"{inside}/{name}")
+        if checkpoint_policy.is_generation_closed(number, kept) and not _list_folder(inside):
+            with contextlib.suppress(tf.errors.OpError):
+                gfile.rmtree(inside)
+
+
+def _earlier_paths(kept: Sequence[str]) -> list[str]:
+    """Return the paths of the table files that these checkpoints need. Missing checkpoints need
+    none.
+    """
+    found = []
+    for path in kept:
+        if gfile.exists(path + INDEX):
+            earlier = read_earlier_files(path)
+            folder = table_files.job_folder(path)
+            found += [f"{folder}/{each.path}" for each in (earlier.files if earlier else ())]
+    return found
+
+
+def _file_names(path: str) -> Iterator[str]:
+    """Return the names of a checkpoint's files and of its temporary folder."""
+    folder, _, name = path.rpartition("/")
+    return (
+        found
+        for found in _list_folder(folder)
+        if found.startswith(f"{name}.") or found == f"{name}_temp"
+    )
+
+
+def _list_folder(folder: str) -> list[str]:
+    """Return the names in a folder; some file systems append a slash to folders."""
+    try:
+        return [name.rstrip("/") for name in gfile.listdir(folder)]
+    except tf.errors.OpError:
+        return []
+
+
+def _remove_path(path: str) -> None:
+    if gfile.isdir(path):
+        gfile.rmtree(path)
+    else:
+        gfile.remove(path)

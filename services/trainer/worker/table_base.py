@@ -1,0 +1,64 @@
+"""Write bases of tables in a thread, while training continues."""
+
+from __future__ import annotations
+
+import threading
+
+import structlog
+import tensorflow as tf
+
+from services.trainer.worker import failure_cause
+from services.trainer.worker.checkpoint_files import make_folder, remove_checkpoint, seal_checkpoint
+from services.trainer.worker.table_checkpoint import TableCheckpoint
+
+logger = structlog.get_logger()
+
+
+class BaseWriter:
+    """The bases of one generation. A base that cannot be written costs nothing but the longer
+    restore, and is tried again after the next save.
+    """
+
+    def __init__(self, tables: TableCheckpoint, folder: str) -> None:
+        """`folder`: of the generation."""
+        self._tables = tables
+        self._folder = folder
+        self._thread: threading.Thread | None = None
+
+    def start_if_needed(self, step: int) -> None:
+        """Start to write a base if the tables need one and none is in progress. `step`: of the last
+        cut, or of the restored checkpoint.
+        """
+        if self._is_writing or not self._tables.needs_base:
+            return
+        self._thread = threading.Thread(
+            target=self._write, args=(f"{self._folder}/base-{step}",), name="base", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def _is_writing(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether the first base is in progress: no delta can be saved without one."""
+        return self._is_writing and not self._tables.files
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+    def _write(self, path: str) -> None:
+        try:
+            make_folder(self._folder)
+            before = self._tables.write_base(path)
+            digest = seal_checkpoint(path).digest
+        except tf.errors.OpError as error:
+            # Lost ps and other faults of training show elsewhere.
+            why = failure_cause.storage_message(str(error))
+            logger.warning("BaseNotWritten", path=path, error=why)
+            remove_checkpoint(path)
+            return
+        if not self._tables.adopt_base(path, digest, before):
+            remove_checkpoint(path)

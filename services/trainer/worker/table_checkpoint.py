@@ -1,0 +1,153 @@
+"""The tables of a model in its checkpoints: all rows, or a delta.
+
+A delta has the rows that changed since the checkpoint before it, and the names of the files that it
+needs: a base, and the deltas after it (`table_files.py`). Everything else of the model is in each
+checkpoint.
+
+A base is written while training continues and without a cut. It has the rows as they were at
+different moments, all of them after the cut at which it began. Each row that changed after that cut
+is in a later delta. So a base and all deltas after its beginning are the rows of the last cut. A
+base in `base-<step>` has no other part of the model, and is no checkpoint by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import msgspec
+
+from services.trainer import table_files
+from services.trainer.table_files import EarlierFiles, TableFile
+from services.trainer.worker.checkpoint_files import (
+    files_of_checkpoint,
+    merge_files,
+    seal_checkpoint,
+)
+from services.trainer.worker.table_transfer import TableChange, TableTransfer
+from shared.messages import TableRound
+
+
+class TableCheckpoint:
+    """Which files have the rows of the tables. `files`: those of the last cut that was saved or
+    restored, the base first; none: there is no base yet. `rounds`: the files that were read.
+    """
+
+    def __init__(self, transfer: TableTransfer, ps: int) -> None:
+        self.transfer = transfer
+        self.rounds: list[TableRound] = []
+        self.files: tuple[TableFile, ...] = ()
+        self._ps = ps
+        self._change: TableChange | None = None
+        self._lock = threading.Lock()  # of `files`: a base ends beside saves
+        self._is_undefined = False
+
+    # ------------------------------------------------------------ save
+
+    def cut(self, all_rows: bool) -> None:
+        """Collect what changed, unless all rows are to be written: without a base, if too much
+        changed, or by order. `is_delta` says which.
+        """
+        self._change = self.transfer.collect() if self.files and not all_rows else None
+        if self._change is None:
+            self.transfer.collect_nothing()
+
+    def cut_nothing(self) -> None:
+        """Prepare a delta without rows, for a rehearsal."""
+        self._change = self.transfer.collect()
+
+    @property
+    def is_delta(self) -> bool:
+        return self._change is not None
+
+    def earlier_files(self) -> bytes:
+        """Return what the checkpoint that is being written has under `TABLE_FILES`."""
+        rows, size = self._written()
+        if self.is_delta:
+            return msgspec.json.encode(EarlierFiles(self.files, rows, size, self._ps))
+        return msgspec.json.encode(EarlierFiles((), rows, size))
+
+    def _written(self) -> TableChange:
+        return self._change or TableChange(self.transfer.rows, self.transfer.bytes)
+
+    def write_all(self, path: str, others: str) -> None:
+        """Write a checkpoint of all rows while training stands still. `others`: the prefix of files
+        with everything else.
+        """
+        blocks = self.transfer.write_blocks(f"{path}_temp/rows")
+        merge_files([others, *blocks], path)
+
+    def on_saved(self, path: str, digest: str) -> None:
+        """The last cut is saved in a checkpoint with this digest."""
+        rows, size = self._written()
+        ps = self._ps if self.is_delta else 0
+        file = TableFile(table_files.path_in_job(path), digest, rows, size, ps)
+        with self._lock:
+            self.files = (*self.files, file) if self.is_delta else (file,)
+        self.transfer.keep_changes()
+
+    def on_dropped(self) -> None:
+        """The last cut is written, or it will not be."""
+        if self.is_delta:
+            self.transfer.clear()
+
+    # ------------------------------------------------------------ base
+
+    @property
+    def needs_base(self) -> bool:
+        return table_files.needs_base(self.files)
+
+    def write_base(self, path: str) -> tuple[TableFile, ...]:
+        """Write a base while training continues. Return the files that it follows, for
+        `adopt_base`.
+        """
+        before = self.files
+        merge_files(self.transfer.write_blocks(f"{path}_temp/rows"), path)
+        return before
+
+    def adopt_base(self, path: str, digest: str, before: tuple[TableFile, ...]) -> bool:
+        """Let a base take the place of the files in `before`. Return false if these are not the
+        first files any more.
+        """
+        base = TableFile(
+            table_files.path_in_job(path), digest, self.transfer.rows, self.transfer.bytes
+        )
+        with self._lock:
+            later = self.files[len(before) :]
+            if self.files[: len(before)] != before or not all(each.ps for each in later):
+                return False
+            self.files = (base, *later)
+        return True
+
+    # ------------------------------------------------------------ restore
+
+    def read(self, path: str) -> None:
+        """Set all rows to those of a checkpoint. Only its last files are read, if the rows of the
+        others are there already.
+
+        Raise `tf.errors.OpError` or `msgspec.DecodeError`; the rows are then undefined, until
+        another call succeeds or `refill_undefined` is called.
+        """
+        wanted = files_of_checkpoint(path, seal_checkpoint(path).digest)
+        missing = table_files.files_to_read(self.files, wanted)
+        present = wanted[: len(wanted) - len(missing)]
+        self.files, self._is_undefined = (), True
+        for count, file in enumerate(missing, start=len(present) + 1):
+            self._read_file(f"{table_files.job_folder(path)}/{file.path}", file)
+            self.files = wanted[:count]
+        self.files, self._is_undefined = wanted, False
+
+    def _read_file(self, path: str, file: TableFile) -> None:
+        began = time.monotonic()
+        if file.ps:
+            self.transfer.apply_delta(path, file.ps)
+        else:
+            self.transfer.read_blocks(path, file.in_blocks)
+        seconds = time.monotonic() - began
+        self.rounds.append(TableRound(rows=file.rows, bytes=file.bytes, seconds=seconds))
+
+    def refill_undefined(self) -> None:
+        """Give all rows their initial values if `read` failed last."""
+        if self._is_undefined:
+            self.files, self._is_undefined = (), False
+            self.transfer.refill()

@@ -1,0 +1,394 @@
+"""The rows of divided tables between the ps and files: all rows, or those that changed.
+
+Each ps writes and reads its own rows. All rows go in blocks, so that no ps needs the memory for a
+second copy of them. They are slices of whole tensors, so that any process restores them.
+
+`RowMarks` know which rows changed. Their values are collected on the ps first, while training
+stands still; so a delta takes time and memory for the changed rows only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from services.trainer.worker.sharded_table import ShardedTable, TableShard, assign_rows
+from services.trainer.worker.table_layout import PARTS, TableLayout
+
+BLOCK_BYTES = 16 * 2**20
+IDS, ROWS = "weir/ids", "weir/rows"
+"""The first parts of the keys of a delta's tensors; behind them the shard's place and the key of
+the table or slot.
+"""
+PATH = tf.TensorSpec([], tf.string)
+CLOCK = tf.TensorSpec([], tf.int32)
+LARGEST_DELTA = 0.5
+"""Of all rows. If more have changed, all are written."""
+
+
+class TableGroup(NamedTuple):
+    """A table and its slots. `keys`: of their tensors in a checkpoint."""
+
+    keys: tuple[str, ...]
+    tables: tuple[ShardedTable, ...]
+
+    @property
+    def shards(self) -> list[TableShard]:
+        return self.tables[0].shards
+
+    @property
+    def row_bytes(self) -> int:
+        return sum(each.bytes // each.shape[0] for each in self.tables)
+
+
+class ChangedRows(NamedTuple):
+    """The rows of a shard that a cut has collected: variables of any length on its ps."""
+
+    ids: tf.Variable
+    rows: tuple[tf.Variable, ...]
+
+
+class TableChange(NamedTuple):
+    """The size of a delta."""
+
+    rows: int
+    bytes: int
+
+
+class TableTransfer:
+    """Writes and reads the rows of tables. Everything is traced at its first use."""
+
+    def __init__(self, tables: Mapping[str, ShardedTable]) -> None:
+        """`tables`: tables and slots by the keys of their tensors in a checkpoint."""
+        self.groups = table_groups(tables)
+        self._changed = [[_changed_rows(each, at) for at in _places(each)] for each in self.groups]
+        self._count = tf.function(self._count_changed, input_signature=[CLOCK])
+        self._collect = tf.function(self._collect_changed, input_signature=[CLOCK, CLOCK])
+        self._clear = tf.function(self._clear_changed, input_signature=[])
+        self._set_clock = tf.function(self._assign_clocks, input_signature=[CLOCK])
+        self._write = tf.function(self._write_blocks, input_signature=[PATH])
+        self._read = tf.function(self._read_blocks, input_signature=[PATH])
+        self._read_whole = tf.function(self._read_whole_shards, input_signature=[PATH])
+        overlaps = tf.TensorSpec([sum(len(each.shards) for each in self.groups), 2], tf.int32)
+        self._apply = tf.function(self._apply_changed, input_signature=[PATH, overlaps])
+        self._clock = self._since = 1
+
+    # ------------------------------------------------------------ changed rows
+
+    @contextmanager
+    def without_updates(self) -> Iterator[None]:
+        """Let updates change no rows inside."""
+        self._set_clock(0)
+        try:
+            yield
+        finally:
+            self._set_clock(self._clock)
+
+    def collect(self) -> TableChange | None:
+        """Collect the rows that changed since those of the last `keep_changes`. Training stands
+        still. Return None, with no rows collected, if they are too many.
+        """
+        rows, size = map(int, self._count(self._since))
+        if size > LARGEST_DELTA * self.bytes:
+            return None
+        self._clock += 1
+        self._collect(self._since, self._clock)
+        return TableChange(rows, size)
+
+    def collect_nothing(self) -> None:
+        """Advance the clock: all rows are written as they are now."""
+        self._clock += 1
+        self._set_clock(self._clock)
+
+    def keep_changes(self) -> None:
+        """Count what was collected last as saved: the next delta has what changes after it."""
+        self._since = self._clock
+
+    def clear(self) -> None:
+        """Release the memory of the collected rows."""
+        self._clear()
+
+    def changed_tensors(self) -> dict[str, tf.Tensor]:
+        """Return the collected rows by the keys that they have in a delta, within a traced
+        function.
+        """
+        found = {}
+        for group, changed in zip(self.groups, self._changed, strict=True):
+            for at, (shard, part) in enumerate(zip(group.shards, changed, strict=True)):
+                with tf.device(shard.variable.device):
+                    found[f"{IDS}/{at}/{group.keys[0]}"] = part.ids.read_value_no_copy()
+                    for key, rows in zip(group.keys, part.rows, strict=True):
+                        found[f"{ROWS}/{at}/{key}"] = rows.read_value_no_copy()
+        return found
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows of all tables; slots do not count."""
+        return sum(int(group.tables[0].shape[0]) for group in self.groups)
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of all tables and slots."""
+        return sum(each.bytes for group in self.groups for each in group.tables)
+
+    def _count_changed(self, since: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the number of changed rows, and the bytes of these and their slots."""
+        rows, size = [], []
+        for group in self.groups:
+            for shard in group.shards:
+                with tf.device(shard.variable.device):
+                    changed = shard.marks.changed_at.read_value_no_copy() >= since
+                    rows.append(tf.math.count_nonzero(changed, dtype=tf.int64))
+                    size.append(rows[-1] * group.row_bytes)
+        return tf.add_n(rows), tf.add_n(size)
+
+    def _collect_changed(self, since: tf.Tensor, now: tf.Tensor) -> None:
+        for group, changed in zip(self.groups, self._changed, strict=True):
+            for at, (shard, part) in enumerate(zip(group.shards, changed, strict=True)):
+                with tf.device(shard.variable.device):
+                    marks = shard.marks.changed_at.read_value_no_copy()
+                    local = tf.where(marks >= since)[:, 0]
+                    part.ids.assign(local + shard.rows.start, read_value=False)
+                    for table, rows in zip(group.tables, part.rows, strict=True):
+                        found = tf.gather(table.shards[at].variable, local)
+                        rows.assign(found, read_value=False)
+        self._assign_clocks(now)
+
+    def _clear_changed(self) -> None:
+        for group, changed in zip(self.groups, self._changed, strict=True):
+            for shard, part in zip(group.shards, changed, strict=True):
+                with tf.device(shard.variable.device):
+                    for variable in part:
+                        for each in tf.nest.flatten(variable):
+                            each.assign(_no_rows(each), read_value=False)
+
+    def _assign_clocks(self, now: tf.Tensor) -> None:
+        for group in self.groups:
+            for shard in group.shards:
+                with tf.device(shard.variable.device):
+                    shard.marks.clock.assign(now, read_value=False)
+
+    # ------------------------------------------------------------ all rows
+
+    def write_blocks(self, prefix: str) -> list[str]:
+        """Write all rows as they are now. Return the prefixes of the files, to be merged."""
+        self._write(tf.constant(prefix))
+        return [
+            f"{prefix}-{number}-{at}-{block}"
+            for number, group in enumerate(self.groups)
+            for at, shard in enumerate(group.shards)
+            for block in range(len(_blocks(group, shard)))
+        ]
+
+    def read_blocks(self, path: str, in_blocks: bool) -> None:
+        """Set all rows to those of a checkpoint or base. `in_blocks`: it was written by
+        `write_blocks`; otherwise a block would read the whole tensor that it is part of.
+        """
+        read = self._read if in_blocks else self._read_whole
+        read(tf.constant(path))
+
+    def refill(self) -> None:
+        """Give all rows their initial values again."""
+        for group in self.groups:
+            for table in group.tables:
+                table.refill()
+
+    def _write_blocks(self, prefix: tf.Tensor) -> None:
+        for number, group in enumerate(self.groups):
+            for at, shard in enumerate(group.shards):
+                with tf.device(shard.variable.device):
+                    name = tf.strings.join([prefix, f"-{number}-{at}-"])
+                    _for_each_block(group, shard, _block_writer(group, at, name))
+
+    def _read_blocks(self, path: tf.Tensor) -> None:
+        for group in self.groups:
+            for at, shard in enumerate(group.shards):
+                with tf.device(shard.variable.device):
+                    _for_each_block(group, shard, _block_reader(group, at, path))
+
+    def _read_whole_shards(self, path: tf.Tensor) -> None:
+        for group in self.groups:
+            for at, shard in enumerate(group.shards):
+                with tf.device(shard.variable.device):
+                    for key, table in zip(group.keys, group.tables, strict=True):
+                        (rows,) = tf.raw_ops.RestoreV2(
+                            prefix=path,
+                            tensor_names=[key],
+                            shape_and_slices=[table.slice_of(shard.rows)],
+                            dtypes=[table.shards[at].variable.dtype],
+                        )
+                        table.shards[at].variable.assign(rows, read_value=False)
+
+    # ------------------------------------------------------------ deltas
+
+    def apply_delta(self, path: str, ps: int) -> None:
+        """Set the rows that a delta has. `ps`: the number of ps that wrote it."""
+        overlaps = [
+            overlapping_shards(group.tables[0].layout, shard.rows, ps)
+            for group in self.groups
+            for shard in group.shards
+        ]
+        self._apply(tf.constant(path), tf.constant(overlaps, tf.int32))
+
+    def _apply_changed(self, path: tf.Tensor, overlaps: tf.Tensor) -> None:
+        number = 0
+        for group in self.groups:
+            for at, shard in enumerate(group.shards):
+                first, last = overlaps[number, 0], overlaps[number, 1]
+                number += 1
+                with tf.device(shard.variable.device):
+                    apply = _delta_reader(group, at, path)
+                    tf.while_loop(
+                        lambda place, last=last: place < last,
+                        apply,
+                        [tf.identity(first)],
+                        parallel_iterations=1,
+                    )
+
+
+def table_groups(tables: Mapping[str, ShardedTable]) -> list[TableGroup]:
+    """Return tables with their slots, in the order of `tables`."""
+    found: dict[int, list[tuple[str, ShardedTable]]] = {}
+    for key, table in tables.items():
+        if table.shards:
+            found.setdefault(id(table.shards[0].marks.changed_at), []).append((key, table))
+    return [
+        TableGroup(tuple(key for key, _ in each), tuple(table for _, table in each))
+        for each in found.values()
+    ]
+
+
+def overlapping_shards(layout: TableLayout, rows: range, ps: int) -> tuple[int, int]:
+    """Return the first shard that has some of these rows, and the one behind the last, if the table
+    is divided among `ps` parameter servers. Those without rows do not count.
+    """
+    shards = [each for place in range(ps) if (each := layout.rows_of(place, ps))]
+    inside = [
+        at for at, each in enumerate(shards) if each.start < rows.stop and rows.start < each.stop
+    ]
+    return (inside[0], inside[-1] + 1) if inside else (0, 0)
+
+
+def _places(group: TableGroup) -> range:
+    return range(len(group.shards))
+
+
+def _changed_rows(group: TableGroup, at: int) -> ChangedRows:
+    shard = group.shards[at]
+
+    def empty(dtype: tf.DType, row_shape: Sequence[int]) -> tf.Variable:
+        with tf.device(shard.variable.device):
+            return tf.Variable(
+                lambda: tf.zeros([0, *row_shape], dtype),
+                shape=tf.TensorShape([None, *row_shape]),
+                trainable=False,
+                dtype=dtype,
+            )
+
+    rows = [empty(each.shards[at].variable.dtype, each.row_shape) for each in group.tables]
+    return ChangedRows(empty(tf.int64, []), tuple(rows))
+
+
+def _no_rows(variable: tf.Variable) -> tf.Tensor:
+    return tf.zeros([0, *variable.shape[1:]], variable.dtype)
+
+
+def _block_parts(group: TableGroup) -> int:
+    """Return how many parts of a table a block has: a power of two, so that blocks of several sizes
+    begin at the same rows.
+    """
+    table = group.tables[0]
+    parts = 1
+    while parts < PARTS and 2 * parts * table.bytes <= BLOCK_BYTES * table.layout.parts:
+        parts *= 2
+    return parts
+
+
+def _blocks(group: TableGroup, shard: TableShard) -> list[range]:
+    return group.tables[0].layout.blocks_of(shard.rows, _block_parts(group))
+
+
+class _Block(NamedTuple):
+    """A block in a loop. `first`, `stop`: rows within the shard; `slices`: as TensorFlow writes
+    them, for the table and each slot.
+    """
+
+    number: tf.Tensor
+    first: tf.Tensor
+    stop: tf.Tensor
+    slices: tf.Tensor
+
+
+def _for_each_block(group: TableGroup, shard: TableShard, use: Callable[[_Block], None]) -> None:
+    """Run `use` for each block of a shard, one after the other, on the ps of the shard."""
+    blocks = _blocks(group, shard)
+    bounds = np.array([[each.start, each.stop] for each in blocks], "int32") - shard.rows.start
+    texts = tf.constant([group.tables[0].slice_of(each) for each in blocks])
+    limits = tf.constant(bounds, tf.int32)
+
+    def body(number: tf.Tensor) -> tf.Tensor:
+        slices = tf.fill([len(group.tables)], texts[number])
+        use(_Block(number, limits[number, 0], limits[number, 1], slices))
+        return number + 1
+
+    tf.while_loop(
+        lambda number: number < len(blocks), body, [tf.constant(0)], parallel_iterations=1
+    )
+
+
+def _block_writer(group: TableGroup, at: int, name: tf.Tensor) -> Callable[[_Block], None]:
+    def write(block: _Block) -> None:
+        rows = tf.range(block.first, block.stop)
+        values = [tf.gather(table.shards[at].variable, rows) for table in group.tables]
+        tf.raw_ops.SaveV2(
+            prefix=tf.strings.join([name, tf.strings.as_string(block.number)]),
+            tensor_names=tf.constant(group.keys),
+            shape_and_slices=block.slices,
+            tensors=values,
+        )
+
+    return write
+
+
+def _block_reader(group: TableGroup, at: int, path: tf.Tensor) -> Callable[[_Block], None]:
+    def read(block: _Block) -> None:
+        variables = [table.shards[at].variable for table in group.tables]
+        values = tf.raw_ops.RestoreV2(
+            prefix=path,
+            tensor_names=tf.constant(group.keys),
+            shape_and_slices=block.slices,
+            dtypes=[each.dtype for each in variables],
+        )
+        for variable, value in zip(variables, values, strict=True):
+            assign_rows(variable, block.first, block.stop, value)
+
+    return read
+
+
+def _delta_reader(group: TableGroup, at: int, path: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Return a function that sets the rows which the shard number `place` of a delta has."""
+    shard = group.shards[at]
+
+    def restore(start: str, place: tf.Tensor, key: str, dtype: tf.DType) -> tf.Tensor:
+        name = tf.strings.join([f"{start}/", tf.strings.as_string(place), f"/{key}"])
+        (found,) = tf.raw_ops.RestoreV2(
+            prefix=path, tensor_names=[name], shape_and_slices=[""], dtypes=[dtype]
+        )
+        return found
+
+    def apply(place: tf.Tensor) -> tf.Tensor:
+        ids = tf.ensure_shape(restore(IDS, place, group.keys[0], tf.int64), [None])
+        here = (ids >= shard.rows.start) & (ids < shard.rows.stop)
+        local = tf.boolean_mask(ids, here) - shard.rows.start
+        for key, table in zip(group.keys, group.tables, strict=True):
+            variable = table.shards[at].variable
+            rows = restore(ROWS, place, key, variable.dtype)
+            rows = tf.ensure_shape(rows, [None, *table.row_shape])
+            variable.scatter_update(tf.IndexedSlices(tf.boolean_mask(rows, here), local))
+        return place + 1
+
+    return apply

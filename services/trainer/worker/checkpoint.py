@@ -264,6 +264,7 @@ class Checkpoint:
         if self.tables.is_delta:
             self._write_with_tables[True](tf.constant(path), earlier)
             return
+        make_folder(f"{path}_temp")
         others = f"{path}_temp/others"
         self._write_with_tables[False](tf.constant(others), earlier)
         self.tables.write_all(path, others)

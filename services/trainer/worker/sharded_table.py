@@ -321,9 +321,12 @@ def _new_variable(table: ShardedTable, rows: int) -> tf.Variable:
     )
 
 
-def assign_rows(variable: tf.Variable, first: Any, stop: Any, values: Any) -> None:
-    """Set rows `first` to `stop` in place. `variable[first:stop].assign` reads the variable, which would copy it."""
-    tf.raw_ops.ResourceStridedSliceAssign(
+def assign_rows(variable: tf.Variable, first: Any, stop: Any, values: Any) -> Any:
+    """Set rows `first` to `stop` in place, and return the operation.
+
+    `variable[first:stop].assign` reads the variable, which would copy it.
+    """
+    return tf.raw_ops.ResourceStridedSliceAssign(
         ref=variable.handle,
         begin=[first],
         end=[stop],

@@ -8,7 +8,7 @@ import structlog
 import tensorflow as tf
 
 from services.trainer.worker import failure_cause
-from services.trainer.worker.checkpoint_files import make_folder, remove_checkpoint, seal_checkpoint
+from services.trainer.worker.checkpoint_files import remove_checkpoint, seal_checkpoint
 from services.trainer.worker.table_checkpoint import TableCheckpoint
 
 logger = structlog.get_logger()
@@ -51,7 +51,6 @@ class BaseWriter:
 
     def _write(self, path: str) -> None:
         try:
-            make_folder(self._folder)
             before = self._tables.write_base(path)
             digest = seal_checkpoint(path).digest
         except tf.errors.OpError as error:

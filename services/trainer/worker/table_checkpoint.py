@@ -21,6 +21,7 @@ from services.trainer import table_files
 from services.trainer.table_files import EarlierFiles, TableFile
 from services.trainer.worker.checkpoint_files import (
     files_of_checkpoint,
+    make_folder,
     merge_files,
     seal_checkpoint,
 )
@@ -74,8 +75,11 @@ class TableCheckpoint:
         """Write a checkpoint of all rows while training stands still. `others`: the prefix of files
         with everything else.
         """
-        blocks = self.transfer.write_blocks(f"{path}_temp/rows")
-        merge_files([others, *blocks], path)
+        merge_files([others, *self._write_blocks(path)], path)
+
+    def _write_blocks(self, path: str) -> list[str]:
+        make_folder(f"{path}_temp")
+        return self.transfer.write_blocks(f"{path}_temp/rows")
 
     def on_saved(self, path: str, digest: str) -> None:
         """The last cut is saved in a checkpoint with this digest."""
@@ -102,7 +106,7 @@ class TableCheckpoint:
         `adopt_base`.
         """
         before = self.files
-        merge_files(self.transfer.write_blocks(f"{path}_temp/rows"), path)
+        merge_files(self._write_blocks(path), path)
         return before
 
     def adopt_base(self, path: str, digest: str, before: tuple[TableFile, ...]) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -323,8 +323,12 @@ class _Block(NamedTuple):
     slices: tf.Tensor
 
 
-def _for_each_block(group: TableGroup, shard: TableShard, use: Callable[[_Block], None]) -> None:
-    """Run `use` for each block of a shard, one after the other, on the ps of the shard."""
+def _for_each_block(
+    group: TableGroup, shard: TableShard, use: Callable[[_Block], list[Any]]
+) -> None:
+    """Run `use` for each block of a shard, one after the other, on the ps of the shard. It returns
+    its operations: TensorFlow leaves out those of a loop that no output needs.
+    """
     blocks = _blocks(group, shard)
     bounds = np.array([[each.start, each.stop] for each in blocks], "int32") - shard.rows.start
     texts = tf.constant([group.tables[0].slice_of(each) for each in blocks])
@@ -332,30 +336,32 @@ def _for_each_block(group: TableGroup, shard: TableShard, use: Callable[[_Block]
 
     def body(number: tf.Tensor) -> tf.Tensor:
         slices = tf.fill([len(group.tables)], texts[number])
-        use(_Block(number, limits[number, 0], limits[number, 1], slices))
-        return number + 1
+        block = _Block(number, limits[number, 0], limits[number, 1], slices)
+        with tf.control_dependencies(use(block)):
+            return number + 1
 
     tf.while_loop(
         lambda number: number < len(blocks), body, [tf.constant(0)], parallel_iterations=1
     )
 
 
-def _block_writer(group: TableGroup, at: int, name: tf.Tensor) -> Callable[[_Block], None]:
-    def write(block: _Block) -> None:
+def _block_writer(group: TableGroup, at: int, name: tf.Tensor) -> Callable[[_Block], list[Any]]:
+    def write(block: _Block) -> list[Any]:
         rows = tf.range(block.first, block.stop)
         values = [tf.gather(table.shards[at].variable, rows) for table in group.tables]
-        tf.raw_ops.SaveV2(
+        saved = tf.raw_ops.SaveV2(
             prefix=tf.strings.join([name, tf.strings.as_string(block.number)]),
             tensor_names=tf.constant(group.keys),
             shape_and_slices=block.slices,
             tensors=values,
         )
+        return [saved]
 
     return write
 
 
-def _block_reader(group: TableGroup, at: int, path: tf.Tensor) -> Callable[[_Block], None]:
-    def read(block: _Block) -> None:
+def _block_reader(group: TableGroup, at: int, path: tf.Tensor) -> Callable[[_Block], list[Any]]:
+    def read(block: _Block) -> list[Any]:
         variables = [table.shards[at].variable for table in group.tables]
         values = tf.raw_ops.RestoreV2(
             prefix=path,
@@ -363,8 +369,10 @@ def _block_reader(group: TableGroup, at: int, path: tf.Tensor) -> Callable[[_Blo
             shape_and_slices=block.slices,
             dtypes=[each.dtype for each in variables],
         )
-        for variable, value in zip(variables, values, strict=True):
+        return [
             assign_rows(variable, block.first, block.stop, value)
+            for variable, value in zip(variables, values, strict=True)
+        ]
 
     return read
 
@@ -384,11 +392,19 @@ def _delta_reader(group: TableGroup, at: int, path: tf.Tensor) -> Callable[[tf.T
         ids = tf.ensure_shape(restore(IDS, place, group.keys[0], tf.int64), [None])
         here = (ids >= shard.rows.start) & (ids < shard.rows.stop)
         local = tf.boolean_mask(ids, here) - shard.rows.start
+        changes = []
         for key, table in zip(group.keys, group.tables, strict=True):
             variable = table.shards[at].variable
             rows = restore(ROWS, place, key, variable.dtype)
             rows = tf.ensure_shape(rows, [None, *table.row_shape])
-            variable.scatter_update(tf.IndexedSlices(tf.boolean_mask(rows, here), local))
-        return place + 1
+            changes.append(
+                tf.raw_ops.ResourceScatterUpdate(
+                    resource=variable.handle,
+                    indices=local,
+                    updates=tf.boolean_mask(rows, here),
+                )
+            )
+        with tf.control_dependencies(changes):
+            return place + 1
 
     return apply

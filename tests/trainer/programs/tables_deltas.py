@@ -19,6 +19,7 @@ from services.trainer.worker import (
 from services.trainer.worker.checkpoint import Checkpoint
 from services.trainer.worker.checkpoint_files import files_of_checkpoint, seal_checkpoint
 from services.trainer.worker.example_order import ExampleOrder
+from services.trainer.worker.lanes import rehearse_updates
 from services.trainer.worker.watchdog import Watchdog
 from tests.trainer.programs.contents import hashes
 from tests.trainer.programs.servers import module_of, started
@@ -68,9 +69,7 @@ plan = input_pipeline.DataPlan(ExampleOrder(module.examples()), 16)
 spec = program_data.element_spec(module, built.model)
 (worker,) = remote_worker.trace_workers(module, strategy, built, plan, spec, 1)
 with whole.rehearse(TO, lambda error: None):
-    worker.push(plan.portion(((0, 16),)))
-    worker.fetch(2, 0)
-    worker.update(1, 1)
+    rehearse_updates([worker], plan)
 rehearsed = hashes(built)
 
 if not tables.files:

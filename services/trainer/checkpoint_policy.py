@@ -48,6 +48,7 @@ REDO_S = 60.0  # of training that may be repeated
 MAX_SAVE_SHARE = 0.1  # of the time, for saving alone
 DELTA_SHARE = 0.03  # of the time, for saves of changed rows
 MIN_DELTA_S = 2.0
+MAX_DELTA_S = 8.0
 MEASUREMENTS = 5
 GENERATION_FOLDER = re.compile(r"gen-(\d+)")
 CHECKPOINT_FILE = re.compile(r"ckpt-(\d+)(?:_temp|\..+)")
@@ -93,10 +94,14 @@ def save_interval(past: SaveHistory, redo_s: float = REDO_S) -> float:
 def delta_interval(past: SaveHistory) -> float:
     """Return the seconds from the end of a save to the next for models with tables, whose saves
     have changed rows only: as often as `DELTA_SHARE` of the time allows.
+
+    More rows change in a longer interval, so the cost grows with it. Above `MAX_DELTA_S` only
+    `MAX_SAVE_SHARE` counts.
     """
     if past.cost_s is None:
         return MIN_DELTA_S
-    return max(past.cost_s * (1 / DELTA_SHARE - 1), MIN_DELTA_S)
+    longest_s = max(MAX_DELTA_S, past.cost_s * (1 / MAX_SAVE_SHARE - 1))
+    return min(max(past.cost_s * (1 / DELTA_SHARE - 1), MIN_DELTA_S), longest_s)
 
 
 def max_repeated_s(past: SaveHistory, interval_s: float) -> float:

@@ -98,7 +98,7 @@ class Begin(Line, frozen=True, kw_only=True, tag="begin"):
 
 class CheckpointAvailable(Line, frozen=True, kw_only=True, tag="available"):
     """The running generation has saved a checkpoint. A chief that does not train yet reads the rows
-    of tables from it, so that fewer are left when it begins.
+    of tables from it, so that fewer are left when it begins. `path` empty: it will not save.
     """
 
     path: str
@@ -143,6 +143,12 @@ class Prepared(Line, frozen=True, kw_only=True, tag="prepared"):
 
     seconds: float
     parts: PreparationParts | None = None
+
+
+class CatchUp(Line, frozen=True, kw_only=True, tag="catch-up"):
+    """A chief that prepares wants the running generation to save now, so that it can read what
+    changed. `CheckpointAvailable` follows; without a path, if nothing will be saved for it.
+    """
 
 
 class Saved(Line, frozen=True, kw_only=True, tag="saved"):
@@ -247,7 +253,18 @@ Order = (
     | CommittedCheckpoints
     | MemoryHeadroom
 )
-ChildEvent = Started | Prepared | Saved | Unsaved | Skipped | Resumed | Progress | Finished | Failed
+ChildEvent = (
+    Started
+    | Prepared
+    | CatchUp
+    | Saved
+    | Unsaved
+    | Skipped
+    | Resumed
+    | Progress
+    | Finished
+    | Failed
+)
 EVENTS = msgspec.json.Decoder(ChildEvent)
 ORDERS = msgspec.json.Decoder(Order)
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from services.trainer.checkpoint_policy import (
     DELTA_SHARE,
     FIRST_INTERVAL_S,
+    MAX_DELTA_S,
     MAX_SAVE_SHARE,
     MEASUREMENTS,
     MIN_DELTA_S,
@@ -193,6 +194,8 @@ def test_only_generation_folders_are_recognised() -> None:
 def test_saves_of_changed_rows_are_as_frequent_as_their_cost_allows() -> None:
     assert delta_interval(SaveHistory()) == MIN_DELTA_S
     assert delta_interval(SaveHistory(cost_s=0.01)) == MIN_DELTA_S
-    cost_s = 0.3
+    cost_s = 0.2
     between_s = delta_interval(SaveHistory(cost_s=cost_s))
     assert cost_s / (cost_s + between_s) == pytest.approx(DELTA_SHARE)
+    assert delta_interval(SaveHistory(cost_s=0.5)) == MAX_DELTA_S
+    assert delta_interval(SaveHistory(cost_s=2.0)) == 2.0 * (1 / MAX_SAVE_SHARE - 1)

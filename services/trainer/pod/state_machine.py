@@ -38,7 +38,15 @@ from services.trainer.pod.supervise import (
     StartChild,
     StayForNext,
 )
-from services.trainer.protocol import Assignment, ChildEvent, Failed, Prepared, Resumed, Unsaved
+from services.trainer.protocol import (
+    Assignment,
+    CatchUp,
+    ChildEvent,
+    Failed,
+    Prepared,
+    Resumed,
+    Unsaved,
+)
 from services.trainer.settings import Settings
 from shared.kube import objects
 from shared.messages import (
@@ -402,6 +410,8 @@ class StateMachine:
             case Failed():
                 self.exit_classifier.record_failure(spec.generation, word)
                 return ()
+            case CatchUp():
+                return supervise.on_catch_up(self.pod, spec.generation)
             case Prepared():
                 prepared = supervise.on_prepared(self.pod, spec.generation)
                 return publish, *self._apply(prepared)

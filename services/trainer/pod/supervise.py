@@ -80,7 +80,9 @@ class BeginChild(msgspec.Struct, frozen=True):
 
 
 class ReadAheadChild(msgspec.Struct, frozen=True):
-    """Let a chief that does not train yet read the tables of this checkpoint."""
+    """Let a chief that does not train yet read the tables of this checkpoint. `path` empty: there
+    is no further one.
+    """
 
     generation: int
     path: str
@@ -315,6 +317,15 @@ def on_saved(pod: Pod, saved: CheckpointSaved) -> tuple[Pod, Actions]:
     if pod.children.get(pod.newest) in ("preparing", "prepared") and pod.is_chief(pod.newest):
         return pod, (ReadAheadChild(pod.newest, saved.path),)
     return pod, ()
+
+
+def on_catch_up(pod: Pod, generation: int) -> Actions:
+    """Let the running generation save for a chief that reads ahead, if this pod leads both."""
+    spec = pod.specs.get(generation)
+    previous = spec.previous if spec is not None else None
+    if previous is None or pod.children.get(previous) != "running" or not pod.is_chief(previous):
+        return (ReadAheadChild(generation, ""),)
+    return (SaveChild(previous),)
 
 
 def on_unsaved(pod: Pod, generation: int, final: bool) -> Pod:

@@ -13,6 +13,7 @@ finish    save, evaluate, report; a job whose last checkpoint cannot be saved fo
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import threading
 import time
@@ -29,6 +30,7 @@ import tensorflow as tf
 from services.trainer.protocol import (
     Assignment,
     Begin,
+    CatchUp,
     CheckpointAvailable,
     CommittedCheckpoints,
     ContinueTraining,
@@ -86,6 +88,9 @@ from shared.text import format_count
 LAST_TRIES, LAST_WAIT_S = 13, 10.0  # for the last save
 TIDY_S = 5.0  # wait for the ledger to name the last checkpoint
 SOON_S = 0.2  # to write the last TensorBoard points of a broken generation
+MOST_ROUNDS, SHRINKS = 4, 0.7
+"""Tables are read again while what changed meanwhile is at most this share of what was read before."""
+NEXT_CHECKPOINT_S = 30.0  # wait for the running generation's next checkpoint
 Send = Callable[[Line], None]
 logger = structlog.get_logger()
 
@@ -191,8 +196,13 @@ class Chief:
         """Build the model on the ps, and the ledger."""
         seed = exactness.initial_seed(self.assignment.request)
         with self.watchdog.limit("model() or optimizer()"):
+            begins = self.assignment.first and not self.assignment.continue_from
             self.built = training_step.build_model(
-                self.program, self.strategy, len(self.assignment.cluster["ps"]), seed
+                self.program,
+                self.strategy,
+                len(self.assignment.cluster["ps"]),
+                seed,
+                fill_tables=begins,
             )
         self.rates = optimizers.program_rates(self.built.optimizer)
         optimizers.scale_schedules(self.built.optimizer, self._rate_share())
@@ -302,14 +312,37 @@ class Chief:
     # ------------------------------------------------------------ read tables ahead
 
     def _read_ahead(self) -> None:
-        """Read the tables of the running generation, until its last checkpoint so far."""
+        """Read the tables of the running generation: its last checkpoint, and then what changes
+        while this is read, as long as that becomes less.
+        """
         if self.checkpoint.tables is None or not self.assignment.beside:
             return
         named = restore_candidates((), committed_digests(self.assignment.checkpoint_dir))
+        size = math.inf
         if named:
             self._read_tables(named[0])
-        while not self.inbox.empty() and isinstance(self.inbox.queue[0], CheckpointAvailable):
-            self._read_tables(self.inbox.get().path)
+        for _ in range(MOST_ROUNDS):
+            self.send(CatchUp())
+            read = self._read_next_checkpoint()
+            if read is None or read > SHRINKS * size:
+                return
+            size = read
+
+    def _read_next_checkpoint(self) -> int | None:
+        """Wait for the next checkpoint, and return the bytes of the rows that were read from it.
+        Return None if there is none.
+        """
+        try:
+            word = self.inbox.get(timeout=NEXT_CHECKPOINT_S)
+        except queue.Empty:
+            return None
+        if not isinstance(word, CheckpointAvailable):
+            raise RuntimeError(f"expected a checkpoint, not {word}")
+        if not word.path:
+            return None
+        before = len(self._table_rounds)
+        self._read_tables(word.path)
+        return sum(each.bytes for each in self._table_rounds[before:])
 
     def await_begin(self) -> Begin:
         """Wait for the order to begin. Until then, read the tables of each new checkpoint."""
@@ -318,7 +351,7 @@ class Chief:
                 case Begin() as order:
                     return order
                 case CheckpointAvailable(path=path):
-                    if self.checkpoint.tables is not None and self.inbox.empty():
+                    if path and self.checkpoint.tables is not None and self.inbox.empty():
                         self._read_tables(path)
                 case order:
                     raise RuntimeError(f"expected an order to begin, not {order}")
@@ -462,15 +495,24 @@ class Chief:
                     if self._hand_over(word):
                         return True
                 case SaveNow():
-                    self.summaries.flush()
-                    draft = self._drain_to_draft(time.monotonic())
-                    if not draft.ledger.finished:  # `finish` may change the weights, then saves
-                        self.saving.save_and_wait(draft)
-                    self._resume_lanes()
+                    self._save_now()
                 case CommittedCheckpoints():
                     saving.keep_committed_in_background(self.assignment, word, self.ledger.total)
                 case MemoryHeadroom():
                     self.saving.headroom = word
+
+    def _save_now(self) -> None:
+        self.summaries.flush()
+        is_delta = self.checkpoint.tables is not None
+        if is_delta:
+            self.saving.wait_for_write()  # while training goes on
+        draft = self._drain_to_draft(time.monotonic())
+        if not draft.ledger.finished:  # `finish` may change the weights, then saves
+            if is_delta:
+                self.saving.save_in_background(draft)
+            else:
+                self.saving.save_and_wait(draft)
+        self._resume_lanes()
 
     def _hand_over(self, drain: Drain) -> bool:
         """Drain, save and wait. Return True if draining finished the job. Otherwise train on, when

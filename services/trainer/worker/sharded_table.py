@@ -19,7 +19,7 @@ shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -36,8 +36,8 @@ from services.trainer.worker.table_layout import TableLayout
 _whole_uses: ContextVar[set[int] | None] = ContextVar("whole_uses", default=None)
 shard_place: ContextVar[int | None] = ContextVar("shard_place", default=None)
 """The ps on which a shard is created; None: the variable is no shard."""
-FillPart = Callable[[int, Sequence[int], Any], Any]
-"""Returns the initial values of a part: of its number, shape and type."""
+FillPart = Callable[[tf.Tensor, tf.Tensor, tf.DType], tf.Tensor]
+"""Returns the initial values of a part from its number, shape and type, in a traced function."""
 
 
 class RowMarks(NamedTuple):
@@ -248,8 +248,12 @@ def no_shards(table: ShardedTable, fill_part: FillPart) -> list[TableShard]:
     return []
 
 
-def new_shards(table: ShardedTable, fill_part: FillPart, ps: int) -> list[TableShard]:
-    """Return shards on `ps` parameter servers with their initial values, which are created there."""
+def new_shards(
+    table: ShardedTable, fill_part: FillPart, ps: int, fill: bool = True
+) -> list[TableShard]:
+    """Return shards on `ps` parameter servers with their initial values, which are created there.
+    `fill` false: with zeros.
+    """
     layout, shards = table.layout, []
     for place in range(ps):
         rows = layout.rows_of(place, ps)
@@ -259,7 +263,8 @@ def new_shards(table: ShardedTable, fill_part: FillPart, ps: int) -> list[TableS
             variable = _new_variable(table, len(rows))
             shards.append(TableShard(rows, variable, _new_marks(table, len(rows))))
     table.refill = partial(_fill_parts, layout, shards, fill_part)
-    table.refill()
+    if fill:
+        table.refill()
     return shards
 
 
@@ -280,15 +285,33 @@ def _new_marks(table: ShardedTable, rows: int) -> RowMarks:
 
 
 def _fill_parts(layout: TableLayout, shards: list[TableShard], fill_part: FillPart) -> None:
-    """Give all rows their initial values, which are created on their ps."""
-    for part in range(layout.parts):
-        first, stop = layout.first_row(part), layout.first_row(part + 1)
-        shard = next(each for each in shards if first in each.rows)
+    """Give all rows their initial values, which are created on their ps, part by part."""
+    tf.function(partial(_fill_shards, layout, shards, fill_part), autograph=False)()
+
+
+def _fill_shards(layout: TableLayout, shards: list[TableShard], fill_part: FillPart) -> None:
+    for shard in shards:
         with tf.device(shard.variable.device):
-            shape = [stop - first, *shard.variable.shape[1:]]
-            values = fill_part(part, shape, shard.variable.dtype)
-            start = shard.rows.start
-            assign_rows(shard.variable, first - start, stop - start, values)
+            _fill_shard(layout, shard, fill_part)
+
+
+def _fill_shard(layout: TableLayout, shard: TableShard, fill_part: FillPart) -> None:
+    variable = shard.variable
+    bounds = [layout.first_row(part) for part in range(layout.parts + 1)]
+    starts = tf.constant(bounds, tf.int32)
+
+    def body(part: tf.Tensor) -> tf.Tensor:
+        first, stop = starts[part], starts[part + 1]
+        shape = tf.concat([[stop - first], variable.shape[1:]], 0)
+        values = fill_part(part, shape, variable.dtype)
+        begin = shard.rows.start
+        with tf.control_dependencies([assign_rows(variable, first - begin, stop - begin, values)]):
+            return part + 1
+
+    first_part, stop_part = bounds.index(shard.rows.start), bounds.index(shard.rows.stop)
+    tf.while_loop(
+        lambda part: part < stop_part, body, [tf.constant(first_part)], parallel_iterations=1
+    )
 
 
 def shards_like(table: ShardedTable, other: ShardedTable, value: Any = None) -> list[TableShard]:

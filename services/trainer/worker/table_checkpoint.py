@@ -34,14 +34,15 @@ class TableCheckpoint:
     restored, the base first; none: there is no base yet. `rounds`: the files that were read.
     """
 
-    def __init__(self, transfer: TableTransfer, ps: int) -> None:
+    def __init__(self, transfer: TableTransfer, ps: int, has_rows: bool = True) -> None:
+        """`has_rows`: the tables have their initial values."""
         self.transfer = transfer
         self.rounds: list[TableRound] = []
         self.files: tuple[TableFile, ...] = ()
         self._ps = ps
         self._change: TableChange | None = None
         self._lock = threading.Lock()  # of `files`: a base ends beside saves
-        self._is_undefined = False
+        self._is_undefined = not has_rows
 
     # ------------------------------------------------------------ save
 
@@ -151,7 +152,7 @@ class TableCheckpoint:
         self.rounds.append(TableRound(rows=file.rows, bytes=file.bytes, seconds=seconds))
 
     def refill_undefined(self) -> None:
-        """Give all rows their initial values if `read` failed last."""
+        """Give all rows their initial values if they have none, or if `read` failed last."""
         if self._is_undefined:
             self.files, self._is_undefined = (), False
             self.transfer.refill()

@@ -150,33 +150,53 @@ def _fill_part(initializer: Any, shape: tuple[int, ...]) -> FillPart | None:
     """Return a function that draws a part of a table of this shape; None: the initializer needs the
     whole table, or is not known.
     """
-    found = keras.initializers.get("glorot_uniform" if initializer is None else initializer)
     kinds = keras.initializers
-    if isinstance(found, kinds.Constant) and np.ndim(found.value):
-        return None
-    if type(found) in (kinds.Zeros, kinds.Ones, kinds.Constant):
-        return lambda part, size, dtype: found(size, dtype)
+    found = kinds.get("glorot_uniform" if initializer is None else initializer)
+    constant = _constant_value(found)
+    if constant is not None:
+        return lambda part, size, dtype: tf.fill(size, tf.cast(constant, dtype))
     is_scaled = isinstance(found, kinds.VarianceScaling)
     if is_scaled and type(found).__call__ is kinds.VarianceScaling.__call__ and len(shape) == 2:
         found = _scaled_initializer(found, shape)
-    if type(found) not in (kinds.RandomUniform, kinds.RandomNormal, kinds.TruncatedNormal):
+    draw = DRAWS.get(type(found))
+    seed = getattr(found, "_init_seed", None)
+    if seed is None:
+        seed = getattr(found, "seed", None)
+    if draw is None or not isinstance(seed, int):
         return None
-    seed = found._init_seed if found._init_seed is not None else found.seed
-    if not isinstance(seed, int):
-        return None
-    config = {key: value for key, value in found.get_config().items() if key != "seed"}
-
-    def draw(part: int, size: Any, dtype: Any) -> Any:
-        return type(found)(**config, seed=_part_seed(seed, part))(size, dtype)
-
-    return draw
+    first, second = _distribution(found)
+    return lambda part, size, dtype: draw(size, _part_seed(seed, part), first, second, dtype)
 
 
-def _part_seed(seed: int, part: int) -> int:
-    """Return a seed for a part; neighbouring seeds and parts have unlike ones (Knuth's
+DRAWS: dict[type, Callable[..., tf.Tensor]] = {
+    keras.initializers.RandomUniform: tf.random.stateless_uniform,
+    keras.initializers.RandomNormal: tf.random.stateless_normal,
+    keras.initializers.TruncatedNormal: tf.random.stateless_truncated_normal,
+}
+"""Functions that draw as these initializers do, of (shape, seed, first, second, dtype)."""
+
+
+def _distribution(found: Any) -> tuple[float, float]:
+    """Return the bounds of a uniform distribution, or mean and standard deviation of a normal one."""
+    if isinstance(found, keras.initializers.RandomUniform):
+        return found.minval, found.maxval
+    return found.mean, found.stddev
+
+
+def _constant_value(found: Any) -> float | None:
+    kinds = keras.initializers
+    if type(found) is kinds.Constant:
+        return None if np.ndim(found.value) else found.value
+    return {kinds.Zeros: 0.0, kinds.Ones: 1.0}.get(type(found))
+
+
+def _part_seed(seed: int, part: tf.Tensor) -> tf.Tensor:
+    """Return the seed of a part, int64 [2]; neighbouring seeds and parts have different ones (Knuth's
     multiplicative hashing).
     """
-    return (seed * 2_654_435_761 + part * 40_503 + 1) % (2**31 - 1)
+    prime = 2**31 - 1
+    mixed = (seed * 2_654_435_761 % prime + tf.cast(part, tf.int64) * 40_503 + 1) % prime
+    return tf.stack([mixed, tf.zeros_like(mixed)])
 
 
 def _scaled_initializer(found: Any, shape: tuple[int, ...]) -> Any:

@@ -66,15 +66,16 @@ class TableTransfer:
         """`tables`: tables and slots by the keys of their tensors in a checkpoint."""
         self.groups = table_groups(tables)
         self._changed = [[_changed_rows(each, at) for at in _places(each)] for each in self.groups]
-        self._count = tf.function(self._count_changed, input_signature=[CLOCK])
-        self._collect = tf.function(self._collect_changed, input_signature=[CLOCK, CLOCK])
-        self._clear = tf.function(self._clear_changed, input_signature=[])
-        self._set_clock = tf.function(self._assign_clocks, input_signature=[CLOCK])
-        self._write = tf.function(self._write_blocks, input_signature=[PATH])
-        self._read = tf.function(self._read_blocks, input_signature=[PATH])
-        self._read_whole = tf.function(self._read_whole_shards, input_signature=[PATH])
-        overlaps = tf.TensorSpec([sum(len(each.shards) for each in self.groups), 2], tf.int32)
-        self._apply = tf.function(self._apply_changed, input_signature=[PATH, overlaps])
+        places = sum(len(each.shards) for each in self.groups)
+        overlaps = tf.TensorSpec([places, 2], tf.int32)
+        self._count = _traced(self._count_changed, CLOCK)
+        self._collect = _traced(self._collect_changed, CLOCK, CLOCK)
+        self._clear = _traced(self._clear_changed)
+        self._set_clock = _traced(self._assign_clocks, CLOCK)
+        self._write = _traced(self._write_blocks, PATH)
+        self._read = _traced(self._read_blocks, PATH)
+        self._read_whole = _traced(self._read_whole_shards, PATH)
+        self._apply = _traced(self._apply_changed, PATH, overlaps)
         self._clock = self._since = 1
 
     # ------------------------------------------------------------ changed rows
@@ -194,8 +195,8 @@ class TableTransfer:
     def refill(self) -> None:
         """Give all rows their initial values again."""
         for group in self.groups:
-            for table in group.tables:
-                table.refill()
+            for each in sorted(group.tables, key=lambda table: table.number < 0):
+                each.refill()  # a slot may be a copy of the table
 
     def _write_blocks(self, prefix: tf.Tensor) -> None:
         for number, group in enumerate(self.groups):
@@ -248,6 +249,13 @@ class TableTransfer:
                         [tf.identity(first)],
                         parallel_iterations=1,
                     )
+
+
+def _traced(function: Callable[..., Any], *signature: tf.TensorSpec) -> Any:
+    """Return a TensorFlow function that is traced at its first use. AutoGraph would make that take
+    longer, and changes nothing.
+    """
+    return tf.function(function, input_signature=signature, autograph=False)
 
 
 def table_groups(tables: Mapping[str, ShardedTable]) -> list[TableGroup]:
@@ -390,8 +398,8 @@ def _delta_reader(group: TableGroup, at: int, path: tf.Tensor) -> Callable[[tf.T
 
     def apply(place: tf.Tensor) -> tf.Tensor:
         ids = tf.ensure_shape(restore(IDS, place, group.keys[0], tf.int64), [None])
-        here = (ids >= shard.rows.start) & (ids < shard.rows.stop)
-        local = tf.boolean_mask(ids, here) - shard.rows.start
+        here = tf.where((ids >= shard.rows.start) & (ids < shard.rows.stop))[:, 0]
+        local = tf.gather(ids, here) - shard.rows.start
         changes = []
         for key, table in zip(group.keys, group.tables, strict=True):
             variable = table.shards[at].variable
@@ -401,7 +409,7 @@ def _delta_reader(group: TableGroup, at: int, path: tf.Tensor) -> Callable[[tf.T
                 tf.raw_ops.ResourceScatterUpdate(
                     resource=variable.handle,
                     indices=local,
-                    updates=tf.boolean_mask(rows, here),
+                    updates=tf.gather(rows, here),
                 )
             )
         with tf.control_dependencies(changes):

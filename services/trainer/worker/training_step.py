@@ -119,6 +119,7 @@ class BuiltModel(NamedTuple):
     numbers. `staleness`: the histogram of this generation (`staleness.py`), not in checkpoints.
     `reads_packed`: small weights are read as one tensor (`packing.py`). `max_staleness`: staler
     gradients are dropped; None: all are applied. `ps`: the number of parameter servers.
+    `has_table_rows`: divided tables have their initial values.
     """
 
     model: Any
@@ -132,6 +133,7 @@ class BuiltModel(NamedTuple):
     reads_packed: bool = True
     max_staleness: int | None = None
     ps: int = 1
+    has_table_rows: bool = True
 
     @property
     def models(self) -> list[Any]:
@@ -151,10 +153,13 @@ def all_models(model: Any) -> list[Any]:
     return list(model.values()) if isinstance(model, dict) else [model]
 
 
-def build_model(program: ModuleType, strategy: Any, ps: int, seed: int | None = None) -> BuiltModel:
+def build_model(
+    program: ModuleType, strategy: Any, ps: int, seed: int | None = None, fill_tables: bool = True
+) -> BuiltModel:
     """Build models, optimizers and counters on `ps` parameter servers, largest variable first.
 
-    `seed`: of all random numbers before the model is made; None: any.
+    `seed`: of all random numbers before the model is made; None: any. `fill_tables`: give divided
+    tables their initial values; otherwise `Checkpoint.read` or `refill_undefined` follows.
     """
     sizes: list[int] = []
     _set_seed(seed)
@@ -165,7 +170,7 @@ def build_model(program: ModuleType, strategy: Any, ps: int, seed: int | None = 
     with (
         strategy.scope(),
         step_resources.worker_tables(),
-        divide_tables(partial(new_shards, ps=ps), whole),
+        divide_tables(partial(new_shards, ps=ps, fill=fill_tables), whole),
         _place_variables(strategy, plan.next_place, plan.record_size),
     ):
         model = make_model(program)
@@ -175,7 +180,18 @@ def build_model(program: ModuleType, strategy: Any, ps: int, seed: int | None = 
         optimizer = _build_optimizers(program, model, kind, metrics)
         meter = TrainingCounters()
         histogram = new_histogram()
-    return BuiltModel(model, optimizer, meter, profile, histogram, kind, metrics, random, ps=ps)
+    return BuiltModel(
+        model,
+        optimizer,
+        meter,
+        profile,
+        histogram,
+        kind,
+        metrics,
+        random,
+        ps=ps,
+        has_table_rows=fill_tables,
+    )
 
 
 def model_without_rows(program: ModuleType, sizes: list[int]) -> tuple[Any, frozenset[int]]:

@@ -19,6 +19,7 @@ from services.trainer.pod.supervise import (
     LeavePod,
     Pod,
     ReadAheadChild,
+    SaveChild,
     SayLastIsFinal,
     StartChild,
     StayForNext,
@@ -453,6 +454,20 @@ def test_a_generation_that_saves_after_its_final_checkpoint_continued() -> None:
     teller.pod, _ = supervise.on_saved(teller.pod, later)
 
     assert teller.hear(order(3, previous=1)) == []
+
+
+def test_the_running_generation_saves_for_a_chief_that_reads_ahead() -> None:
+    teller = beside("chief-0")
+    newest = teller.pod.newest
+
+    assert supervise.on_catch_up(teller.pod, newest) == (SaveChild(newest - 1),)
+
+
+def test_a_chief_does_not_wait_for_a_generation_that_another_pod_leads() -> None:
+    teller = Teller("chief-1")
+    teller.hear(spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]))
+
+    assert supervise.on_catch_up(teller.pod, 3) == (ReadAheadChild(3, ""),)
 
 
 def test_a_chief_that_does_not_train_yet_reads_the_checkpoints_of_the_running_one() -> None:

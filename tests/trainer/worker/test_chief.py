@@ -158,7 +158,7 @@ def chief_of(folder: Path, worker: FakeWorker, saves: Saves) -> Chief:
     made: Any = Chief(assigned, program, lambda _: None, inbox, Watchdog("digits.py", 60.0, 60.0))
     made.built = training_step.build_model(program, tf.distribute.get_strategy(), 1)
     made.rates = optimizers.program_rates(made.built.optimizer)
-    made.checkpoint, made.saving = None, saves
+    made.checkpoint, made.saving = SimpleNamespace(tables=None), saves
     made.ledger = shard_ledger.new_ledger(64, 3)
     made.lanes = Lanes([worker], PLAN, inbox)
     return made  # type: ignore[no-any-return]

@@ -14,7 +14,7 @@ import msgspec
 TABLE_FILES = "weir/table_files"
 """The key of a checkpoint's tensor with its `EarlierFiles`. Earlier versions did not write it."""
 MOST_DELTAS = 64
-MOST_DELTA_BYTES = 0.5
+MOST_DELTA_BYTES = 2.0
 """Of the bytes of the base. After that a new base is written."""
 BASE_FILE = re.compile(r"base-(\d+)(?:_temp|\..+)")
 GENERATION_PATH = re.compile(r"gen-(\d+)/(?:base|ckpt)-(\d+)$")

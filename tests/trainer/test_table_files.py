@@ -37,7 +37,7 @@ def test_all_files_are_read_after_a_base_that_is_newer_than_what_is_held() -> No
 
 def test_a_base_is_needed_without_one_and_after_many_or_large_deltas() -> None:
     small = TableFile("gen-1/ckpt-9", "small", bytes=1, ps=2)
-    large = TableFile("gen-1/ckpt-9", "large", bytes=60_000, ps=2)
+    large = TableFile("gen-1/ckpt-9", "large", bytes=250_000, ps=2)
     assert needs_base([])
     assert not needs_base([BASE])
     assert not needs_base([BASE, *DELTAS])

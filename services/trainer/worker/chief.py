@@ -317,6 +317,7 @@ class Chief:
         """
         if self.checkpoint.tables is None or not self.assignment.beside:
             return
+        self.checkpoint.tables.transfer.rehearse_delta()
         named = restore_candidates((), committed_digests(self.assignment.checkpoint_dir))
         size = math.inf
         if named:

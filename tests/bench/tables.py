@@ -105,6 +105,7 @@ async def measure(name: str) -> Measured:
             await player.decide(3 if number % 2 == 0 else 2, 1)
             pauses.append(float(watched.of(TrainingResumed)[-1].pause_s or 0.0))
             say(f"{name:5} hand-over {number + 1}/{HAND_OVERS}: {pauses[-1]:.2f} s")
+            say(f"      {watched.of(TrainingResumed)[-1].phases}")
             rounds.append(watched.of(TrainingResumed)[-1].table_rounds)
             say_rounds(rounds[-1])
             await asyncio.sleep(STEADY_S)

@@ -68,8 +68,8 @@ class TableTransfer:
         self._changed = [[_changed_rows(each, at) for at in _places(each)] for each in self.groups]
         places = sum(len(each.shards) for each in self.groups)
         overlaps = tf.TensorSpec([places, 2], tf.int32)
-        self._count = _traced(self._count_changed, CLOCK)
-        self._collect = _traced(self._collect_changed, CLOCK, CLOCK)
+        self._find = _traced(self._find_changed, CLOCK)
+        self._collect = _traced(self._collect_changed, CLOCK)
         self._clear = _traced(self._clear_changed)
         self._set_clock = _traced(self._assign_clocks, CLOCK)
         self._write = _traced(self._write_blocks, PATH)
@@ -93,11 +93,12 @@ class TableTransfer:
         """Collect the rows that changed since those of the last `keep_changes`. Training stands
         still. Return None, with no rows collected, if they are too many.
         """
-        rows, size = map(int, self._count(self._since))
+        rows, size = map(int, self._find(self._since))
         if size > LARGEST_DELTA * self.bytes:
+            self._clear()
             return None
         self._clock += 1
-        self._collect(self._since, self._clock)
+        self._collect(self._clock)
         return TableChange(rows, size)
 
     def collect_nothing(self) -> None:
@@ -136,24 +137,27 @@ class TableTransfer:
         """Return the bytes of all tables and slots."""
         return sum(each.bytes for group in self.groups for each in group.tables)
 
-    def _count_changed(self, since: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the number of changed rows, and the bytes of these and their slots."""
+    def _find_changed(self, since: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Collect the numbers of changed rows. Return their number, and the bytes of these rows and
+        their slots.
+        """
         rows, size = [], []
-        for group in self.groups:
-            for shard in group.shards:
+        for group, changed in zip(self.groups, self._changed, strict=True):
+            for shard, part in zip(group.shards, changed, strict=True):
                 with tf.device(shard.variable.device):
-                    changed = shard.marks.changed_at.read_value_no_copy() >= since
-                    rows.append(tf.math.count_nonzero(changed, dtype=tf.int64))
+                    marks = shard.marks.changed_at.read_value_no_copy()
+                    ids = tf.where(marks >= since)[:, 0] + shard.rows.start
+                    part.ids.assign(ids, read_value=False)
+                    rows.append(tf.size(ids, tf.int64))
                     size.append(rows[-1] * group.row_bytes)
         return tf.add_n(rows), tf.add_n(size)
 
-    def _collect_changed(self, since: tf.Tensor, now: tf.Tensor) -> None:
+    def _collect_changed(self, now: tf.Tensor) -> None:
+        """Collect the rows whose numbers were found."""
         for group, changed in zip(self.groups, self._changed, strict=True):
             for at, (shard, part) in enumerate(zip(group.shards, changed, strict=True)):
                 with tf.device(shard.variable.device):
-                    marks = shard.marks.changed_at.read_value_no_copy()
-                    local = tf.where(marks >= since)[:, 0]
-                    part.ids.assign(local + shard.rows.start, read_value=False)
+                    local = part.ids.read_value_no_copy() - shard.rows.start
                     for table, rows in zip(group.tables, part.rows, strict=True):
                         found = tf.gather(table.shards[at].variable, local)
                         rows.assign(found, read_value=False)

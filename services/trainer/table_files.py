@@ -76,17 +76,17 @@ def needs_base(files: Sequence[TableFile]) -> bool:
     )
 
 
-def is_obsolete_base(number: int, name: str, used: Iterable[str]) -> bool:
-    """Return whether a base of this generation can be removed. `used`: the paths of all files of
-    the checkpoints that are kept.
+def is_obsolete_base(number: int, name: str, bases: Iterable[str]) -> bool:
+    """Return whether a base of this generation can be removed. `bases`: the paths of the files with
+    all rows that the kept checkpoints need.
 
     A base that is later than the earliest one in use may still be in progress.
     """
     found = BASE_FILE.fullmatch(name)
-    bases = [age for path in used if "/base-" in f"/{path}" and (age := file_age(path))]
-    if found is None or not bases:
+    ages = [age for path in bases if (age := file_age(path)) is not None]
+    if found is None or not ages:
         return False
-    return (number, int(found[1])) < min(bases)
+    return (number, int(found[1])) < min(ages)
 
 
 def file_age(path: str) -> tuple[int, int] | None:

@@ -251,7 +251,7 @@ SMOKE = {
         ),
     ),
     "bench-tables": Smoke(
-        {"BENCH_TABLES_PARAMETERS": "10m", "BENCH_HAND_OVERS": "2", "BENCH_STEADY_S": "4"},
+        {"BENCH_TABLES_PARAMETERS": "10m", "BENCH_HAND_OVERS": "1", "BENCH_STEADY_S": "4"},
         ("pause_s_10m", "pause_growth", "lookups_per_s", "chief_memory_mb", "lookup_speedup"),
     ),
     "bench-year": Smoke(

@@ -62,12 +62,16 @@ def test_a_base_of_an_earlier_version_has_no_known_size_and_is_replaced() -> Non
     ],
 )
 def test_a_base_earlier_than_those_in_use_is_obsolete(name: str, obsolete: bool) -> None:
-    used = ["/jobs/a/gen-1/ckpt-8", "/jobs/a/gen-1/base-3", "/jobs/a/gen-1/ckpt-1"]
-    assert is_obsolete_base(1, name, used) == obsolete
+    bases = ["/jobs/a/gen-1/base-3", "/jobs/a/gen-1/ckpt-8"]
+    assert is_obsolete_base(1, name, bases) == obsolete
 
 
-def test_no_base_is_obsolete_while_none_is_in_use() -> None:
-    assert not is_obsolete_base(1, "base-2.index", ["/jobs/a/gen-1/ckpt-8"])
+def test_all_bases_are_obsolete_once_only_whole_checkpoints_are_kept() -> None:
+    assert is_obsolete_base(1, "base-7.index", ["/jobs/a/gen-2/ckpt-9"])
+
+
+def test_no_base_is_obsolete_while_no_checkpoint_is_kept() -> None:
+    assert not is_obsolete_base(1, "base-2.index", [])
 
 
 def test_paths_are_those_within_the_folder_of_the_job() -> None:

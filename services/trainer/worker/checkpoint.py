@@ -382,7 +382,8 @@ def restore_newest(
     if paths[:1] != order.paths[:1]:
         logger.warning("LedgerWasSetBack", newest=paths[0], named=order.paths)
     for path, instead in zip_longest(paths, paths[1:], fillvalue=""):
-        why = checkpoint_fault(path, digests.get(path, "")) or table_fault(path)
+        held = checkpoint.tables.files if checkpoint.tables is not None else ()
+        why = checkpoint_fault(path, digests.get(path, "")) or table_fault(path, held)
         if not why:
             try:
                 return checkpoint.read(path)

@@ -61,15 +61,15 @@ def checkpoint_fault(path: str, digest: str) -> str:
     return "it is damaged: its files are not those that were written"
 
 
-def table_fault(path: str) -> str:
+def table_fault(path: str, held: Sequence[TableFile] = ()) -> str:
     """Return why a file that has rows of a checkpoint's tables cannot be used; empty if no fault is
-    found.
+    found. `held`: files whose rows the tables have.
     """
     try:
-        earlier = read_earlier_files(path)
+        files = files_of_checkpoint(path, "")
     except (tf.errors.OpError, msgspec.DecodeError) as error:
         return f"its table files are not known: {error}"
-    for file in earlier.files if earlier else ():
+    for file in table_files.files_to_read(held, files[:-1]):
         before = f"{table_files.job_folder(path)}/{file.path}"
         if fault := checkpoint_fault(before, file.digest):
             return f"it needs {before}: {fault}"
@@ -183,10 +183,12 @@ def prune_checkpoints(folder: str, kept: Sequence[str]) -> None:
     empty. Files that the kept ones need stay.
     """
     try:
-        kept = [*kept, *_earlier_paths(kept)]
+        files = [*_table_files_of(kept)]
     except (tf.errors.OpError, msgspec.DecodeError) as error:
         logger.warning("CheckpointsNotRemoved", error=failure_cause.storage_message(str(error)))
         return
+    kept = [*kept, *(path for paths in files for path in paths)]
+    bases = [paths[0] for paths in files]
     for generation in _list_folder(folder):
         number = checkpoint_policy.generation_of_folder(generation)
         if number is None:
@@ -194,7 +196,7 @@ def prune_checkpoints(folder: str, kept: Sequence[str]) -> None:
         inside = f"{folder}/{generation}"
         for name in _list_folder(inside):
             if checkpoint_policy.is_obsolete(number, name, kept) or table_files.is_obsolete_base(
-                number, name, kept
+                number, name, bases
             ):
                 with contextlib.suppress(tf.errors.OpError):
                     _remove_path(f"{inside}/{name}")
@@ -203,17 +205,14 @@ def prune_checkpoints(folder: str, kept: Sequence[str]) -> None:
                 gfile.rmtree(inside)
 
 
-def _earlier_paths(kept: Sequence[str]) -> list[str]:
-    """Return the paths of the table files that these checkpoints need. Missing checkpoints need
-    none.
+def _table_files_of(kept: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the paths of the files with the tables of each of these checkpoints that exists, the
+    base first.
     """
-    found = []
     for path in kept:
         if gfile.exists(path + INDEX):
-            earlier = read_earlier_files(path)
             folder = table_files.job_folder(path)
-            found += [f"{folder}/{each.path}" for each in (earlier.files if earlier else ())]
-    return found
+            yield [f"{folder}/{each.path}" for each in files_of_checkpoint(path, "")]
 
 
 def _file_names(path: str) -> Iterator[str]:

@@ -645,6 +645,7 @@ class Chief:
 
     def _save_final(self) -> None:
         """Save for the last time; try for two minutes."""
+        self.saving.wait_for_base()
         for left in reversed(range(LAST_TRIES)):
             if self.saving.save_and_wait(self._drain_to_draft(time.monotonic())):
                 return

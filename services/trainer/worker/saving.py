@@ -128,6 +128,11 @@ class CheckpointSaver:
         if self._writes is not None:
             self._writes.join()
 
+    def wait_for_base(self) -> None:
+        """Wait until no base is in progress, so that its files are complete or removed."""
+        if self._bases is not None:
+            self._bases.wait()
+
     def save_and_wait(self, draft: Draft, drain: Drain | None = None) -> bool:
         """Cut and write while training stands. Return whether it was saved. `drain`: the save is
         final.

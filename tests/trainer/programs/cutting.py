@@ -9,7 +9,7 @@ import sys
 import tensorflow as tf
 
 from services.trainer.worker import (
-    checkpoint,
+    checkpoint_files,
     input_pipeline,
     program_data,
     remote_worker,
@@ -73,29 +73,29 @@ later = trained(ledger, 3)
 said["later"] = hashes(built)
 first, second = f"{TO}/gen-1/ckpt-3", f"{TO}/gen-1/ckpt-6"
 whole.write_cut(first)
-sealed = checkpoint.seal_checkpoint(first)
+sealed = checkpoint_files.seal_checkpoint(first)
 said["bytes"] = sealed.bytes
 whole.write(second, later)
 said["applied"] = [whole.read(second).applied, whole.read(first).applied]
 said["restored"] = hashes(built)
 said["sound"] = [
-    checkpoint.checkpoint_fault(first, sealed.digest),
-    checkpoint.checkpoint_fault(first, ""),
+    checkpoint_files.checkpoint_fault(first, sealed.digest),
+    checkpoint_files.checkpoint_fault(first, ""),
     refused(first),
 ]
 
 data = next(name for name in gfile.listdir(f"{TO}/gen-1") if name.startswith("ckpt-6.data-00000"))
-of_second = checkpoint.seal_checkpoint(second).digest
+of_second = checkpoint_files.seal_checkpoint(second).digest
 spoil(f"{TO}/gen-1/{data}", 5)
 trained(ledger, 1)
 before = hashes(built)
-said["bit"] = [checkpoint.checkpoint_fault(second, of_second), refused(second)]
+said["bit"] = [checkpoint_files.checkpoint_fault(second, of_second), refused(second)]
 said["kept"] = hashes(built) == before != said["later"]
 spoil(f"{second}.index", -60)
-said["index"] = checkpoint.checkpoint_fault(second, of_second)
-said["other"] = checkpoint.checkpoint_fault(first, of_second)
+said["index"] = checkpoint_files.checkpoint_fault(second, of_second)
+said["other"] = checkpoint_files.checkpoint_fault(first, of_second)
 gfile.remove(f"{second}.index")
-said["missing"] = checkpoint.checkpoint_fault(second, of_second)
+said["missing"] = checkpoint_files.checkpoint_fault(second, of_second)
 
 with gfile.GFile(f"{TO}/file", "wb") as file:
     file.write(b"no folder")
@@ -106,21 +106,21 @@ except tf.errors.OpError as error:
     said["unwritten"] = type(error).__name__
 whole.write(f"{TO}/gen-2/ckpt-9", later)
 whole.write(f"{TO}/gen-2/ckpt-10", later)
-named = checkpoint.seal_checkpoint(f"{TO}/gen-2/ckpt-9").digest
-checkpoint.mark_committed(f"{TO}/gen-2/ckpt-9", CommitMark(digest=named, samples=144))
-checkpoint.mark_committed(f"{TO}/gen-2/ckpt-9", CommitMark(digest="another"))
-checkpoint.mark_committed(f"{TO}/gen-2/ckpt-8", CommitMark(digest="of one that is gone"))
-said["marked"] = checkpoint.committed_digests(TO) == {f"{TO}/gen-2/ckpt-9": named}
+named = checkpoint_files.seal_checkpoint(f"{TO}/gen-2/ckpt-9").digest
+checkpoint_files.mark_committed(f"{TO}/gen-2/ckpt-9", CommitMark(digest=named, samples=144))
+checkpoint_files.mark_committed(f"{TO}/gen-2/ckpt-9", CommitMark(digest="another"))
+checkpoint_files.mark_committed(f"{TO}/gen-2/ckpt-8", CommitMark(digest="of one that is gone"))
+said["marked"] = checkpoint_files.committed_digests(TO) == {f"{TO}/gen-2/ckpt-9": named}
 said["marks"] = [
-    checkpoint.checkpoint_fault(f"{TO}/gen-2/ckpt-9", named),
+    checkpoint_files.checkpoint_fault(f"{TO}/gen-2/ckpt-9", named),
     gfile.exists(f"{TO}/gen-2/ckpt-8.committed"),
 ]
 with gfile.GFile(f"{TO}/gen-2/ckpt-10.committed", "wb") as file:
     file.write(b'{"digest": "sha')
-said["torn mark"] = len(checkpoint.committed_digests(TO))
-checkpoint.prune_checkpoints(TO, [f"{TO}/gen-2/ckpt-9"])
+said["torn mark"] = len(checkpoint_files.committed_digests(TO))
+checkpoint_files.prune_checkpoints(TO, [f"{TO}/gen-2/ckpt-9"])
 said["left"] = sorted(name.rstrip("/") for name in gfile.listdir(TO))
 said["steps"] = sorted({name.split(".")[0] for name in gfile.listdir(f"{TO}/gen-2")})
-checkpoint.remove_checkpoint(f"{TO}/gen-2/ckpt-10")
+checkpoint_files.remove_checkpoint(f"{TO}/gen-2/ckpt-10")
 said["removed"] = sorted({name.split(".")[0] for name in gfile.listdir(f"{TO}/gen-2")})
 print(json.dumps(said), flush=True)

@@ -1,0 +1,54 @@
+"""Tests of hand-overs and losses of a job with a divided table, with real trainers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from shared.bus.bus import Bus
+from shared.messages import CheckpointRule, CheckpointSaved
+from tests.trainer.fleet import Fleet
+from tests.trainer.programs import counting_rows
+
+TABLE_BYTES = counting_rows.ROWS * counting_rows.WIDTH * 4
+
+
+async def test_every_example_is_in_its_row_once_after_a_hand_over_and_a_lost_ps(
+    bus: Bus, nats_url: str, tmp_path: Path
+) -> None:
+    often = CheckpointRule(every_s=1.0)
+    folder = tmp_path / "fleet"
+    async with Fleet(bus, nats_url, folder, "counting_rows.py", checkpoint=often) as fleet:
+        await fleet.generation(1, ps=2, workers=1)
+        delta = await fleet.until(CheckpointSaved, lambda m: m.step > 0 and not m.stood)
+        assert delta.bytes < TABLE_BYTES / 2
+
+        resumed = await fleet.generation(2, ps=3, workers=1, previous=1)
+        before = [each for each in resumed.table_rounds if not each.paused]
+        in_pause = [each for each in resumed.table_rounds if each.paused]
+        assert before[0].bytes == TABLE_BYTES, "the base is read while training goes on"
+        assert sum(each.bytes for each in in_pause) < TABLE_BYTES / 2
+
+        await fleet.until(CheckpointSaved, lambda m: m.generation == 2 and not m.stood)
+        await fleet.kill("ps-1")
+        await fleet.generation(3, ps=[0, 2], workers=1, previous=2)
+        fleet.pace(0)
+        finished = await fleet.finished()
+
+        epochs = fleet.request.epochs
+        assert finished.outcome == "succeeded", finished.cause
+        assert finished.counted == finished.samples == counting_rows.EXAMPLES * epochs
+        assert _first_elements(fleet) == [epochs] * counting_rows.EXAMPLES
+
+
+def _first_elements(fleet: Fleet) -> list[float]:
+    """Return the first element of each example's row in the last checkpoint."""
+    saved = [m for m in fleet.said if isinstance(m, CheckpointSaved)][-1]
+    reader = tf.train.load_checkpoint(saved.path)
+    shape = [counting_rows.ROWS, counting_rows.WIDTH]
+    (key,) = [k for k, v in reader.get_variable_to_shape_map().items() if list(v) == shape]
+    rows = np.arange(counting_rows.EXAMPLES) * 13 % counting_rows.ROWS
+    found: list[float] = reader.get_tensor(key)[rows, 0].tolist()
+    return found

@@ -338,7 +338,8 @@ class Chief:
         except queue.Empty:
             return None
         if not isinstance(word, CheckpointAvailable):
-            raise RuntimeError(f"expected a checkpoint, not {word}")
+            self.inbox.put(word)
+            return None
         if not word.path:
             return None
         before = len(self._table_rounds)

@@ -46,7 +46,9 @@ from shared.checkpoints import CommitMark
 
 GIB = 1 << 30
 HEADROOM_UNKNOWN = "the memory that the ps have left is not known yet"
-ALL_ROWS = "too many rows of tables have changed for a delta, so all of them were written"
+ALL_ROWS = (
+    "all rows of its tables were written: there is no base yet, or too many rows have changed"
+)
 AGAIN_S = 60.0  # the longest time to the next save after one that failed
 LostPs = Callable[[], list[str]]
 logger = structlog.get_logger()

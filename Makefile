@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 patiently = { s=0; while sleep $(TELL_S) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do s=$$((s + $(TELL_S))); \
 	echo "$$s s so far: $$(du -sh $(2) | cut -f1) of about $(3) in $(2)"; done; } & teller=$$!; $(1); code=$$?; kill $$teller 2>/dev/null; exit $$code
 
-.PHONY: help up demo images test test-fast test-long browser lint bench-page bench-elastic bench-pause bench-preparation bench-data bench-consistency bench-histories bench-noise bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-tables bench-year zoo test-cluster texts mutations clean
+.PHONY: help up demo images test test-fast test-long browser lint bench-page bench-elastic bench-pause bench-preparation bench-data bench-consistency bench-histories bench-noise bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-tables bench-lost-ps bench-year zoo test-cluster texts mutations clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -83,6 +83,9 @@ bench-saves: $(READY) ## a periodic checkpoint written beside training, against 
 
 bench-tables: $(READY) ## embedding tables divided among ps: lookups, and pauses with 10 million to a billion parameters (20 minutes)
 	$(BIN)/python -m tests.bench.tables
+
+bench-lost-ps: $(READY) ## a ps of a job with embedding tables is killed fifty times: training that is repeated, cost of deltas (35 minutes)
+	$(BIN)/python -m tests.bench.lost_ps
 
 bench-data: $(READY) ## examples/s from files, ranges and arrays, against TensorFlow's own loop (half an hour)
 	$(BIN)/python -m tests.bench.data

@@ -24,7 +24,7 @@ COMMANDS = {
     "top": "watch nodes and jobs",
     "events": "show past and new events",
     "page": "serve a web page: nodes, jobs, and what-if questions",
-    "why": "the causes and the effects of an event",
+    "why": "the causes and effects of an event",
     "explain": "the reasons for a job's size, and ways to get more",
     "report": "one job as a page: times, pauses, cost, forecasts",
     "logs": "show the output of a task",
@@ -34,6 +34,7 @@ COMMANDS = {
     "cancel": "stop a job",
     "forget": "remove a finished job's messages and checkpoints",
     "recover": "after a loss of the bus: list and continue jobs",
+    "checkpoints": "a job's checkpoints: their sizes; merge one for Keras",
     "simulate": "simulate jobs on a cluster",
     "decide": "read clusters as lines of JSON, write the decisions for each",
     "credentials": "write the users, keys and permissions of the bus as files",
@@ -44,7 +45,7 @@ COMMANDS = {
 }
 
 
-TOGETHER = {"jobs": "top", "suspend": "resume", "cancel": "forget"}
+TOGETHER = {"jobs": "top", "suspend": "resume", "cancel": "forget", "events": "why"}
 """Commands that share a line of the overview, which has to fit a screen."""
 WIDTH = 80
 INSTALL = "`pip install 'weir[all]'`"

@@ -147,8 +147,12 @@ class Prepared(Line, frozen=True, kw_only=True, tag="prepared"):
 
 class CatchUp(Line, frozen=True, kw_only=True, tag="catch-up"):
     """A chief that prepares wants the running generation to save now, so that it can read what
-    changed. `CheckpointAvailable` follows; without a path, if nothing will be saved for it.
+    changed. `CheckpointAvailable` follows; without a path, if nothing was saved for it.
     """
+
+
+class NothingToSave(Line, frozen=True, kw_only=True, tag="nothing-to-save"):
+    """Nothing was saved, as ordered: all updates are in the last checkpoint, or were the last."""
 
 
 class Saved(Line, frozen=True, kw_only=True, tag="saved"):
@@ -257,6 +261,7 @@ ChildEvent = (
     Started
     | Prepared
     | CatchUp
+    | NothingToSave
     | Saved
     | Unsaved
     | Skipped

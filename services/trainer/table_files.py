@@ -37,13 +37,15 @@ class TableFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class EarlierFiles(msgspec.Struct, frozen=True, omit_defaults=True):
     """The table files before that of a checkpoint, the base first; none: it has all rows itself.
-    `rows`, `bytes`, `ps`: of its own `TableFile`.
+    `rows`, `bytes`, `ps`: of its own `TableFile`. `keys`: of the tensors of each table, and then of
+    its slots, in a delta.
     """
 
     files: tuple[TableFile, ...] = ()
     rows: int = 0
     bytes: int = 0
     ps: int = 0
+    keys: tuple[tuple[str, ...], ...] = ()
 
 
 def path_in_job(path: str) -> str:

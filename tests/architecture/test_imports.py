@@ -89,6 +89,7 @@ EDGES = {
         "worker.saving",
         "worker.sharded_table",
         "worker.table_base",
+        "worker.stored_checkpoints",
         "worker.table_checkpoint",
         "worker.table_division",
         "worker.table_transfer",

@@ -58,8 +58,12 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def running_job(parameters: dict[str, Any], table_gib: float) -> AsyncIterator[Player]:
-    """Yield a player whose job has these parameters. `table_gib`: all tables and slots."""
+async def running_job(
+    parameters: dict[str, Any], table_gib: float, every_s: float | None = None
+) -> AsyncIterator[Player]:
+    """Yield a player whose job has these parameters. `table_gib`: all tables and slots. `every_s`:
+    the interval of checkpoints; None: as Weir chooses.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
         cluster_file(None, CLUSTER) as cluster,
@@ -76,6 +80,7 @@ async def running_job(parameters: dict[str, Any], table_gib: float) -> AsyncIter
                 "batch": {"start": BATCH, "min": BATCH, "max": BATCH},
                 "params": parameters,
                 "consistency": "async",
+                "checkpoint": {"every_s": every_s},
             }
             uid, request = await watched.submit({**asked, "ps": span, "workers": one}, PROGRAM)
             memory = {"chief": 2.0, "worker": 2.0, "ps": BESIDE_GIB + 2 * table_gib}

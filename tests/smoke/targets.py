@@ -250,6 +250,18 @@ SMOKE = {
             "launcher_requests",
         ),
     ),
+    "bench-lost-ps": Smoke(
+        {"BENCH_KILLS": "1", "BENCH_ALTERNATIONS": "0", "BENCH_STEADY_S": "4"},
+        (
+            "kills",
+            "repeated_s_p50",
+            "repeated_s_max",
+            "back_s_p50",
+            "throughput_lost",
+            "counted",
+            "expected",
+        ),
+    ),
     "bench-tables": Smoke(
         {"BENCH_TABLES_PARAMETERS": "10m", "BENCH_HAND_OVERS": "1", "BENCH_STEADY_S": "4"},
         ("pause_s_10m", "pause_growth", "lookups_per_s", "chief_memory_mb", "lookup_speedup"),

@@ -214,7 +214,8 @@ class Fleet:
         """Kill all processes of a pod at once, as if its node were lost."""
         self.expected.add(name)
         _kill_group(self.pods[name].pid)
-        await self.pods[name].wait()
+        async with asyncio.timeout(WITHIN_S):
+            await self.pods[name].wait()
 
     def kill_newest_child(self, name: str) -> None:
         """Kill the process of the generation that is being prepared. The pod stays."""
@@ -337,7 +338,9 @@ class Fleet:
         """
         saved = at or [m for m in self.said if isinstance(m, CheckpointSaved)][-1]
         command = [sys.executable, str(PROGRAMS / "read_counts.py"), saved.path]
-        read = subprocess.run(command, capture_output=True, text=True, env=environ(), check=False)
+        read = subprocess.run(
+            command, capture_output=True, text=True, env=environ(), timeout=WITHIN_S, check=False
+        )
         assert read.returncode == 0, read.stderr
         found: dict[str, Any] = json.loads(read.stdout)
         return found

@@ -29,6 +29,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PRELOADED = ["pytest", "tests.trainer.preloaded"]
+START_S = 120.0
 PR_SET_NAME = 15
 FIRST_HANDLE, END_OF_HANDLES = 3, 1 << 16  # after standard input, output and error
 
@@ -91,7 +92,9 @@ async def start_warm_process(environment: Mapping[str, str]) -> None:
 def _fork_nothing() -> None:
     nothing = _warm_context().Process(target=int)
     nothing.start()
-    nothing.join()
+    nothing.join(START_S)
+    if nothing.exitcode is None:
+        raise TimeoutError(f"the process that forks pods has not started within {START_S:g} s")
 
 
 @cache

@@ -43,6 +43,7 @@ from services.trainer.protocol import (
     CatchUp,
     ChildEvent,
     Failed,
+    NothingToSave,
     Prepared,
     Resumed,
     Unsaved,
@@ -412,11 +413,14 @@ class StateMachine:
                 return ()
             case CatchUp():
                 return supervise.on_catch_up(self.pod, spec.generation)
+            case NothingToSave():
+                return supervise.end_read_ahead(self.pod)
             case Prepared():
                 prepared = supervise.on_prepared(self.pod, spec.generation)
                 return publish, *self._apply(prepared)
             case Unsaved():
                 self.pod = supervise.on_unsaved(self.pod, spec.generation, word.final)
+                return publish, *supervise.end_read_ahead(self.pod)
             case Resumed():
                 previous = -1 if spec.previous is None else spec.previous
                 before = self.final_checkpoints.get(previous)
@@ -452,8 +456,8 @@ class StateMachine:
     def _on_chief_broken(self, generation: int, drains: bool) -> PodActions:
         """Keep the pod of a chief that lost another task, so that the next generation has it."""
         self.pod = supervise.on_child_gone(self.pod, generation, broken=True)
-        stay = StayForNext(generation)
-        return (SayLastIsFinal(generation, self.pod.newest), stay) if drains else (stay,)
+        actions = (StayForNext(generation), *supervise.end_read_ahead(self.pod))
+        return (SayLastIsFinal(generation, self.pod.newest), *actions) if drains else actions
 
     # ------------------------------------------------------------ timers and signals
 

@@ -328,6 +328,13 @@ def on_catch_up(pod: Pod, generation: int) -> Actions:
     return (SaveChild(previous),)
 
 
+def end_read_ahead(pod: Pod) -> Actions:
+    """Tell a chief that reads ahead that nothing is saved for it now."""
+    if pod.children.get(pod.newest) == "preparing" and pod.is_chief(pod.newest):
+        return (ReadAheadChild(pod.newest, ""),)
+    return ()
+
+
 def on_unsaved(pod: Pod, generation: int, final: bool) -> Pod:
     """Return a draining generation to running if it could not save. Nothing else changes."""
     drained = final and pod.children.get(generation) == "draining"

@@ -27,6 +27,7 @@ additional ones.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -59,7 +60,7 @@ from services.trainer.worker.sharded_table import ShardedTable
 from services.trainer.worker.table_checkpoint import TableCheckpoint
 from services.trainer.worker.table_transfer import TableTransfer
 from services.trainer.worker.training_step import BuiltModel
-from shared.checkpoints import restore_candidates
+from shared.checkpoints import checkpoint_step, restore_candidates
 from shared.text import format_count
 
 PATH_SIGNATURE = [tf.TensorSpec([], tf.string)]
@@ -222,7 +223,7 @@ class Checkpoint:
         path = f"{folder}/rehearsal"
         self._cut()
         if self.tables is not None:
-            self.tables.cut_nothing()
+            self.tables.cut_for_rehearsal()
         with self._without_table_updates():
             try:
                 self.write_cut(path)
@@ -244,14 +245,15 @@ class Checkpoint:
             return contextlib.nullcontext()
         return self.tables.transfer.without_updates()
 
-    def cut(self, ledger: Ledger) -> None:
+    def cut(self, ledger: Ledger, most_bytes: float = math.inf) -> None:
         """Hold the current values until they are written. Training stands still meanwhile. The last
-        checkpoint of a finished job has all rows of its tables.
+        checkpoint of a finished job has all rows of its tables. `most_bytes`: of changed rows that
+        a ps can hold.
         """
         self._ledger.assign(msgspec.json.encode(ledger))
         self._cut()
         if self.tables is not None:
-            self.tables.cut(all_rows=ledger.finished)
+            self.tables.cut(ledger.finished, most_bytes)
 
     @property
     def is_written_beside(self) -> bool:
@@ -268,7 +270,7 @@ class Checkpoint:
         finally:
             self._drop()
             if self.tables is not None:
-                self.tables.on_dropped()
+                self.tables.release_cut()
 
     def _write_files(self, path: str) -> None:
         if self.tables is None:
@@ -377,13 +379,15 @@ def restore_newest(
 
     If reading fails while `lost` returns a ps, raise the error.
     """
-    marked = committed_digests(folder)
+    newest = max(map(checkpoint_step, order.paths), default=-1)
+    marked = committed_digests(folder, later_than=newest)
     digests, paths = {**marked, **order.digests}, restore_candidates(order.paths, marked)
     if paths[:1] != order.paths[:1]:
         logger.warning("LedgerWasSetBack", newest=paths[0], named=order.paths)
     for path, instead in zip_longest(paths, paths[1:], fillvalue=""):
         held = checkpoint.tables.files if checkpoint.tables is not None else ()
-        why = checkpoint_fault(path, digests.get(path, "")) or table_fault(path, held)
+        digest = digests.get(path, "")
+        why = checkpoint_fault(path, digest) or table_fault(path, digest, held)
         if not why:
             try:
                 return checkpoint.read(path)
@@ -407,7 +411,7 @@ def restore_earlier(checkpoint: Checkpoint, folder: str, ledger: Ledger) -> Ledg
     why = "it has no complete checkpoint"
     marked, found = committed_digests(folder), checkpoints_in(folder)
     for path in (*restore_candidates((), marked), *(path for path in found if path not in marked)):
-        fault = checkpoint_fault(path, marked.get(path, "")) or table_fault(path)
+        fault = checkpoint_fault(path, marked.get(path, "")) or table_fault(path, "")
         if fault:
             why = f"{path} cannot be restored: {fault}"
             continue

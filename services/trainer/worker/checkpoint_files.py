@@ -61,15 +61,16 @@ def checkpoint_fault(path: str, digest: str) -> str:
     return "it is damaged: its files are not those that were written"
 
 
-def table_fault(path: str, held: Sequence[TableFile] = ()) -> str:
-    """Return why a file that has rows of a checkpoint's tables cannot be used; empty if no fault is
-    found. `held`: files whose rows the tables have.
+def table_fault(path: str, digest: str, held: Sequence[TableFile] = ()) -> str:
+    """Return why a file before a checkpoint that has rows of its tables cannot be used; empty if no
+    fault is found. `digest`: of the checkpoint, if it is known; `held`: files whose rows the tables
+    have.
     """
     try:
-        files = files_of_checkpoint(path, "")
+        files = files_of_checkpoint(path, digest)
     except (tf.errors.OpError, msgspec.DecodeError) as error:
         return f"its table files are not known: {error}"
-    for file in table_files.files_to_read(held, files[:-1]):
+    for file in table_files.files_to_read(held, files)[:-1]:
         before = f"{table_files.job_folder(path)}/{file.path}"
         if fault := checkpoint_fault(before, file.digest):
             return f"it needs {before}: {fault}"
@@ -125,21 +126,24 @@ def checkpoints_in(folder: str) -> list[str]:
 
 
 def mark_committed(path: str, committed: CommitMark) -> None:
-    """Write a mark beside a checkpoint that the ledger has named, unless it exists or the
-    checkpoint is gone.
+    """Write a mark beside a checkpoint that the ledger has named, unless it exists, or the
+    checkpoint is gone or was written again since.
     """
-    if gfile.exists(path + INDEX) and not gfile.exists(path + COMMITTED):
-        _write_file(path + COMMITTED, msgspec.json.encode(committed))
+    if gfile.exists(path + COMMITTED) or checkpoint_fault(path, committed.digest):
+        return
+    _write_file(path + COMMITTED, msgspec.json.encode(committed))
 
 
-def committed_digests(folder: str) -> dict[str, str]:
+def committed_digests(folder: str, later_than: int = -1) -> dict[str, str]:
     """Return the digests of all checkpoints in a job's folder that the ledger has ever named, by
-    path.
+    path. `later_than`: only of those after this step.
 
     An incomplete mark counts as none.
     """
     digests = {}
     for path in checkpoints_in(folder):
+        if checkpoints.checkpoint_step(path) <= later_than:
+            continue
         with (
             contextlib.suppress(tf.errors.OpError, msgspec.DecodeError),
             gfile.GFile(path + COMMITTED, "rb") as file,
@@ -181,9 +185,16 @@ def remove_checkpoint(path: str) -> None:
 def prune_checkpoints(folder: str, kept: Sequence[str]) -> None:
     """Remove obsolete checkpoints from the generations' folders, and the folders that become
     empty. Files that the kept ones need stay.
+
+    If the kept ones need a base, the last checkpoint with an earlier base is kept, too: one damaged
+    file cannot cost the job all its training, and a generation that reads the earlier base ahead
+    can finish that.
     """
     try:
         files = [*_table_files_of(kept)]
+        if earlier := _with_an_earlier_base(folder, kept, files):
+            kept = [*kept, earlier]
+            files += _table_files_of([earlier])
     except (tf.errors.OpError, msgspec.DecodeError) as error:
         logger.warning("CheckpointsNotRemoved", error=failure_cause.storage_message(str(error)))
         return
@@ -203,6 +214,24 @@ def prune_checkpoints(folder: str, kept: Sequence[str]) -> None:
         if checkpoint_policy.is_generation_closed(number, kept) and not _list_folder(inside):
             with contextlib.suppress(tf.errors.OpError):
                 gfile.rmtree(inside)
+
+
+def _with_an_earlier_base(
+    folder: str, kept: Sequence[str], files: Sequence[Sequence[str]]
+) -> str | None:
+    """Return the newest committed checkpoint that shares no file with the kept ones. `files`: those
+    with their tables; None: there is no such one, or the kept ones need no base.
+    """
+    if not any(len(paths) > 1 for paths in files):
+        return None
+    needed = {*kept, *(path for paths in files for path in paths)}
+    newest = max(filter(None, map(checkpoint_policy.checkpoint_age, kept)))
+    for path in checkpoints_in(folder):
+        age = checkpoint_policy.checkpoint_age(path)
+        if age is None or age > newest or path in needed or not gfile.exists(path + COMMITTED):
+            continue
+        return path
+    return None
 
 
 def _table_files_of(kept: Sequence[str]) -> Iterator[list[str]]:

@@ -27,6 +27,7 @@ import msgspec
 import structlog
 import tensorflow as tf
 
+from services.trainer import checkpoint_policy
 from services.trainer.protocol import (
     Assignment,
     Begin,
@@ -38,6 +39,7 @@ from services.trainer.protocol import (
     Finished,
     Line,
     MemoryHeadroom,
+    NothingToSave,
     Prepared,
     Progress,
     Resumed,
@@ -87,6 +89,7 @@ from shared.text import format_count
 
 LAST_TRIES, LAST_WAIT_S = 13, 10.0  # for the last save
 TIDY_S = 5.0  # wait for the ledger to name the last checkpoint
+LOOK_S = 5.0  # between two looks for lost ps
 SOON_S = 0.2  # to write the last TensorBoard points of a broken generation
 MOST_ROUNDS, SHRINKS = 4, 0.7
 """Tables are read again while what changed meanwhile is at most this share of what was read before."""
@@ -174,6 +177,8 @@ class Chief:
         self.lanes: Lanes
         self._rehearse_updates: Callable[[], None]
         self._noise_tracing: threading.Thread | None = None
+        self._read_path = ""
+        """The checkpoint whose tables were read before training began; empty: none."""
         self.summaries = EventWriter(
             assignment.checkpoint_dir, tensorboard_events.generation_size(assignment)
         )
@@ -318,33 +323,44 @@ class Chief:
         if self.checkpoint.tables is None or not self.assignment.beside:
             return
         self.checkpoint.tables.transfer.rehearse_delta()
-        named = restore_candidates((), committed_digests(self.assignment.checkpoint_dir))
+        marked = committed_digests(self.assignment.checkpoint_dir)
+        for path in restore_candidates((), marked)[:1]:
+            self._read_tables(path)
         size = math.inf
-        if named:
-            self._read_tables(named[0])
         for _ in range(MOST_ROUNDS):
             self.send(CatchUp())
-            read = self._read_next_checkpoint()
-            if read is None or read > SHRINKS * size:
+            path, before = self._next_checkpoint(), len(self._table_rounds)
+            if not path or not self._read_tables(path):
+                return
+            read = sum(each.bytes for each in self._table_rounds[before:])
+            if read > SHRINKS * size:
                 return
             size = read
 
-    def _read_next_checkpoint(self) -> int | None:
-        """Wait for the next checkpoint, and return the bytes of the rows that were read from it.
-        Return None if there is none.
+    def _next_checkpoint(self) -> str:
+        """Wait for a checkpoint that is later than the one whose tables were read, and return the
+        last such one. Return "" if there is none, or if an order arrives.
         """
-        try:
-            word = self.inbox.get(timeout=NEXT_CHECKPOINT_S)
-        except queue.Empty:
-            return None
-        if not isinstance(word, CheckpointAvailable):
-            self.inbox.put(word)
-            return None
-        if not word.path:
-            return None
-        before = len(self._table_rounds)
-        self._read_tables(word.path)
-        return sum(each.bytes for each in self._table_rounds[before:])
+        found, until_s = "", time.monotonic() + NEXT_CHECKPOINT_S
+        while True:
+            wait_s = 0.0 if found else max(until_s - time.monotonic(), 0.0)
+            try:
+                word = self.inbox.get(timeout=wait_s)
+            except queue.Empty:
+                return found
+            if not isinstance(word, CheckpointAvailable):
+                self.inbox.put(word)
+                return found
+            if self._is_later(word.path):
+                found = word.path
+            elif not word.path and not found:
+                return ""
+
+    def _is_later(self, path: str) -> bool:
+        """Return whether a checkpoint is later than the one whose tables were read."""
+        age = checkpoint_policy.checkpoint_age(path)
+        read = checkpoint_policy.checkpoint_age(self._read_path)
+        return age is not None and (read is None or age > read)
 
     def await_begin(self) -> Begin:
         """Wait for the order to begin. Until then, read the tables of each new checkpoint."""
@@ -353,14 +369,18 @@ class Chief:
                 case Begin() as order:
                     return order
                 case CheckpointAvailable(path=path):
-                    if path and self.checkpoint.tables is not None and self.inbox.empty():
+                    if self.checkpoint.tables is None or not self.inbox.empty():
+                        continue
+                    if self._is_later(path):
                         self._read_tables(path)
+                case Exception() as error:
+                    raise error
                 case order:
                     raise RuntimeError(f"expected an order to begin, not {order}")
 
-    def _read_tables(self, path: str) -> None:
-        """Read the rows of tables from a checkpoint, while the generation that saved it trains. If
-        that fails, `begin` reads what is missing.
+    def _read_tables(self, path: str) -> bool:
+        """Read the rows of tables from a checkpoint, while the generation that saved it trains.
+        Return whether they were read; otherwise `begin` reads what is missing.
         """
         assert self.checkpoint.tables is not None
         try:
@@ -370,6 +390,9 @@ class Chief:
                 raise
             why = failure_cause.storage_message(str(error))
             logger.warning("TablesNotReadAhead", path=path, error=why)
+            return False
+        self._read_path = path
+        return True
 
     # ------------------------------------------------------------ begin
 
@@ -504,23 +527,41 @@ class Chief:
                     self.saving.headroom = word
 
     def _save_now(self) -> None:
+        """Save, as ordered: a delta while training goes on, everything else while it stands."""
         self.summaries.flush()
-        is_delta = self.checkpoint.tables is not None
-        if is_delta:
-            self.saving.wait_for_write()  # while training goes on
-        draft = self._drain_to_draft(time.monotonic())
-        if not draft.ledger.finished:  # `finish` may change the weights, then saves
-            if is_delta:
-                self.saving.save_in_background(draft)
-            else:
-                self.saving.save_and_wait(draft)
+        if not self._await_save():
+            return
+        draft, saved = self._drain_to_draft(time.monotonic()), False
+        if draft.ledger.finished:
+            pass  # `finish` may change the weights, then saves
+        elif self.checkpoint.tables is not None:
+            saved = self.saving.save_in_background(draft, planned=False)
+        else:
+            self.saving.save_and_wait(draft)
+            saved = True
+        if not saved:
+            self.send(NothingToSave())
         self._resume_lanes()
+
+    def _await_save(self) -> bool:
+        """Wait until a save is possible, while training goes on. Return false if training has
+        failed before that: its error is among the next events.
+        """
+        while not self.saving.wait_for_write(self.assignment.progress_s):
+            self.report(time.monotonic())
+            waiting = [self.inbox.get_nowait() for _ in range(self.inbox.qsize())]
+            for word in waiting:
+                self.inbox.put(word)
+            if any(isinstance(word, Exception) for word in waiting):
+                return False
+        return True
 
     def _hand_over(self, drain: Drain) -> bool:
         """Drain, save and wait. Return True if draining finished the job. Otherwise train on, when
         ordered or if nothing was saved.
         """
-        self.saving.wait_for_write()  # while training goes on
+        if not self._await_save():
+            return False
         began = time.monotonic()
         self.lanes.drain()
         if self.lanes.ledger.finished:
@@ -554,7 +595,7 @@ class Chief:
         if now >= self.saving.due_s:
             draft = self._drain_to_draft(now)
             if not draft.ledger.finished:  # as in `train`
-                self.saving.save_in_background(draft)
+                self.saving.save_in_background(draft, planned=True)
             self._resume_lanes()
 
     def _start_noise_measurements(self) -> None:
@@ -646,7 +687,9 @@ class Chief:
 
     def _save_final(self) -> None:
         """Save for the last time; try for two minutes."""
-        self.saving.wait_for_base()
+        while not self.saving.wait_for_base(LOOK_S):
+            if lost := self._unreachable_ps():
+                raise tf.errors.UnavailableError(None, None, f"{', '.join(lost)} is gone")
         for left in reversed(range(LAST_TRIES)):
             if self.saving.save_and_wait(self._drain_to_draft(time.monotonic())):
                 return

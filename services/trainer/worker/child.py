@@ -201,8 +201,12 @@ def _run_chief(
 
 
 def _read_orders(lines: Any, inbox: queue.Queue[Any]) -> None:
-    for text in lines:
-        inbox.put(ORDERS.decode(text))
+    try:
+        for text in lines:
+            inbox.put(ORDERS.decode(text))
+    except msgspec.DecodeError as error:
+        inbox.put(error)
+        return
     os._exit(EXIT_FINISHED)
 
 

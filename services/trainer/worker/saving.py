@@ -47,7 +47,8 @@ from shared.checkpoints import CommitMark
 GIB = 1 << 30
 HEADROOM_UNKNOWN = "the memory that the ps have left is not known yet"
 ALL_ROWS = (
-    "all rows of its tables were written: there is no base yet, or too many rows have changed"
+    "all rows of its tables were written: there is no base yet, or a ps lacks the memory for the "
+    "rows that have changed"
 )
 AGAIN_S = 60.0  # the longest time to the next save after one that failed
 LostPs = Callable[[], list[str]]
@@ -119,21 +120,25 @@ class CheckpointSaver:
     @property
     def is_writing(self) -> bool:
         """Return whether a save is in progress, or the base that the next one needs."""
-        if self._bases is not None and self._bases.is_awaited:
+        if self._bases is not None and self._bases.blocks_saves:
             return True
         return self._writes is not None and self._writes.is_alive()
 
-    def wait_for_write(self) -> None:
-        """Wait until the next save is possible."""
-        if self._bases is not None and self._bases.is_awaited:
-            self._bases.wait()
+    def wait_for_write(self, most_s: float | None = None) -> bool:
+        """Wait until the next save is possible, for at most `most_s` seconds. Return whether it
+        is.
+        """
+        if self._bases is not None and self._bases.blocks_saves:
+            self._bases.wait(most_s)
         if self._writes is not None:
-            self._writes.join()
+            self._writes.join(most_s)
+        return not self.is_writing
 
-    def wait_for_base(self) -> None:
-        """Wait until no base is in progress, so that its files are complete or removed."""
-        if self._bases is not None:
-            self._bases.wait()
+    def wait_for_base(self, most_s: float) -> bool:
+        """Wait until no base is in progress, so that its files are complete or removed, for at most
+        `most_s` seconds. Return whether that is so.
+        """
+        return self._bases is None or self._bases.wait(most_s)
 
     def save_and_wait(self, draft: Draft, drain: Drain | None = None) -> bool:
         """Cut and write while training stands. Return whether it was saved. `drain`: the save is
@@ -147,7 +152,7 @@ class CheckpointSaver:
             )
             self._say(msgspec.structs.replace(again, **_final_fields(drain)))
             return True
-        self._checkpoint.cut(draft.ledger)
+        self._checkpoint.cut(draft.ledger, self._most_rows_bytes())
         return self._write(draft, drain)
 
     def _is_saved(self, draft: Draft) -> bool:
@@ -158,30 +163,40 @@ class CheckpointSaver:
             return False
         return self._bases is None or not draft.ledger.finished
 
-    def save_in_background(self, draft: Draft) -> None:
+    def save_in_background(self, draft: Draft, planned: bool) -> bool:
         """Cut, then write while training continues; write at once if the ps lack the memory for
-        that.
+        that. `planned`: the save is due. Return whether there was something to save.
         """
         self.wait_for_write()
         if self._is_saved(draft):
             self._last_s = time.monotonic()
-            return
+            return False
         stood = copy_obstacle(self._checkpoint.largest_cut_bytes, self.headroom)
-        self._checkpoint.cut(draft.ledger)
+        self._checkpoint.cut(draft.ledger, self._most_rows_bytes())
         if not self._checkpoint.is_written_beside:
             stood = ALL_ROWS
         if stood:
-            self._write(draft, stood=stood, planned=True)
-            return
+            self._write(draft, stood=stood, planned=planned)
+            return True
         cut_s = time.monotonic()
         self._writes = threading.Thread(
-            target=self._write_in_background, args=(draft, cut_s), name="saving", daemon=True
+            target=self._write_in_background,
+            args=(draft, cut_s, planned),
+            name="saving",
+            daemon=True,
         )
         self._writes.start()
+        return True
 
-    def _write_in_background(self, draft: Draft, cut_s: float) -> None:
+    def _most_rows_bytes(self) -> float:
+        """Return how many bytes of changed rows a ps can hold until they are written."""
+        if self.headroom is None or self.headroom.gib is None:
+            return math.inf
+        return self.headroom.gib * GIB / 2 - self._checkpoint.largest_cut_bytes
+
+    def _write_in_background(self, draft: Draft, cut_s: float, planned: bool) -> None:
         try:
-            self._write(draft, cut_s=cut_s, planned=True)
+            self._write(draft, cut_s=cut_s, planned=planned)
         except Exception as error:
             self._inbox.put(error)
 
@@ -197,6 +212,8 @@ class CheckpointSaver:
         `planned`: the save was due.
         """
         path = f"{self._folder}/ckpt-{draft.step}"
+        if self.newest is not None and self.newest.path == path:
+            remove_checkpoint(path)  # a delta, in place of which all rows are written
         try:
             self._checkpoint.write_cut(path)
             sealed = seal_checkpoint(path)
@@ -211,7 +228,7 @@ class CheckpointSaver:
         self.history = history_after_save(self.history, said)
         self._from_s, self._wait_s = self._last_s, self._next_interval()
         self._say(msgspec.structs.replace(said, next_s=self._wait_s))
-        if self._bases is not None:
+        if self._bases is not None and drain is None:
             self._bases.start_if_needed(draft.step)
         return True
 

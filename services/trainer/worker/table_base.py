@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import structlog
-import tensorflow as tf
 
 from services.trainer.worker import failure_cause
 from services.trainer.worker.checkpoint_files import remove_checkpoint, seal_checkpoint
@@ -41,20 +40,21 @@ class BaseWriter:
         return self._thread is not None and self._thread.is_alive()
 
     @property
-    def is_awaited(self) -> bool:
+    def blocks_saves(self) -> bool:
         """Return whether the first base is in progress: no delta can be saved without one."""
         return self._is_writing and not self._tables.files
 
-    def wait(self) -> None:
+    def wait(self, most_s: float | None = None) -> bool:
+        """Wait until no base is in progress. Return whether that is so."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(most_s)
+        return not self._is_writing
 
     def _write(self, path: str) -> None:
         try:
             before = self._tables.write_base(path)
             digest = seal_checkpoint(path).digest
-        except tf.errors.OpError as error:
-            # Lost ps and other faults of training show elsewhere.
+        except Exception as error:  # training shows its own faults; it needs no base
             why = failure_cause.storage_message(str(error))
             logger.warning("BaseNotWritten", path=path, error=why)
             remove_checkpoint(path)

@@ -12,6 +12,7 @@ base in `base-<step>` has no other part of the model, and is no checkpoint by it
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 
@@ -40,22 +41,27 @@ class TableCheckpoint:
         self.rounds: list[TableRound] = []
         self.files: tuple[TableFile, ...] = ()
         self._ps = ps
+        self._earlier: tuple[TableFile, ...] = ()
         self._change: TableChange | None = None
         self._lock = threading.Lock()  # of `files`: a base ends beside saves
         self._is_undefined = not has_rows
 
     # ------------------------------------------------------------ save
 
-    def cut(self, all_rows: bool) -> None:
-        """Collect what changed, unless all rows are to be written: without a base, if too much
-        changed, or by order. `is_delta` says which.
+    def cut(self, all_rows: bool, most_bytes: float = math.inf) -> None:
+        """Collect what changed, unless all rows are to be written: without a base, by order, or if
+        a ps would hold more than `most_bytes`. `is_delta` says which.
         """
-        self._change = self.transfer.collect() if self.files and not all_rows else None
+        self._earlier = self.files  # a base may end before this is written
+        self._change = None
+        if self._earlier and not all_rows:
+            self._change = self.transfer.collect(most_bytes)
         if self._change is None:
-            self.transfer.collect_nothing()
+            self.transfer.advance_clock()
 
-    def cut_nothing(self) -> None:
-        """Prepare a delta without rows, for a rehearsal."""
+    def cut_for_rehearsal(self) -> None:
+        """Prepare a delta without rows."""
+        self._earlier = self.files
         self._change = self.transfer.collect()
 
     @property
@@ -66,7 +72,8 @@ class TableCheckpoint:
         """Return what the checkpoint that is being written has under `TABLE_FILES`."""
         rows, size = self._written()
         if self.is_delta:
-            return msgspec.json.encode(EarlierFiles(self.files, rows, size, self._ps))
+            keys = tuple([group.keys for group in self.transfer.groups])
+            return msgspec.json.encode(EarlierFiles(self._earlier, rows, size, self._ps, keys))
         return msgspec.json.encode(EarlierFiles((), rows, size))
 
     def _written(self) -> TableChange:
@@ -89,9 +96,9 @@ class TableCheckpoint:
         file = TableFile(table_files.path_in_job(path), digest, rows, size, ps)
         with self._lock:
             self.files = (*self.files, file) if self.is_delta else (file,)
-        self.transfer.keep_changes()
+        self.transfer.mark_saved()
 
-    def on_dropped(self) -> None:
+    def release_cut(self) -> None:
         """The last cut is written, or it will not be."""
         if self.is_delta:
             self.transfer.clear()
@@ -135,11 +142,9 @@ class TableCheckpoint:
         """
         wanted = files_of_checkpoint(path, seal_checkpoint(path).digest)
         missing = table_files.files_to_read(self.files, wanted)
-        present = wanted[: len(wanted) - len(missing)]
         self.files, self._is_undefined = (), True
-        for count, file in enumerate(missing, start=len(present) + 1):
+        for file in missing:
             self._read_file(f"{table_files.job_folder(path)}/{file.path}", file)
-            self.files = wanted[:count]
         self.files, self._is_undefined = wanted, False
 
     def _read_file(self, path: str, file: TableFile) -> None:

@@ -9,6 +9,8 @@ stands still; so a delta takes time and memory for the changed rows only.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -26,8 +28,6 @@ the table or slot.
 """
 PATH = tf.TensorSpec([], tf.string)
 CLOCK = tf.TensorSpec([], tf.int32)
-LARGEST_DELTA = 0.5
-"""Of all rows. If more have changed, all are written."""
 
 
 class TableGroup(NamedTuple):
@@ -53,7 +53,7 @@ class ChangedRows(NamedTuple):
 
 
 class TableChange(NamedTuple):
-    """The size of a delta."""
+    """The size of a delta. A row counts with its slots as one."""
 
     rows: int
     bytes: int
@@ -68,14 +68,14 @@ class TableTransfer:
         self._changed = [[_changed_rows(each, at) for at in _places(each)] for each in self.groups]
         places = sum(len(each.shards) for each in self.groups)
         overlaps = tf.TensorSpec([places, 2], tf.int32)
-        self._find = _traced(self._find_changed, CLOCK)
-        self._collect = _traced(self._collect_changed, CLOCK)
-        self._clear = _traced(self._clear_changed)
-        self._set_clock = _traced(self._assign_clocks, CLOCK)
-        self._write = _traced(self._write_blocks, PATH)
-        self._read = _traced(self._read_blocks, PATH)
-        self._read_whole = _traced(self._read_whole_shards, PATH)
-        self._apply = _traced(self._apply_changed, PATH, overlaps)
+        self._find = _trace_lazily(self._find_changed, CLOCK)
+        self._collect = _trace_lazily(self._collect_changed, CLOCK)
+        self._clear = _trace_lazily(self._clear_changed)
+        self._set_clock = _trace_lazily(self._assign_clocks, CLOCK)
+        self._write = _trace_lazily(self._write_blocks, PATH)
+        self._read = _trace_lazily(self._read_blocks, PATH)
+        self._read_whole = _trace_lazily(self._read_whole_shards, PATH)
+        self._apply = _trace_lazily(self._apply_changed, PATH, overlaps)
         self._clock = self._since = 1
 
     # ------------------------------------------------------------ changed rows
@@ -89,24 +89,28 @@ class TableTransfer:
         finally:
             self._set_clock(self._clock)
 
-    def collect(self) -> TableChange | None:
-        """Collect the rows that changed since those of the last `keep_changes`. Training stands
-        still. Return None, with no rows collected, if they are too many.
+    def collect(self, most_bytes: float = math.inf) -> TableChange | None:
+        """Collect the rows that changed since those of the last `mark_saved`. Training stands
+        still. Return None, with no rows collected, if a ps would hold more than `most_bytes` of
+        them.
         """
-        rows, size = map(int, self._find(self._since))
-        if size > LARGEST_DELTA * self.bytes:
+        counts = self._find(self._since).numpy()
+        held: Counter[str] = Counter()
+        for (group, shard), count in zip(self._shards(), counts, strict=True):
+            held[shard.variable.device] += int(count) * group.row_bytes
+        if max(held.values()) > most_bytes:
             self._clear()
             return None
         self._clock += 1
         self._collect(self._clock)
-        return TableChange(rows, size)
+        return TableChange(int(counts.sum()), sum(held.values()))
 
-    def collect_nothing(self) -> None:
-        """Advance the clock: all rows are written as they are now."""
+    def advance_clock(self) -> None:
+        """Let later changes have a later mark: all rows are written as they are now."""
         self._clock += 1
         self._set_clock(self._clock)
 
-    def keep_changes(self) -> None:
+    def mark_saved(self) -> None:
         """Count what was collected last as saved: the next delta has what changes after it."""
         self._since = self._clock
 
@@ -137,20 +141,23 @@ class TableTransfer:
         """Return the bytes of all tables and slots."""
         return sum(each.bytes for group in self.groups for each in group.tables)
 
-    def _find_changed(self, since: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Collect the numbers of changed rows. Return their number, and the bytes of these rows and
-        their slots.
-        """
-        rows, size = [], []
+    def _shards(self) -> Iterator[tuple[TableGroup, TableShard]]:
+        """Yield the shards of all tables; slots belong to their group."""
+        for group in self.groups:
+            for shard in group.shards:
+                yield group, shard
+
+    def _find_changed(self, since: tf.Tensor) -> tf.Tensor:
+        """Collect the numbers of changed rows. Return how many each shard has."""
+        counts = []
         for group, changed in zip(self.groups, self._changed, strict=True):
             for shard, part in zip(group.shards, changed, strict=True):
                 with tf.device(shard.variable.device):
                     marks = shard.marks.changed_at.read_value_no_copy()
                     ids = tf.where(marks >= since)[:, 0] + shard.rows.start
                     part.ids.assign(ids, read_value=False)
-                    rows.append(tf.size(ids, tf.int64))
-                    size.append(rows[-1] * group.row_bytes)
-        return tf.add_n(rows), tf.add_n(size)
+                    counts.append(tf.size(ids, tf.int64))
+        return tf.stack(counts)
 
     def _collect_changed(self, now: tf.Tensor) -> None:
         """Collect the rows whose numbers were found."""
@@ -172,10 +179,9 @@ class TableTransfer:
                             each.assign(_no_rows(each), read_value=False)
 
     def _assign_clocks(self, now: tf.Tensor) -> None:
-        for group in self.groups:
-            for shard in group.shards:
-                with tf.device(shard.variable.device):
-                    shard.marks.clock.assign(now, read_value=False)
+        for _, shard in self._shards():
+            with tf.device(shard.variable.device):
+                shard.marks.clock.assign(now, read_value=False)
 
     # ------------------------------------------------------------ all rows
 
@@ -260,7 +266,7 @@ class TableTransfer:
                     )
 
 
-def _traced(function: Callable[..., Any], *signature: tf.TensorSpec) -> Any:
+def _trace_lazily(function: Callable[..., Any], *signature: tf.TensorSpec) -> Any:
     """Return a TensorFlow function that is traced at its first use. AutoGraph would make that take
     longer, and changes nothing.
     """

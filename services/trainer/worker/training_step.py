@@ -54,6 +54,7 @@ from services.trainer.worker.table_division import divide_tables
 from shared.messages import ModelProfile
 
 logger = structlog.get_logger()
+SAME_MODEL = "model() returned a model that it had returned before: it has to build a new one"
 PASSES = tf.TensorSpec([], tf.int32)
 
 
@@ -174,6 +175,8 @@ def build_model(
         _place_variables(strategy, plan.next_place, plan.record_size),
     ):
         model = make_model(program)
+    if any(each is earlier for each in all_models(model) for earlier in all_models(plain)):
+        raise BadProgram(SAME_MODEL, program.model)
     with strategy.scope(), _place_variables(strategy, lambda: 0):
         random = own_step.fresh_random_state()
         metrics = _build_metrics(program, model, kind)
@@ -215,6 +218,8 @@ def model_without_rows(program: ModuleType, sizes: list[int]) -> tuple[Any, froz
                     raise
         if not uses:
             return made, whole
+        if uses <= whole:
+            raise BadProgram(SAME_MODEL, program.model)
         logger.warning(
             "TablesStayWhole",
             tables=len(uses),

@@ -40,8 +40,8 @@ def loss(labels: Any, outputs: Any) -> Any:
     return keras.losses.binary_crossentropy(labels, outputs, from_logits=True)
 
 
-def examples() -> int:
-    return EXAMPLES
+def examples(count: int = EXAMPLES) -> int:
+    return count
 
 
 def dataset(start: int, stop: int, rows: int) -> Any:

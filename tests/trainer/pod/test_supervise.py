@@ -487,6 +487,18 @@ def test_a_chief_that_does_not_train_yet_reads_the_checkpoints_of_the_running_on
     assert supervise.on_saved(chief.pod, saved)[1] == ()
 
 
+def test_a_chief_does_not_wait_for_a_checkpoint_that_is_not_saved() -> None:
+    chief, server = Teller("chief-1"), Teller("ps-0")
+    for teller in (chief, server):
+        assert supervise.end_read_ahead(teller.pod) == ()
+        teller.hear(spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]))
+
+    assert supervise.end_read_ahead(chief.pod) == (ReadAheadChild(3, ""),)
+    assert supervise.end_read_ahead(server.pod) == ()
+    chief.prepared(3)
+    assert supervise.end_read_ahead(chief.pod) == (), "it reads each checkpoint that follows"
+
+
 def test_the_final_checkpoint_counts_although_a_newer_generation_was_abandoned() -> None:
     teller = beside("chief-0")
     teller.hear_all(order(2, previous=1), abandoned(3))

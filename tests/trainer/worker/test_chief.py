@@ -136,10 +136,10 @@ class Saves:
     def begin(self, *_: object) -> None:
         pass
 
-    def wait_for_write(self) -> None:
-        pass
+    def wait_for_write(self, _: float | None = None) -> bool:
+        return True
 
-    def save_and_wait(self, draft: Draft, *_: object) -> bool:
+    def save_and_wait(self, draft: Draft, *_: object, **__: object) -> bool:
         self.drafts.append(draft)
         return True
 

@@ -4,8 +4,11 @@ without Weir restores the checkpoint.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -16,7 +19,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from services.__main__ import weir
 from services.trainer import program
+from services.trainer.worker import stored_checkpoints
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -24,14 +29,17 @@ UNDER = [1, 2, 4, 3, 7, 1]
 
 
 def run(ps: int, before: str, folder: Path, *options: str, script: str = "tables_across.py") -> Any:
+    return run_script(script, str(ps), before, str(folder), *options)
+
+
+def run_script(name: str, *words: str) -> Any:
     environ = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "CUDA_VISIBLE_DEVICES": "",
     }
-    command = [sys.executable, str(PROGRAMS / script), str(ps), before, str(folder)]
-    command += options
+    command = [sys.executable, str(PROGRAMS / name), *words]
     done = subprocess.run(
         command, capture_output=True, text=True, env=environ, timeout=300, check=False
     )
@@ -124,14 +132,82 @@ def test_only_the_files_after_those_that_are_there_are_read(deltas: list[Any]) -
     assert len(second["read"]) == 4
 
 
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return the output of a training with late bases and damaged files, on 2 ps."""
+    return run_script("tables_damaged.py", str(tmp_path_factory.mktemp("damaged")))
+
+
+def test_a_checkpoint_needs_no_base_that_is_newer_than_its_cut(damaged: Any) -> None:
+    assert damaged["files"] == {
+        "ckpt-5": ["base-4", "ckpt-3", "ckpt-5"],
+        "ckpt-3": ["base-0", "ckpt-1", "ckpt-2", "ckpt-3"],
+        "ckpt-2": ["base-0", "ckpt-1", "ckpt-2"],
+        "ckpt-1": ["base-0", "ckpt-1"],
+    }
+    assert damaged["restored"] == [True] * 5
+
+
+def test_the_last_checkpoint_with_an_earlier_base_is_kept(damaged: Any) -> None:
+    assert damaged["kept"] == [
+        *("base-4", "base-6", "ckpt-3", "ckpt-5", "ckpt-6", "ckpt-7", "ckpt-8")
+    ]
+
+
+def test_a_damaged_delta_or_base_is_skipped_for_an_exact_older_checkpoint(damaged: Any) -> None:
+    assert damaged["newest damaged"] == ["ckpt-7", True, ["ckpt-8"]]
+    assert damaged["base damaged"] == ["ckpt-6", True, ["ckpt-8", "ckpt-7"]]
+
+
 def test_a_rehearsal_changes_nothing(deltas: list[Any]) -> None:
     for said in deltas:
         assert said["rehearsed"] == said["restored"]
 
 
-def test_a_process_without_weir_restores_the_checkpoint(told: list[Any]) -> None:
+def test_weir_refuses_a_delta_and_names_the_command_that_merges_it(
+    deltas: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said, folder = deltas[1], tmp_path / "job"
+    shutil.copytree(Path(said["paths"][-1]).parents[1], folder)
+    path = f"{folder}/{said['files'][-1]}"
+    assert weir(["checkpoints", path]) == 1
+    shown, error = capsys.readouterr()
+    assert f"needs {said['files'][0]} (" in shown
+    command = error.strip().rpartition("weir ")[2]
+    assert weir(shlex.split(command)) == 0
+    output = f"{path}-merged"
+    assert f"{output}: whole, " in capsys.readouterr().out
+
+    plain = program_module()
+    model, optimizer = plain.model(), plain.optimizer()
+    optimizer.build(model.trainable_variables)
+    restored = tf.train.Checkpoint(model=model, optimizer=optimizer).read(output)
+    restored.assert_existing_objects_matched().expect_partial()
+    values = [each.numpy() for each in (*model.variables, *optimizer.variables)]
+    digests = [hashlib.sha256(np.atleast_1d(each).tobytes()).hexdigest() for each in values]
+    assert digests == list(said["written"].values())
+
+
+def test_only_a_delta_is_merged_and_only_with_all_files(deltas: list[Any], tmp_path: Path) -> None:
+    said, folder = deltas[1], tmp_path / "job"
+    shutil.copytree(Path(said["paths"][-1]).parents[1], folder)
+    delta = f"{folder}/{said['files'][-1]}"
+    whole = stored_checkpoints.main("merge", f"{folder}/{said['files'][0]}", f"{tmp_path}/merged")
+    (folder / f"{said['files'][-2]}.index").unlink()
+    lacking = stored_checkpoints.main("merge", delta, f"{tmp_path}/merged")
+
+    assert "nothing has to be merged" in whole.error
+    assert f"it needs {folder}/{said['files'][-2]}: it is missing" in lacking.error
+    assert not list(tmp_path.glob("merged*"))
+
+
+def program_module() -> Any:
     path = PROGRAMS / "two_tables.py"
-    plain = program.load(path, program.program_digest(path.read_bytes()))
+    return program.load(path, program.program_digest(path.read_bytes()))
+
+
+def test_a_process_without_weir_restores_the_checkpoint(told: list[Any]) -> None:
+    plain = program_module()
     model = plain.model()
     restored = tf.train.Checkpoint(model=model).read(told[-1]["path"])
     restored.assert_existing_objects_matched().expect_partial()

@@ -61,9 +61,11 @@ class Stuck:
         thread = threading.Thread(target=call)
         thread.start()
         self.inside.wait()
-        yield
-        self.gate.set()
-        thread.join()
+        try:
+            yield
+        finally:  # otherwise the thread would keep the process of a failed test
+            self.gate.set()
+            thread.join()
 
 
 def looks(dog: Watchdog, seconds: float, gap_s: float = 0.5) -> Failed | None:

@@ -36,6 +36,7 @@ from services.console.report import runs
 from services.local.kubelet import processes
 from shared.messages import (
     CheckpointSaved,
+    ClusterSpecPublished,
     JobFinished,
     ProgressReported,
     TaskReady,
@@ -158,7 +159,9 @@ def heard_of(watched: Trial, kind: type[Any]) -> list[tuple[float, Any]]:
 
 async def kill_ps(watched: Trial, index: int) -> Loss:
     """Kill all processes of a ps. Return what that cost when training has resumed."""
-    ready = [task for task in watched.of(TaskReady) if (task.role, task.index) == ("ps", index)]
+    cluster: ClusterSpecPublished = watched.of(ClusterSpecPublished)[-1]
+    pod = [task.pod for task in cluster.tasks if task.role == "ps"][index]
+    ready = [task for task in watched.of(TaskReady) if task.pod == pod]
     resumed = len(watched.of(TrainingResumed))
     kill_pod(ready[-1].pod_uid)
     killed_s = time.time()

@@ -91,8 +91,11 @@ LAST_TRIES, LAST_WAIT_S = 13, 10.0  # for the last save
 TIDY_S = 5.0  # wait for the ledger to name the last checkpoint
 LOOK_S = 5.0  # between two looks for lost ps
 SOON_S = 0.2  # to write the last TensorBoard points of a broken generation
-MOST_ROUNDS, SHRINKS = 4, 0.7
-"""Tables are read again while what changed meanwhile is at most this share of what was read before."""
+MOST_ROUNDS, MOST_OF_LAST_ROUND = 4, 0.7
+"""Tables are read again while what changed meanwhile is at most this share of what was read before.
+Rounds shrink because the next one has less time to change rows; when they do not, more of them only
+delay the hand-over.
+"""
 NEXT_CHECKPOINT_S = 30.0  # wait for the running generation's next checkpoint
 Send = Callable[[Line], None]
 logger = structlog.get_logger()
@@ -333,7 +336,7 @@ class Chief:
             if not path or not self._read_tables(path):
                 return
             read = sum(each.bytes for each in self._table_rounds[before:])
-            if read > SHRINKS * size:
+            if read > MOST_OF_LAST_ROUND * size:
                 return
             size = read
 

@@ -11,6 +11,13 @@ allocator.
     lookups_per_s       by size
     lookup_speedup      examples/s with a stock `Embedding(1_000_000, 64)`, two of them, by those
                         with whole tables, which is what Keras makes of them
+    save_cost           seconds of training that a save of these two tables costs, by those with
+                        whole tables (`save_bytes`: of both)
+    dirty_cost          seconds of CPU that marking the changed rows of an update takes, by the
+                        seconds of an update
+    bytes_per_batch     bytes over the loopback interface for an update, by size, with everything
+                        that the job and the bus send; `row_bytes_per_batch`: those of the different
+                        rows of an update, once to the worker and once back as gradients
 """
 
 from __future__ import annotations
@@ -25,13 +32,23 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import tensorflow as tf
 
 from services.cli.trial import trial
 from services.cli.up import cluster_file
 from services.console.report import runs
 from services.local.stack import Stack
-from shared.messages import ProgressReported, Resources, TableRound, TrainingResumed
+from services.trainer.worker.sharded_table import RowMarks
+from shared.messages import (
+    CheckpointSaved,
+    ProgressReported,
+    Resources,
+    TableRound,
+    TrainingResumed,
+)
 from tests.bench.player import NODE, Player
+from tests.bench.programs import zipf_tables
 from tests.bench.programs.zipf_tables import FEATURES, TABLES, WIDTH
 from tests.bench.report import NoLimits, finish_or_refuse, median, say
 
@@ -44,17 +61,31 @@ HAND_OVERS = int(os.environ.get("BENCH_HAND_OVERS", "4"))
 STEADY_S = float(os.environ.get("BENCH_STEADY_S", "15"))
 BATCH, ONE_TABLE_ROWS = 512, 1_000_000
 CPU = {"chief": 0.2, "ps": 0.4, "worker": 0.5}
+SAVE_EVERY_S, SAVE_S = 5.0, 300.0
+"""The interval of saves, and the longest wait for two of them."""
+MARKINGS = 300
 BESIDE_GIB = 1.5
 """Memory of a task besides tables."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """`rounds`: the reads of tables of each hand-over."""
+    """`rounds`: the reads of tables of each hand-over. `batch_bytes`: sent for an update."""
 
     pauses_s: tuple[float, ...]
     rounds: tuple[tuple[TableRound, ...], ...]
     examples_per_s: float
     chief_mb: float
+    batch_bytes: float
+
+
+class Steady(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that is not changed. `save_s`: training that a periodic save has cost, median;
+    `save_bytes`: of its files.
+    """
+
+    examples_per_s: float
+    save_s: float
+    save_bytes: float
 
 
 @asynccontextmanager
@@ -104,8 +135,10 @@ async def measure(name: str) -> Measured:
         pauses: list[float] = []
         rounds: list[tuple[TableRound, ...]] = []
         await asyncio.sleep(STEADY_S)
-        reports = watched.of(ProgressReported)
-        speed = runs.mean_speed(reports, time.time() - STEADY_S / 2, time.time())
+        since_s, sent = time.time(), loopback_bytes()
+        await asyncio.sleep(STEADY_S)
+        sent = loopback_bytes() - sent
+        speed = runs.mean_speed(watched.of(ProgressReported), since_s, time.time())
         for number in range(HAND_OVERS):
             await player.decide(3 if number % 2 == 0 else 2, 1)
             pauses.append(float(watched.of(TrainingResumed)[-1].pause_s or 0.0))
@@ -124,6 +157,7 @@ async def measure(name: str) -> Measured:
         pauses_s=tuple(pauses),
         examples_per_s=speed,
         chief_mb=max(used, default=0.0) * 1024,
+        batch_bytes=sent / (speed * STEADY_S / BATCH),
         rounds=tuple(rounds),
     )
 
@@ -141,29 +175,77 @@ def largest_read_in_pause(measured: Measured) -> int:
     return max(read, default=0)
 
 
-async def steady_speed(whole: bool) -> float:
-    """Return the examples/s with tables of a million rows."""
+def loopback_bytes() -> int:
+    """Return the bytes that the loopback interface has received."""
+    for line in Path("/proc/net/dev").read_text().splitlines():
+        name, _, counts = line.partition(":")
+        if name.strip() == "lo":
+            return int(counts.split()[0])
+    raise NoLimits("there is no loopback interface to count bytes")
+
+
+async def steady_job(whole: bool) -> Steady:
+    """Train with tables of a million rows, and save every `SAVE_EVERY_S`."""
     gib = TABLES * ONE_TABLE_ROWS * WIDTH * 4 / 2**30
     parameters = {"rows": ONE_TABLE_ROWS, "whole": whole, "kind": "adagrad"}
-    async with running_job(parameters, 4 * gib) as player:
+    async with running_job(parameters, 4 * gib, SAVE_EVERY_S) as player:
+        watched = player.watched
         await asyncio.sleep(2 * STEADY_S)
-        reports = player.watched.of(ProgressReported)
-        return float(runs.mean_speed(reports, time.time() - STEADY_S, time.time()))
+        reports = watched.of(ProgressReported)
+        speed = float(runs.mean_speed(reports, time.time() - STEADY_S, time.time()))
+        await watched.until(lambda: len(watched.of(CheckpointSaved)) > 1, SAVE_S, "two saves")
+        _, *saves = watched.of(CheckpointSaved)
+    say(f"{'whole' if whole else 'divided'} tables: {speed:,.0f} examples/s, {len(saves)} saves")
+    return Steady(
+        examples_per_s=speed,
+        save_s=median([each.cost_s for each in saves]),
+        save_bytes=median([each.bytes for each in saves]),
+    )
+
+
+def different_rows() -> list[int]:
+    """Return the number of different ids of each table in a batch."""
+    inputs, _ = next(iter(zipf_tables.dataset(0, BATCH, ONE_TABLE_ROWS).batch(BATCH)))
+    return [len(np.unique(ids)) for ids in inputs]
+
+
+def marking_s() -> float:
+    """Return the seconds of CPU that marking the changed rows of an update takes."""
+    marks = RowMarks(tf.Variable(1), tf.Variable(tf.zeros([ONE_TABLE_ROWS], tf.int32)))
+    (count, *_) = different_rows()
+    ids, rows = tf.range(0, 7 * count, 7), tf.zeros([count, WIDTH])
+    marked = tf.function(marks.record)
+    plain = tf.function(lambda ids, rows: (ids, rows))
+
+    def seconds(function: Any) -> float:
+        function(ids, rows)
+        began_s = time.process_time()
+        for _ in range(MARKINGS):
+            function(ids, rows)
+        return (time.process_time() - began_s) / MARKINGS
+
+    return TABLES * (seconds(marked) - seconds(plain))
 
 
 async def main() -> dict[str, Any]:
     found = {name: await measure(name) for name in CHOSEN}
-    whole, divided = await steady_speed(True), await steady_speed(False)
+    whole, divided = await steady_job(True), await steady_job(False)
     medians = {name: median(each.pauses_s) for name, each in found.items()}
     return {
         **{f"pause_s_{name}": pause for name, pause in medians.items()},
         "pause_growth": max(medians.values()) / min(medians.values()),
+        "pauses_s": {name: each.pauses_s for name, each in found.items()},
         "lookups_per_s": {
             name: round(each.examples_per_s * TABLES * FEATURES) for name, each in found.items()
         },
         "chief_memory_mb": {name: round(each.chief_mb) for name, each in found.items()},
         "bytes_in_pause": {name: largest_read_in_pause(each) for name, each in found.items()},
-        "lookup_speedup": divided / whole,
+        "bytes_per_batch": {name: round(each.batch_bytes) for name, each in found.items()},
+        "row_bytes_per_batch": 2 * 4 * WIDTH * sum(different_rows()),
+        "lookup_speedup": divided.examples_per_s / whole.examples_per_s,
+        "save_cost": divided.save_s / whole.save_s,
+        "save_bytes": [divided.save_bytes, whole.save_bytes],
+        "dirty_cost": marking_s() * found[CHOSEN[0]].examples_per_s / BATCH,
         "optimizer": OPTIMIZER,
     }
 

@@ -264,7 +264,16 @@ SMOKE = {
     ),
     "bench-tables": Smoke(
         {"BENCH_TABLES_PARAMETERS": "10m", "BENCH_HAND_OVERS": "1", "BENCH_STEADY_S": "4"},
-        ("pause_s_10m", "pause_growth", "lookups_per_s", "chief_memory_mb", "lookup_speedup"),
+        (
+            "pause_s_10m",
+            "pause_growth",
+            "lookups_per_s",
+            "chief_memory_mb",
+            "lookup_speedup",
+            "bytes_per_batch",
+            "save_cost",
+            "dirty_cost",
+        ),
     ),
     "bench-year": Smoke(
         {"BENCH_JOBS": "20", "BENCH_CONCURRENT": "5", "BENCH_HANDOVERS": "2"},

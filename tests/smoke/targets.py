@@ -295,6 +295,8 @@ SMOKE = {
             "examples_lost",
             "applied_twice_within",
             "global_batch_jobs",
+            "jobs_with_table",
+            "rows_wrong",
             "updates_wrong",
             "own_failures",
             "commit_waits_s",

@@ -45,6 +45,9 @@ async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
         "applied_twice": sum(c.twice for c in counts),
         "applied_twice_bound": sum(c.bound for c in counts),
         "applied_twice_within": all(c.twice <= c.bound for c in counts),
+        "jobs_with_table": sum(c.rows_wrong is not None for c in counts),
+        "rows_wrong": sum(c.rows_wrong or 0 for c in counts),
+        "rows_wrong_within": all((c.rows_wrong or 0) <= c.bound for c in counts),
         "global_batch_jobs": len(together),
         "updates_wrong": [text for text in wrong if text],
         "pods_leaked": await leaked(world),
@@ -143,9 +146,11 @@ async def counted(log: list[StoredMessage], epochs: int) -> Counted:
         check=True,
         timeout=READ_S,
     )
-    found = tallies.counted(
-        json.loads(made.stdout)["counts"], epochs, BATCH, tallies.workers_lost(log)
-    )
+    said = json.loads(made.stdout)
+    found = tallies.counted(said["counts"], epochs, BATCH, tallies.workers_lost(log))
+    for rows in said["rows"]:
+        wrong = tallies.rows_wrong(rows, said["counts"], BATCH)
+        found = replace(found, rows_wrong=wrong)
     say(f"{over.job}: {found}")
     return found
 

@@ -5,6 +5,8 @@ applied_twice   how often examples were applied beyond their epochs; the bound i
 updates_wrong   jobs with `consistency: global-batch` that made another number of updates than one
                 process, ceil(examples / batch) in an epoch; the update in progress when a worker is
                 lost is made anew, and counts once
+rows_wrong      examples of jobs with a table whose row is not what their counted updates have added
+                to it; within the bound of examples that are applied twice
 redone          updates applied after the checkpoint from which training resumed, in seconds of
                 training, divided by the job's interval between checkpoints (`every_s` and the time
                 of a save): at most 1; in seconds: at most the default of the trainer's `redo_s`
@@ -62,12 +64,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return max(0.0, (self.recovered_s or self.struck_s) - self.struck_s)
 
 
+ROW_TOLERANCE = 1e-3
+
+
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """Examples of one job that were applied too seldom and too often, and a bound of the latter."""
 
     lost: int
     twice: int
     bound: int
+    rows_wrong: int | None = None
+    """None: the job has no table."""
 
 
 def counted(counts: Sequence[int], epochs: int, batch: int, workers_lost: int) -> Counted:
@@ -75,6 +82,21 @@ def counted(counts: Sequence[int], epochs: int, batch: int, workers_lost: int) -
     return Counted(
         lost=lost, twice=sum(max(0, times - epochs) for times in counts), bound=batch * workers_lost
     )
+
+
+def rows_wrong(rows: Sequence[float], counts: Sequence[int], batch: int) -> int:
+    """Return the number of examples whose row differs from their updates.
+
+    An update adds batch by its number of examples: 1, or more in the last batch of an epoch.
+    """
+    last = len(counts) % batch
+    more = batch / last - 1 if last else 0.0
+    wrong = 0
+    for row, count in zip(rows, counts, strict=False):
+        in_last = round((row - count) / more) if more else 0
+        is_right = 0 <= in_last <= count and abs(count + in_last * more - row) < ROW_TOLERANCE
+        wrong += not is_right
+    return wrong
 
 
 def updates_of_one_process(epochs: int, examples: int, batch: int) -> int:

@@ -89,6 +89,14 @@ def test_workers_that_make_updates_together_must_have_the_updates_of_one_process
     assert tallies.updates_wrong([at(1, alone), at(2, replace(over, step=47))], 3, 250) == ""
 
 
+def test_a_row_has_what_the_updates_of_its_example_have_added() -> None:
+    counts = [3] * 250
+    rows = [3.0] * 240 + [3 + 0.6] * 9 + [3 + 3 * 0.6] + [0.0] * 100
+    assert tallies.rows_wrong(rows, counts, batch=16) == 0
+    assert tallies.rows_wrong([2.0, 3.0, 4.0, 6.0, *rows[4:]], counts, batch=16) == 3
+    assert tallies.rows_wrong([3.0, 2.0], [3, 3], batch=2) == 1
+
+
 def test_a_worker_reported_lost_twice_counts_once_and_a_ps_does_not_count() -> None:
     log = [at(1, lost("a")), at(2, lost("a")), at(3, lost("b")), at(4, lost("c", "ps"))]
     assert tallies.workers_lost(log) == 2

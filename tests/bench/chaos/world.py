@@ -36,6 +36,8 @@ TASK = {"cpu": 1.0, "memory_gib": 2.0}
 EXAMPLES, BATCH = 250, 16
 CONSISTENCIES = ("global-batch", "async", "async", "global-batch")
 """Of the jobs in turn. Every second job reads its examples from files."""
+WITH_TABLE_TURNS = (3, 5)
+"""Of eight jobs, those with a table: one with `async` and one with `global-batch`."""
 EVERY_S = float(os.environ.get("CHAOS_EVERY_S", "4"))
 """Seconds between two checkpoints; 0: the default of a job."""
 REQUEST: dict[str, Any] = {
@@ -47,7 +49,7 @@ REQUEST: dict[str, Any] = {
     "checkpoint": {"every_s": EVERY_S or None},
     "grace_s": 5.0,
 }
-DISK_MIB = 32
+DISK_MIB = 256
 BEAT = """
 
 _counted = dataset
@@ -85,6 +87,26 @@ def read(file):
 """
 """Variant of the program with examples in files of different lengths, read by a Python generator.
 """
+WITH_TABLE = f"""
+
+def model():
+    numbers = keras.layers.Input((), dtype="int64")
+    features = keras.layers.Input((4,))
+    dense = keras.layers.Dense(1)(Counting()([numbers, features]))
+    rows = keras.layers.Embedding(4096, 1024, embeddings_initializer="zeros")(numbers)
+    return keras.Model([numbers, features], keras.layers.Concatenate()([dense, rows]))
+
+
+def optimizer():
+    return keras.optimizers.SGD({BATCH}.0)
+
+
+def loss(labels, outputs):
+    return 1e-6 * keras.losses.mean_squared_error(labels, outputs[:, :1]) - outputs[:, 1]
+"""
+"""Variant of the program with a table that is divided among the ps. An update adds the batch by its
+number of examples to the first element of the row of each: 1, or more in the last batch of an epoch.
+"""
 EDGES = (0, 7, 8, 100, 100, 180, EXAMPLES)
 """File n has the numbers EDGES[n] .. EDGES[n + 1] - 1."""
 
@@ -115,7 +137,9 @@ class World:
     async def submit(self, job: str, epochs: int, **fields: Any) -> int:
         """Submit a job of the counting program and make it the current job; return its uid."""
         self.submitted += 1
-        program = self._program(from_files=self.submitted % 2 == 0)
+        program = self._program(
+            from_files=self.submitted % 2 == 0, with_table=self.submitted % 8 in WITH_TABLE_TURNS
+        )
         kept = {
             "name": "counting.py",
             "digest": await program_file.store_program(self.watch.bus, program),
@@ -125,8 +149,10 @@ class World:
         self.uid, self.job = await self.watch.bus.request(msgspec.convert(body, JobRequested)), job
         return self.uid
 
-    def _program(self, from_files: bool) -> bytes:
+    def _program(self, from_files: bool, with_table: bool) -> bytes:
         text = (fleet.PROGRAMS / "counting.py").read_text()
+        if with_table:
+            text += WITH_TABLE
         text = text.replace(PACED, repr(str(self.folder / "pace")))
         text += BEAT.format(beats=str(self.folder / "beats"))
         if from_files:

@@ -1,7 +1,7 @@
 """`python read_counts.py CHECKPOINT`: print how often each example was applied, as JSON.
 
-It also prints how many examples Weir has counted. A count that is trained has no name of its own,
-but the shape of all examples.
+It also prints how many examples Weir has counted, and the first element of each row of a table. A
+count that is trained has no name of its own, but the shape of all examples.
 """
 
 import json
@@ -17,9 +17,14 @@ names = reader.get_variable_to_shape_map()
 named = [name for name in names if "counts" in name.split("/")]
 trained = [name for name, shape in names.items() if shape == [250]]
 counts = (named or trained)[0]
+tables = [name for name in names if "_embeddings" in name.split("/") and name.startswith("model/")]
 applied = next(name for name in names if name.startswith("meter/applied"))
 print(
     json.dumps(
-        {"counts": reader.get_tensor(counts).tolist(), "applied": int(reader.get_tensor(applied))}
+        {
+            "counts": reader.get_tensor(counts).tolist(),
+            "applied": int(reader.get_tensor(applied)),
+            "rows": [reader.get_tensor(name)[:, 0].tolist() for name in tables],
+        }
     )
 )

@@ -824,13 +824,14 @@ class TaskExited(TaskMessage, frozen=True, kw_only=True, tag="task.exited"):
 
 
 class TaskAddress(Part, frozen=True, kw_only=True):
-    """The address of one task of a generation."""
+    """The address of one task of a generation. `memory_gib`: its limit; 0: none, or not known."""
 
     role: Role
     index: NotNegative
     pod: str
     host: str
     port: Port
+    memory_gib: Cores = 0.0
 
     @property
     def address(self) -> str:
@@ -1080,7 +1081,9 @@ class TaskUsage(Part, frozen=True, kw_only=True):
 
 
 class ModelProfile(Part, frozen=True, kw_only=True):
-    """The size of the model: trainable parameters, their bytes, and the number of variables."""
+    """The size of the model: trainable parameters, their bytes, and the number of variables. A table
+    that is divided counts as its parts: more ps than variables are of no use.
+    """
 
     parameters: NotNegative
     bytes: NotNegative

@@ -51,8 +51,8 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     `stuck_early_s`, `stuck_s`: the limits for one call of the program's code, before the first
     update and later. `stuck_patience`: this many times the limit may pass without an update.
     `redo_s`: maximum seconds of training that are repeated after a loss, if the request does not
-    say how often to save. `noise_share`: the most of a worker's time in which it measures gradient
-    noise; 0: it does not.
+    say how often to save. `ps_gib`: the memory of each ps (0: not known). `noise_share`: the most
+    of a worker's time in which it measures gradient noise; 0: it does not.
     """
 
     generation: int
@@ -77,6 +77,7 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     stuck_patience: float = 1.5
     redo_s: float = checkpoint_policy.REDO_S
     noise_share: float = 0.0
+    ps_gib: tuple[float, ...] = ()
 
 
 class Begin(Line, frozen=True, kw_only=True, tag="begin"):
@@ -241,11 +242,12 @@ class Finished(Line, frozen=True, kw_only=True, tag="finished"):
 
 class Failed(Line, frozen=True, kw_only=True, tag="failed"):
     """The child failed. `peer`: because another task went away; otherwise `cause` has the program's
-    traceback.
+    traceback. `too_small`: because this generation is; another size of the job may do.
     """
 
     cause: str
     peer: bool = False
+    too_small: bool = False
 
 
 Order = (

@@ -220,7 +220,14 @@ def _task_address(
     task: TaskPlan, ready: TaskReady, running: ClusterSpecPublished | None
 ) -> TaskAddress:
     port = free_port(ready, running)
-    return TaskAddress(role=task.role, index=task.index, pod=ready.pod, host=ready.host, port=port)
+    return TaskAddress(
+        role=task.role,
+        index=task.index,
+        pod=ready.pod,
+        host=ready.host,
+        port=port,
+        memory_gib=task.resources.memory_gib,
+    )
 
 
 # ---------------------------------------------------------------- reasons to abandon

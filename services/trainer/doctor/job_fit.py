@@ -20,17 +20,16 @@ from services.trainer.doctor.findings import (
     wrong_finding,
 )
 from services.trainer.doctor.observations import Observations, VariableInfo
-from services.trainer.worker.scaling import largest_first
+from services.trainer.worker import ps_memory
+from services.trainer.worker.ps_memory import GIB, PS_GIB
 from shared.messages import JobRequested, RoleResources
 from shared.text import format_count
 
-GIB = 1 << 30
-PS_GIB = 0.3
 CHIEF_GIB = 0.6
 WORKER_GIB = 0.5
-"""Memory of a task before it holds anything, with TensorFlow 2.21. Measured resident memory: 0.16
-for a ps, 0.37 for a worker and 0.47 for a chief if eight tasks share their pages; 0.37 and 0.65
-without sharing.
+"""Memory of a task before it holds anything, with TensorFlow 2.21. Measured resident memory:
+0.37 for a worker and 0.47 for a chief if eight tasks share their pages; 0.65 for a chief without
+sharing.
 """
 INITIALISER_COPIES = 2
 """A Keras initialiser makes its values in three operations, whose results stay on the ps
@@ -81,10 +80,8 @@ def fullest_ps_bytes(variables: Sequence[VariableInfo], slots: int, ps: int) -> 
     """Return the bytes on the fullest of `ps` parameter servers, with the optimizer's slots."""
     sizes = [v.bytes for v in variables if not v.divided]
     tables = sum([v.bytes for v in variables if v.divided])
-    held = [tables / ps] * ps
-    for size, place in zip(sizes, largest_first(sizes, ps), strict=True):
-        held[place] += size
-    return max(held) * (1 + slots / max(tables + sum(sizes), 1))
+    held = ps_memory.fullest_ps_bytes(sizes, tables, ps)
+    return held * (1 + slots / max(tables + sum(sizes), 1))
 
 
 def _largest_whole(variables: Sequence[VariableInfo]) -> VariableInfo | None:

@@ -303,6 +303,7 @@ def child_assignment(
         stuck_patience=settings.stuck_patience,
         redo_s=settings.redo_s,
         noise_share=settings.noise_share,
+        ps_gib=tuple([each.memory_gib for each in spec.tasks if each.role == "ps"]),
     )
 
 

@@ -521,7 +521,11 @@ class ExitClassifier:
         """Return the meaning of a child's exit and its cause; `KILLED` if the child gave none."""
         failure = self.causes.get(generation, KILLED)
         ending = supervise.on_child_end(
-            pod, generation, peer=failure.peer, explained=failure is not KILLED
+            pod,
+            generation,
+            peer=failure.peer,
+            explained=failure is not KILLED,
+            too_small=failure.too_small,
         )
         if ending == "prepares again" and not self.count_try(generation):
             return "is missed by its generation", failure

@@ -409,14 +409,18 @@ def _resume_previous(pod: Pod, generation: int) -> tuple[Pod, Actions]:
     return _start_child(replace(pod, restarts=restarts), pod.specs[generation])
 
 
-def on_child_end(pod: Pod, generation: int, *, peer: bool, explained: bool) -> ChildExit:
+def on_child_end(
+    pod: Pod, generation: int, *, peer: bool, explained: bool, too_small: bool = False
+) -> ChildExit:
     """Return the meaning of a child's own exit. `peer`: another task is the cause; `explained`: the
-    child has given its cause.
+    child has given its cause; `too_small`: its generation is. Then one that runs continues.
     """
     phase = pod.children.get(generation)
     if phase is None:
         return "ignored"
     spared = pod.is_dispensable(generation)
+    if too_small and pod.specs[generation].previous is not None:
+        return "is missed by its generation"
     if not peer and not spared:
         return "fails the job"
     if peer and phase == "preparing":

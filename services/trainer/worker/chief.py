@@ -211,6 +211,7 @@ class Chief:
                 len(self.assignment.cluster["ps"]),
                 seed,
                 fill_tables=begins,
+                ps_gib=self._ps_limits(),
             )
         self.rates = optimizers.program_rates(self.built.optimizer)
         optimizers.scale_schedules(self.built.optimizer, self._rate_share())
@@ -310,6 +311,13 @@ class Chief:
         if self.assignment.beside:
             raise failure_cause.plain_failure(f"a checkpoint cannot be written: {why}; {remedy}")
         self.send(Unsaved(step=0, path=self.folder, cause=why, remedy=remedy))
+
+    def _ps_limits(self) -> tuple[float, ...]:
+        """Return the memory of each ps, if the request names one. What Weir has chosen grows if it
+        was too little.
+        """
+        asked = self.assignment.request.resources
+        return self.assignment.ps_gib if asked is not None and asked.ps.memory_gib else ()
 
     def _unreachable_ps(self) -> list[str]:
         return unreachable_tasks({"ps": self.assignment.cluster["ps"], "worker": []})

@@ -48,6 +48,7 @@ from services.trainer.protocol import (
     encode_line,
 )
 from services.trainer.worker import exactness, failure_cause
+from services.trainer.worker.ps_memory import PsTooSmall
 from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Program
 from shared.runtime import process
@@ -244,6 +245,9 @@ def _report_failure(error: BaseException, send: LineWriter, program: str) -> int
     if is_peer_lost(error):
         send(Failed(cause=f"{type(error).__name__}: {str(error)[:500]}", peer=True))
         return EXIT_PEER_LOST
+    if isinstance(error, PsTooSmall):
+        send(Failed(cause=str(error), too_small=True))
+        return EXIT_FAILED
     send(Failed(cause=failure_cause.describe_failure(error, program)))
     return EXIT_FAILED
 

@@ -201,6 +201,14 @@ def initial_value(initializer: Any) -> float:
     return first
 
 
+def slot_count(optimizer: Any) -> int:
+    """Return how many variables of a table's shape an optimizer keeps for it."""
+    tried = type(optimizer).from_config(optimizer.get_config())
+    variable = tf.Variable(tf.zeros([2, 3]))
+    tried.build([variable])
+    return sum(each.shape == variable.shape for each in tried.variables)
+
+
 def tables_of(variables: Sequence[Any]) -> list[ShardedTable]:
     return [each for each in variables if isinstance(each, ShardedTable)]
 

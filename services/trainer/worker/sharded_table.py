@@ -40,6 +40,9 @@ FillPart = Callable[[tf.Tensor, tf.Tensor, tf.DType], tf.Tensor]
 """Returns the initial values of a part from its number, shape and type, in a traced function."""
 
 
+MARK_BYTES = 4
+
+
 class RowMarks(NamedTuple):
     """When each row of a shard was changed last, on its ps. A table and its slots share them.
 
@@ -105,6 +108,10 @@ class ShardedTable(keras.Variable):  # type: ignore[misc]
     def bytes(self) -> int:
         size: int = tf.as_dtype(self._dtype).size
         return int(np.prod(self._shape)) * size
+
+    @property
+    def mark_bytes(self) -> int:
+        return int(self._shape[0]) * MARK_BYTES
 
     # ------------------------------------------------------------ lookup
 

@@ -36,6 +36,7 @@ from services.trainer.worker.input_pipeline import Pipeline
 from services.trainer.worker.optimizers import RecordedUpdate
 from services.trainer.worker.own_step import Kind
 from services.trainer.worker.packing import read_packed
+from services.trainer.worker.ps_memory import check_ps_memory
 from services.trainer.worker.scaling import PlacementPlan
 from services.trainer.worker.sharded_table import (
     ShardedTable,
@@ -155,16 +156,27 @@ def all_models(model: Any) -> list[Any]:
 
 
 def build_model(
-    program: ModuleType, strategy: Any, ps: int, seed: int | None = None, fill_tables: bool = True
+    program: ModuleType,
+    strategy: Any,
+    ps: int,
+    seed: int | None = None,
+    fill_tables: bool = True,
+    ps_gib: Sequence[float] = (),
 ) -> BuiltModel:
     """Build models, optimizers and counters on `ps` parameter servers, largest variable first.
 
     `seed`: of all random numbers before the model is made; None: any. `fill_tables`: give divided
     tables their initial values; otherwise `Checkpoint.read` or `refill_undefined` follows.
+    `ps_gib`: the memory of each ps, where it is known: raise `PsTooSmall` before anything is
+    created if a model with divided tables does not fit.
     """
     sizes: list[int] = []
     _set_seed(seed)
     plain, whole = model_without_rows(program, sizes)
+    if tables := _tables_of(plain):
+        slots = _slots_of_tables(program, plain)
+        size, marks = sum(each.bytes for each in tables), sum(each.mark_bytes for each in tables)
+        check_ps_memory(sizes, size, marks, slots, ps_gib)
     plan, profile = PlacementPlan(sizes, ps), model_profile(all_models(plain))
     kind = own_step.training_kind(program, plain)
     _set_seed(seed)
@@ -250,6 +262,12 @@ def _tables_for_whole_updates(program: ModuleType, model: Any) -> set[int]:
     if all(row_updates.updates_by_element(each) for each in optimizers.optimizer_parts(made)):
         return set()
     return {each.number for each in _tables_of(model)}
+
+
+def _slots_of_tables(program: ModuleType, model: Any) -> int:
+    """Return the number of variables that an optimizer keeps for each table."""
+    made, _, _ = _program_optimizers(program, model, own_step.training_kind(program, model))
+    return max(row_updates.slot_count(each) for each in optimizers.optimizer_parts(made))
 
 
 def _set_seed(seed: int | None) -> None:
@@ -351,8 +369,13 @@ def weights_profile(weights: Sequence[Any]) -> ModelProfile:
     return ModelProfile(
         parameters=sum([weight.shape.num_elements() for weight in weights]),
         bytes=sum([_variable_bytes(weight) for weight in weights]),
-        variables=len(weights),
+        variables=sum([_separate_parts(weight) for weight in weights]),
     )
+
+
+def _separate_parts(weight: Any) -> int:
+    """Return among how many ps a variable can be divided."""
+    return weight.layout.parts if isinstance(weight, ShardedTable) else 1
 
 
 def _variable_bytes(variable: Any) -> int:

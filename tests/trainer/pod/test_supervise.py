@@ -338,6 +338,18 @@ def ends(teller: Teller, generation: int, *, peer: bool = True, explained: bool 
     return supervise.on_child_end(teller.pod, generation, peer=peer, explained=explained)
 
 
+def test_a_generation_that_is_too_small_is_given_up_while_another_runs() -> None:
+    teller = beside("chief-0")
+    first = Teller("chief-0")
+    first.hear(spec(1))
+
+    for each, ending in ((teller, "is missed by its generation"), (first, "fails the job")):
+        pod = each.pod
+        assert ending == supervise.on_child_end(
+            pod, pod.newest, peer=False, explained=True, too_small=True
+        )
+
+
 @pytest.mark.parametrize("name", ["chief-0", "ps-0", "worker-0"])
 def test_the_exit_of_a_running_child_ends_its_pod(name: str) -> None:
     assert ends(running(name), 1) == "ends the pod"

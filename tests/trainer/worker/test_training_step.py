@@ -7,6 +7,7 @@ tests how a program trains.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ import tensorflow as tf
 from services.trainer.program import BadProgram
 from services.trainer.worker import program_data, training_step
 from services.trainer.worker.input_pipeline import Pipeline
+from services.trainer.worker.ps_memory import PS_GIB, PsTooSmall
 
 
 def program(**functions: Any) -> Any:
@@ -26,6 +28,27 @@ def program(**functions: Any) -> Any:
         "loss": keras.losses.mean_squared_error,
     }
     return SimpleNamespace(**{**whole, **functions})
+
+
+def rows_model() -> Any:
+    """Return a model with a table of 24.4 MiB."""
+    ids = keras.Input((), dtype="int32")
+    return keras.Model(ids, keras.layers.Dense(1)(keras.layers.Embedding(100_000, 64)(ids)))
+
+
+def test_a_model_that_a_ps_cannot_hold_is_not_built() -> None:
+    """With the slots of Adagrad, each of two ps has 24.4 MiB of the table."""
+    made = program(model=rows_model, optimizer=lambda: keras.optimizers.Adagrad(0.1))
+    with pytest.raises(PsTooSmall, match=r"the fullest of 2 ps needs 0\.32 GiB"):
+        training_step.build_model(
+            made, tf.distribute.get_strategy(), 2, ps_gib=(PS_GIB + 0.02, PS_GIB + 1)
+        )
+
+
+def test_a_model_that_is_returned_twice_is_refused() -> None:
+    made = program(model=cache(rows_model), optimizer=lambda: keras.optimizers.Adagrad(0.1))
+    with pytest.raises(BadProgram, match="it has to build a new one"):
+        training_step.build_model(made, tf.distribute.get_strategy(), 2)
 
 
 @pytest.mark.parametrize("made", [None, "a model", keras.layers.Dense(1)])

@@ -2,9 +2,10 @@
 
 `make bench-saves` (4 minutes). The same job of ten million parameters and their slots (80 MB) on
 one ps, with the same CPU limits, saves every few seconds; once with enough memory for a copy, once
-without, so that training stops while it saves. `pause`: from the start of the drain until batches
-are scheduled again. `cost`: seconds of training lost, by the pause and by writing during training,
-computed from the examples applied meanwhile.
+without, so that training stops while it saves. With BENCH_TABLES=2 (the default), its two tables
+are divided: beside training only the rows that changed are saved. With 4 they are not. `pause`:
+from the start of the drain until batches are scheduled again. `cost`: seconds of training lost, by
+the pause and by writing during training, computed from the examples applied meanwhile.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.bench.player import CLUSTER, Player, sizes
 from tests.bench.report import NoLimits, finish_or_refuse, median, say
 
 PROGRAM = Path(__file__).with_name("programs") / "tables.py"
+TABLES = int(os.environ.get("BENCH_TABLES", "2"))
 SAVES = int(os.environ.get("BENCH_SAVES", "8"))
 EVERY_S = 5.0
 SPAN = {"start": 1, "min": 1, "max": 1}
@@ -45,6 +47,7 @@ async def saves(memory_gib: float) -> tuple[list[CheckpointSaved], int]:
             fixed = {
                 "job": "tables",
                 "epochs": 1000,
+                "params": {"tables": TABLES},
                 "batch": {"start": 256, "min": 256, "max": 256},
             }
             asked = {**fixed, "ps": SPAN, "workers": SPAN, "checkpoint": {"every_s": EVERY_S}}
@@ -89,7 +92,8 @@ async def main() -> dict[str, Any]:
 
 
 def result(standing: list[CheckpointSaved], beside: list[CheckpointSaved]) -> dict[str, Any]:
-    figures: dict[str, Any] = {"saves": SAVES, "bytes": beside[-1].bytes}
+    sizes_of = {"bytes": beside[-1].bytes, "standing_bytes": standing[-1].bytes}
+    figures: dict[str, Any] = {"saves": SAVES, "tables": TABLES, **sizes_of}
     for name in ("pause_s", "cost_s", "seconds", "drain_s"):
         before, after = (median(getattr(m, name) for m in made) for made in (standing, beside))
         figures |= {f"standing_{name}": before, f"beside_{name}": after}

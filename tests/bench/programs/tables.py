@@ -8,13 +8,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-TABLES, ROWS, WIDTH = 4, 78_000, 32
+TABLES, ALL_ROWS, WIDTH = 4, 312_000, 32
+"""Four tables are too small to be divided among ps; two are divided."""
 EXAMPLES = 2_000_000
 
 
-def model() -> Any:
-    ids = keras.layers.Input((TABLES,), dtype="int32")
-    columns = [keras.layers.Embedding(ROWS, WIDTH)(ids[:, n]) for n in range(TABLES)]
+def model(tables: int = TABLES) -> Any:
+    ids = keras.layers.Input((tables,), dtype="int32")
+    rows = ALL_ROWS // tables
+    columns = [keras.layers.Embedding(rows, WIDTH)(ids[:, n]) for n in range(tables)]
     hidden = keras.layers.Dense(128, activation="relu")(keras.layers.Concatenate()(columns))
     return keras.Model(ids, keras.layers.Dense(1)(hidden))
 
@@ -31,10 +33,10 @@ def examples() -> int:
     return EXAMPLES
 
 
-def dataset(start: int, stop: int) -> Any:
+def dataset(start: int, stop: int, tables: int = TABLES) -> Any:
     numbers = np.arange(start, stop, dtype=np.uint64)[:, None]
     ids = (
-        numbers * np.uint64(2654435761) + np.arange(TABLES, dtype=np.uint64) * np.uint64(40503)
-    ) % np.uint64(ROWS)
+        numbers * np.uint64(2654435761) + np.arange(tables, dtype=np.uint64) * np.uint64(40503)
+    ) % np.uint64(ALL_ROWS // tables)
     labels = (ids.sum(axis=1, keepdims=True) % np.uint64(2)).astype("float32")
     return tf.data.Dataset.from_tensor_slices((ids.astype("int32"), labels))

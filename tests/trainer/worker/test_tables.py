@@ -145,13 +145,18 @@ def test_a_checkpoint_needs_no_base_that_is_newer_than_its_cut(damaged: Any) -> 
         "ckpt-2": ["base-0", "ckpt-1", "ckpt-2"],
         "ckpt-1": ["base-0", "ckpt-1"],
     }
-    assert damaged["restored"] == [True] * 5
+    assert damaged["restored"] == [True] * 6
 
 
 def test_the_last_checkpoint_with_an_earlier_base_is_kept(damaged: Any) -> None:
     assert damaged["kept"] == [
         *("base-4", "base-6", "ckpt-3", "ckpt-5", "ckpt-6", "ckpt-7", "ckpt-8")
     ]
+
+
+def test_all_rows_are_written_if_a_ps_cannot_hold_those_that_have_changed(damaged: Any) -> None:
+    assert (damaged["is delta"], damaged["whole"]) == (False, ["ckpt-9"])
+    assert not damaged["is late base used"], "the checkpoint has all rows, and newer ones"
 
 
 def test_a_damaged_delta_or_base_is_skipped_for_an_exact_older_checkpoint(damaged: Any) -> None:

@@ -6,7 +6,8 @@ TensorFlow takes its part: so there are six ps, and each holds a sixth of every 
 the tables by itself, as they are large (`services/trainer/README.md`).
 
 Who listens to what, and whether it is played to its end, is GENERATED, not recorded from anybody:
-every example is a pure function of its number and a fixed seed.
+every example is a pure function of its number and a fixed seed. So the files of the days do not
+exist: their names say which examples they have.
 """
 
 import keras
@@ -16,7 +17,8 @@ import tensorflow as tf
 WIDTH = 64  # of a vector
 ROWS = 840_000
 TABLES = ("listener", "track", "artist", "album", "list", "place")
-TRAINED_ON, EVALUATED_ON = 100_000, 10_000
+DAYS, A_DAY = 20, 5_000
+TRAINED_ON, EVALUATED_ON = DAYS * A_DAY, 10_000
 SKEW = 6.0  # few listeners and tracks make most of the traffic: id = ROWS * uniform ** SKEW
 
 
@@ -78,12 +80,15 @@ def loss(labels, outputs):
     return keras.losses.binary_crossentropy(labels, outputs, from_logits=True)
 
 
-def examples():
-    return TRAINED_ON
+def files():
+    """One for each day. Of your own: `sorted(tf.io.gfile.glob("gs://bucket/day-*"))`."""
+    return [f"day-{day:02}" for day in range(DAYS)]
 
 
-def dataset(start, stop):
-    return _between(start, stop)
+def read(file):
+    """The plays of a day. Of a file of your own: `tf.data.TFRecordDataset(file).map(parse)`."""
+    day = int(file.removeprefix("day-"))
+    return _between(day * A_DAY, (day + 1) * A_DAY)
 
 
 def evaluation():

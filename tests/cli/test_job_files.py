@@ -45,17 +45,29 @@ def loaded(path: Path) -> Any:
     return program.load(path, programs.digest_of(path.read_bytes()))
 
 
-@pytest.mark.parametrize(("name", "share"), [("clicks", (0.2, 0.35)), ("plays", (0.4, 0.6))])
-def test_generated_data_is_the_same_from_every_start(name: str, share: tuple[float, float]) -> None:
-    program = loaded(JOBS / f"{name}.py")
-    whole, part = (
-        [*program.dataset(*where).as_numpy_iterator()] for where in ((0, 500), (123, 321))
-    )
+@pytest.mark.parametrize(
+    ("name", "maker", "share"),
+    [("clicks", "dataset", (0.2, 0.35)), ("plays", "_between", (0.4, 0.6))],
+)
+def test_generated_data_is_the_same_from_every_start(
+    name: str, maker: str, share: tuple[float, float]
+) -> None:
+    examples = getattr(loaded(JOBS / f"{name}.py"), maker)
+    whole, part = ([*examples(*where).as_numpy_iterator()] for where in ((0, 500), (123, 321)))
 
     for (inputs, label), (again, other) in zip(whole[123:321], part, strict=True):
         assert label == other
         assert all(np.array_equal(inputs[field], again[field]) for field in inputs)
     assert share[0] < np.mean([label for _, label in whole]) < share[1]
+
+
+def test_each_play_is_in_the_file_of_one_day() -> None:
+    plays = loaded(JOBS / "plays.py")
+    first = [plays.read(file).take(1).get_single_element() for file in plays.files()]
+    assert len(first) * plays.A_DAY == plays.TRAINED_ON
+    assert len({tuple(int(inputs[name]) for name in plays.TABLES) for inputs, _ in first}) == len(
+        first
+    )
 
 
 def test_the_tables_of_plays_need_more_memory_than_one_ps_and_fit_twice_into_the_fewest() -> None:

@@ -542,17 +542,17 @@ class Chief:
         self.summaries.flush()
         if not self._await_save():
             return
-        draft, saved = self._drain_to_draft(time.monotonic()), False
-        if draft.ledger.finished:
-            pass  # `finish` may change the weights, then saves
-        elif self.checkpoint.tables is not None:
-            saved = self.saving.save_in_background(draft, planned=False)
-        else:
-            self.saving.save_and_wait(draft)
-            saved = True
-        if not saved:
+        draft = self._drain_to_draft(time.monotonic())
+        # `finish` may change the weights, then saves.
+        if draft.ledger.finished or not self._save_draft(draft):
             self.send(NothingToSave())
         self._resume_lanes()
+
+    def _save_draft(self, draft: Draft) -> bool:
+        """Return whether there was something to save, and it could be saved."""
+        if self.checkpoint.tables is None:
+            return self.saving.save_and_wait(draft)
+        return self.saving.save_in_background(draft, planned=False)
 
     def _await_save(self) -> bool:
         """Wait until a save is possible, while training goes on. Return false if training has

@@ -127,7 +127,12 @@ class Scene:
                 await asyncio.sleep(LOOK_S)
         command = [sys.executable, str(fleet.PROGRAMS / "read_counts.py"), last[-1].path]
         read = subprocess.run(
-            command, capture_output=True, text=True, env=fleet.environ(), check=True
+            command,
+            capture_output=True,
+            text=True,
+            env=fleet.environ(),
+            timeout=PATIENCE_S,
+            check=True,
         )
         found: list[int] = json.loads(read.stdout)["counts"]
         return found

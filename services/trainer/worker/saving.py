@@ -97,17 +97,14 @@ class CheckpointSaver:
         self.newest: Saved | None = None
         self.headroom: MemoryHeadroom | None = None
         self.history = SaveHistory()
-        self._bases: BaseWriter | None = None
-        if checkpoint.tables is not None:
-            self._bases = BaseWriter(checkpoint.tables, folder)
+        self._bases = BaseWriter(checkpoint.tables, folder)
 
     def begin(self, past: SaveHistory, step: int) -> None:
         """Count the time to the next save from now: training begins, `step` updates after the
         start of the job.
         """
         self.history = past
-        if self._bases is not None:
-            self._bases.start_if_needed(step)
+        self._bases.start_if_needed(step)
         self._last_s = time.monotonic()
         self._from_s = time.monotonic()
         self._wait_s = self._next_interval()
@@ -120,7 +117,7 @@ class CheckpointSaver:
     @property
     def is_writing(self) -> bool:
         """Return whether a save is in progress, or the base that the next one needs."""
-        if self._bases is not None and self._bases.blocks_saves:
+        if self._bases.blocks_saves:
             return True
         return self._writes is not None and self._writes.is_alive()
 
@@ -128,7 +125,7 @@ class CheckpointSaver:
         """Wait until the next save is possible, for at most `most_s` seconds. Return whether it
         is.
         """
-        if self._bases is not None and self._bases.blocks_saves:
+        if self._bases.blocks_saves:
             self._bases.wait(most_s)
         if self._writes is not None:
             self._writes.join(most_s)
@@ -138,7 +135,7 @@ class CheckpointSaver:
         """Wait until no base is in progress, so that its files are complete or removed, for at most
         `most_s` seconds. Return whether that is so.
         """
-        return self._bases is None or self._bases.wait(most_s)
+        return self._bases.wait(most_s)
 
     def save_and_wait(self, draft: Draft, drain: Drain | None = None) -> bool:
         """Cut and write while training stands. Return whether it was saved. `drain`: the save is
@@ -161,7 +158,7 @@ class CheckpointSaver:
         """
         if self.newest is None or self.newest.step != draft.step:
             return False
-        return self._bases is None or not draft.ledger.finished
+        return self._checkpoint.tables is None or not draft.ledger.finished
 
     def save_in_background(self, draft: Draft, planned: bool) -> bool:
         """Cut, then write while training continues; write at once if the ps lack the memory for
@@ -228,7 +225,7 @@ class CheckpointSaver:
         self.history = history_after_save(self.history, said)
         self._from_s, self._wait_s = self._last_s, self._next_interval()
         self._say(msgspec.structs.replace(said, next_s=self._wait_s))
-        if self._bases is not None and drain is None:
+        if drain is None:
             self._bases.start_if_needed(draft.step)
         return True
 
@@ -275,7 +272,7 @@ class CheckpointSaver:
         if self._every_s:
             return self._every_s
         interval_s = checkpoint_policy.save_interval(self.history, self._redo_s)
-        if self._bases is None:
+        if self._checkpoint.tables is None:
             return interval_s
         return min(checkpoint_policy.delta_interval(self.history), interval_s)
 

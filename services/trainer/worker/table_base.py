@@ -18,8 +18,8 @@ class BaseWriter:
     restore, and is tried again after the next save.
     """
 
-    def __init__(self, tables: TableCheckpoint, folder: str) -> None:
-        """`folder`: of the generation."""
+    def __init__(self, tables: TableCheckpoint | None, folder: str) -> None:
+        """`tables`: None: the model has none, and needs no base. `folder`: of the generation."""
         self._tables = tables
         self._folder = folder
         self._thread: threading.Thread | None = None
@@ -28,10 +28,11 @@ class BaseWriter:
         """Start to write a base if the tables need one and none is in progress. `step`: of the last
         cut, or of the restored checkpoint.
         """
-        if self._is_writing or not self._tables.needs_base:
+        if self._tables is None or self._is_writing or not self._tables.needs_base:
             return
+        path = f"{self._folder}/base-{step}"
         self._thread = threading.Thread(
-            target=self._write, args=(f"{self._folder}/base-{step}",), name="base", daemon=True
+            target=self._write, args=(self._tables, path), name="base", daemon=True
         )
         self._thread.start()
 
@@ -42,7 +43,7 @@ class BaseWriter:
     @property
     def blocks_saves(self) -> bool:
         """Return whether the first base is in progress: no delta can be saved without one."""
-        return self._is_writing and not self._tables.files
+        return self._tables is not None and self._is_writing and not self._tables.files
 
     def wait(self, most_s: float | None = None) -> bool:
         """Wait until no base is in progress. Return whether that is so."""
@@ -50,14 +51,14 @@ class BaseWriter:
             self._thread.join(most_s)
         return not self._is_writing
 
-    def _write(self, path: str) -> None:
+    def _write(self, tables: TableCheckpoint, path: str) -> None:
         try:
-            before = self._tables.write_base(path)
+            before = tables.write_base(path)
             digest = seal_checkpoint(path).digest
         except Exception as error:  # training shows its own faults; it needs no base
             why = failure_cause.storage_message(str(error))
             logger.warning("BaseNotWritten", path=path, error=why)
             remove_checkpoint(path)
             return
-        if not self._tables.adopt_base(path, digest, before):
+        if not tables.adopt_base(path, digest, before):
             remove_checkpoint(path)

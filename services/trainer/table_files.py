@@ -24,7 +24,9 @@ class TableFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """A file with rows of tables. `path`: within the job's folder.
 
     `ps`: the number of ps that wrote a delta; 0: it has all rows. `in_blocks`: these are stored in
-    blocks. `rows`, `bytes`: of the tables; a row counts with its slots as one.
+    blocks. `rows`, `bytes`: of the tables; a row counts with its slots as one. `follows`: the digest
+    of the last file before a base was begun; the delta after the base has what changed since that
+    file.
     """
 
     path: str
@@ -33,6 +35,7 @@ class TableFile(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes: int = 0
     ps: int = 0
     in_blocks: bool = True
+    follows: str = ""
 
 
 class EarlierFiles(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,6 +65,8 @@ def files_to_read(held: Sequence[TableFile], wanted: Sequence[TableFile]) -> tup
     """Return the files that bring tables with the rows of `held` to those of `wanted`: the last
     ones of these, or all.
     """
+    if held and len(wanted) > 1 and wanted[0].follows == held[-1].digest:
+        return tuple(wanted[1:])
     digests = [each.digest for each in wanted]
     if held and held[-1].digest in digests:
         return tuple(wanted[digests.index(held[-1].digest) + 1 :])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from services.trainer import table_files
@@ -28,6 +29,14 @@ def test_only_the_files_after_the_last_one_that_is_held_are_read() -> None:
 
 def test_a_new_base_does_not_count_if_the_deltas_after_it_are_held() -> None:
     assert files_to_read([BASE, *DELTAS[:4]], [NEWER, *DELTAS[3:6]]) == tuple(DELTAS[4:6])
+
+
+def test_a_new_base_is_not_read_if_what_it_follows_is_held() -> None:
+    following = msgspec.structs.replace(NEWER, follows=DELTAS[2].digest)
+    wanted = [following, *DELTAS[3:6]]
+    assert files_to_read([BASE, *DELTAS[:3]], wanted) == tuple(DELTAS[3:6])
+    assert files_to_read([BASE, *DELTAS[:2]], wanted) == tuple(wanted)
+    assert files_to_read([BASE, *DELTAS[:3]], [following]) == (following,)
 
 
 def test_all_files_are_read_after_a_base_that_is_newer_than_what_is_held() -> None:

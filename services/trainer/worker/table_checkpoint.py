@@ -122,7 +122,11 @@ class TableCheckpoint:
         first files any more.
         """
         base = TableFile(
-            table_files.path_in_job(path), digest, self.transfer.rows, self.transfer.bytes
+            table_files.path_in_job(path),
+            digest,
+            self.transfer.rows,
+            self.transfer.bytes,
+            follows=before[-1].digest if before else "",
         )
         with self._lock:
             later = self.files[len(before) :]

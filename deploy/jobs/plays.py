@@ -81,12 +81,12 @@ def loss(labels, outputs):
 
 
 def files():
-    """One for each day. Of your own: `sorted(tf.io.gfile.glob("gs://bucket/day-*"))`."""
+    """One for each day. With your own: `sorted(tf.io.gfile.glob("gs://bucket/day-*"))`."""
     return [f"day-{day:02}" for day in range(DAYS)]
 
 
 def read(file):
-    """The plays of a day. Of a file of your own: `tf.data.TFRecordDataset(file).map(parse)`."""
+    """The plays of a day. With your own files: `tf.data.TFRecordDataset(file).map(parse)`."""
     day = int(file.removeprefix("day-"))
     return _between(day * A_DAY, (day + 1) * A_DAY)
 

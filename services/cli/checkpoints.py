@@ -6,6 +6,7 @@ TensorFlow reads and writes them, in a process of its own; this one has no Tenso
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -40,9 +41,9 @@ TOOL = "services.trainer.worker.stored_checkpoints"
 )
 @json_option
 def run(args: Arguments) -> int:
-    path = args.path.rstrip("/").removesuffix(".index")
+    path = absolute_path(args.path.rstrip("/").removesuffix(".index"))
     if args.merge:
-        (merged,) = ask("merge", path, args.merge)
+        (merged,) = ask("merge", path, absolute_path(args.merge))
         print(f"{merged.path}: {describe(merged)}")
         return DONE
     found = ask("list", path)
@@ -56,6 +57,11 @@ def run(args: Arguments) -> int:
         print(f"\n{refusal(found[0])}", file=sys.stderr)
         return FAILED
     return DONE
+
+
+def absolute_path(path: str) -> str:
+    """Return the absolute path, or the URL: files that a checkpoint needs are in folders beside."""
+    return path if "://" in path else os.path.abspath(path)
 
 
 def ask(*words: str) -> Sequence[StoredCheckpoint]:

@@ -242,7 +242,8 @@ class Finished(Line, frozen=True, kw_only=True, tag="finished"):
 
 class Failed(Line, frozen=True, kw_only=True, tag="failed"):
     """The child failed. `peer`: because another task went away; otherwise `cause` has the program's
-    traceback. `too_small`: because this generation is; another size of the job may do.
+    traceback. `too_small`: because the ps of this generation cannot hold the model, which those of
+    another size of the job can.
     """
 
     cause: str

@@ -413,13 +413,14 @@ def on_child_end(
     pod: Pod, generation: int, *, peer: bool, explained: bool, too_small: bool = False
 ) -> ChildExit:
     """Return the meaning of a child's own exit. `peer`: another task is the cause; `explained`: the
-    child has given its cause; `too_small`: its generation is. Then one that runs continues.
+    child has given its cause; `too_small`: the ps of this generation cannot hold the model. Then
+    only the generation is given up, and one that runs continues.
     """
     phase = pod.children.get(generation)
     if phase is None:
         return "ignored"
     spared = pod.is_dispensable(generation)
-    if too_small and pod.specs[generation].previous is not None:
+    if too_small and phase == "preparing":
         return "is missed by its generation"
     if not peer and not spared:
         return "fails the job"

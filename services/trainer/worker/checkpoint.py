@@ -32,7 +32,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import msgspec
@@ -381,10 +380,12 @@ def restore_newest(
     """
     newest = max(map(checkpoint_step, order.paths), default=-1)
     marked = committed_digests(folder, later_than=newest)
-    digests, paths = {**marked, **order.digests}, restore_candidates(order.paths, marked)
-    if paths[:1] != order.paths[:1]:
+    digests = {**marked, **order.digests}
+    paths = [*restore_candidates(order.paths, marked)]
+    if tuple(paths[:1]) != order.paths[:1]:
         logger.warning("LedgerWasSetBack", newest=paths[0], named=order.paths)
-    for path, instead in zip_longest(paths, paths[1:], fillvalue=""):
+    last_named = len(paths) - 1
+    for at, path in enumerate(paths):
         held = checkpoint.tables.files if checkpoint.tables is not None else ()
         digest = digests.get(path, "")
         why = checkpoint_fault(path, digest) or table_fault(path, digest, held)
@@ -395,7 +396,11 @@ def restore_newest(
                 if lost():
                     raise
                 why = f"it is damaged: {failure_cause.storage_message(str(error))}"
-        say(Skipped(path=path, cause=why, instead=instead))
+        if at == last_named:  # a damaged base may be one that all of these need
+            older = committed_digests(folder)
+            paths += [each for each in older if each not in paths]  # this loop goes on with them
+            digests = {**older, **digests}
+        say(Skipped(path=path, cause=why, instead=paths[at + 1] if at + 1 < len(paths) else ""))
     if checkpoint.tables is not None:
         checkpoint.tables.refill_undefined()
     return None

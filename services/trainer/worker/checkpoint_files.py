@@ -186,7 +186,7 @@ def prune_checkpoints(folder: str, kept: Sequence[str]) -> None:
     """Remove obsolete checkpoints from the generations' folders, and the folders that become
     empty. Files that the kept ones need stay.
 
-    If the kept ones need a base, the last checkpoint with an earlier base is kept, too: one damaged
+    If the newest needs a base, the last checkpoint with an earlier base is kept, too: one damaged
     file cannot cost the job all its training, and a generation that reads the earlier base ahead
     can finish that.
     """
@@ -220,17 +220,19 @@ def _with_an_earlier_base(
     folder: str, kept: Sequence[str], files: Sequence[Sequence[str]]
 ) -> str | None:
     """Return the newest committed checkpoint that shares no file with the kept ones. `files`: those
-    with their tables; None: there is no such one, or the kept ones need no base.
+    with their tables; None: there is no such one, or the newest kept one needs no base.
     """
-    if not any(len(paths) > 1 for paths in files):
+    ages = {path: age for path in kept if (age := checkpoint_policy.checkpoint_age(path))}
+    newest = max(ages, key=lambda path: ages[path], default="")
+    if not any(paths[-1] == newest and len(paths) > 1 for paths in files):
         return None
     needed = {*kept, *(path for paths in files for path in paths)}
-    newest = max(filter(None, map(checkpoint_policy.checkpoint_age, kept)))
     for path in checkpoints_in(folder):
         age = checkpoint_policy.checkpoint_age(path)
-        if age is None or age > newest or path in needed or not gfile.exists(path + COMMITTED):
+        if age is None or age > ages[newest] or path in needed:
             continue
-        return path
+        if gfile.exists(path + COMMITTED):
+            return path
     return None
 
 

@@ -212,6 +212,7 @@ class Chief:
                 seed,
                 fill_tables=begins,
                 ps_gib=self._ps_limits(),
+                most_ps=self.assignment.request.ps.max,
             )
         self.rates = optimizers.program_rates(self.built.optimizer)
         optimizers.scale_schedules(self.built.optimizer, self._rate_share())
@@ -698,9 +699,10 @@ class Chief:
 
     def _save_final(self) -> None:
         """Save for the last time; try for two minutes."""
-        while not self.saving.wait_for_base(LOOK_S):
-            if lost := self._unreachable_ps():
-                raise tf.errors.UnavailableError(None, None, f"{', '.join(lost)} is gone")
+        for wait in (self.saving.wait_for_write, self.saving.wait_for_base):
+            while not wait(LOOK_S):
+                if lost := self._unreachable_ps():
+                    raise tf.errors.UnavailableError(None, None, f"{', '.join(lost)} is gone")
         for left in reversed(range(LAST_TRIES)):
             if self.saving.save_and_wait(self._drain_to_draft(time.monotonic())):
                 return

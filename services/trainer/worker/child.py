@@ -68,7 +68,7 @@ def run_child(channel: socket.socket) -> int:
     try:
         return _run_role(assignment, send, lines)
     except BaseException as error:
-        return _report_failure(error, send, assignment.program)
+        return _report_failure(error, send, assignment)
 
 
 class LineWriter:
@@ -240,15 +240,15 @@ def _tf_errors() -> Any:
     return errors_impl
 
 
-def _report_failure(error: BaseException, send: LineWriter, program: str) -> int:
+def _report_failure(error: BaseException, send: LineWriter, assignment: Assignment) -> int:
     """Report the cause: the loss of another task, or the program's failure with its traceback."""
     if is_peer_lost(error):
         send(Failed(cause=f"{type(error).__name__}: {str(error)[:500]}", peer=True))
         return EXIT_PEER_LOST
     if isinstance(error, PsTooSmall):
-        send(Failed(cause=str(error), too_small=True))
+        send(Failed(cause=str(error), too_small=error.other_size_fits or assignment.beside))
         return EXIT_FAILED
-    send(Failed(cause=failure_cause.describe_failure(error, program)))
+    send(Failed(cause=failure_cause.describe_failure(error, assignment.program)))
     return EXIT_FAILED
 
 

@@ -11,12 +11,16 @@ PS_GIB = 0.3
 """Memory of a ps before it holds anything, with TensorFlow 2.21. Measured resident memory: 0.16 if
 eight tasks share their pages, 0.37 without sharing.
 """
-MOST_PS = 64
-"""A remedy names no larger number of ps."""
 
 
 class PsTooSmall(Exception):
-    """A ps cannot hold its part of the model. The text has the figures."""
+    """A ps cannot hold its part of the model. The text has the figures. `other_size_fits`: the job
+    may have a size at which it can.
+    """
+
+    def __init__(self, why: str, other_size_fits: bool) -> None:
+        super().__init__(why)
+        self.other_size_fits = other_size_fits
 
 
 def fullest_ps_bytes(whole: Sequence[int], tables: int, ps: int) -> float:
@@ -30,28 +34,28 @@ def fullest_ps_bytes(whole: Sequence[int], tables: int, ps: int) -> float:
 
 
 def check_ps_memory(
-    whole: Sequence[int], tables: int, marks: int, slots: int, limits_gib: Sequence[float]
+    whole: Sequence[int], tables: int, limits_gib: Sequence[float], most_ps: int
 ) -> None:
     """Raise `PsTooSmall` if the fullest ps would hold more than the least of these limits. 0: it
-    has none. `marks`: bytes that say when rows of the tables were changed; `slots`: the optimizer's
-    variables for each variable of the model.
+    has none. `tables`: with slots and marks. What else a ps holds is left out, so a ps that is
+    refused is certainly too small. `most_ps`: that the job may have.
     """
     limit_gib = min(filter(None, limits_gib), default=0.0)
     if not limit_gib:
         return
 
     def needed_gib(ps: int) -> float:
-        held = (1 + slots) * fullest_ps_bytes(whole, tables, ps) + marks / ps
-        return PS_GIB + held / GIB
+        return PS_GIB + fullest_ps_bytes(whole, tables, ps) / GIB
 
     count = len(limits_gib)
     if needed_gib(count) <= limit_gib:
         return
-    remedy = f"{needed_gib(count):.2f} GiB for each ps"
-    enough = next((n for n in range(count + 1, MOST_PS) if needed_gib(n) <= limit_gib), None)
+    remedy = f"give each ps {needed_gib(count):.2f} GiB"
+    enough = next((n for n in range(count + 1, most_ps + 1) if needed_gib(n) <= limit_gib), None)
     if enough is not None:
-        remedy += f", or {enough} ps"
+        remedy += f", or the job {enough} ps"
     raise PsTooSmall(
         f"the fullest of {count} ps needs {needed_gib(count):.2f} GiB for its part of the model, "
-        f"the optimizer's slots and TensorFlow, and has {limit_gib:g}: it needs {remedy}"
+        f"the optimizer's slots and TensorFlow, and has {limit_gib:g} GiB: {remedy}",
+        enough is not None,
     )

@@ -202,10 +202,16 @@ def initial_value(initializer: Any) -> float:
 
 
 def slot_count(optimizer: Any) -> int:
-    """Return how many variables of a table's shape an optimizer keeps for it."""
-    tried = type(optimizer).from_config(optimizer.get_config())
+    """Return how many variables of a table's shape an optimizer keeps for it; 0 if it cannot be
+    copied to try that.
+    """
     variable = tf.Variable(tf.zeros([2, 3]))
-    tried.build([variable])
+    try:
+        tried = type(optimizer).from_config(optimizer.get_config())
+        tried.gradient_accumulation_steps = None  # the rows of tables are accumulated elsewhere
+        tried.build([variable])
+    except Exception:  # the program's own class, or a schedule without a configuration
+        return 0
     return sum(each.shape == variable.shape for each in tried.variables)
 
 

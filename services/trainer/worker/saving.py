@@ -50,6 +50,8 @@ ALL_ROWS = (
     "all rows of its tables were written: there is no base yet, or a ps lacks the memory for the "
     "rows that have changed"
 )
+UNKNOWN_HEADROOM_SHARE = 0.5
+"""Of the tables of a ps: changed rows that it may hold while the memory it has left is unknown."""
 AGAIN_S = 60.0  # the longest time to the next save after one that failed
 LostPs = Callable[[], list[str]]
 logger = structlog.get_logger()
@@ -187,6 +189,9 @@ class CheckpointSaver:
 
     def _most_rows_bytes(self) -> float:
         """Return how many bytes of changed rows a ps can hold until they are written."""
+        tables = self._checkpoint.tables
+        if self.headroom is None and tables is not None:
+            return UNKNOWN_HEADROOM_SHARE * tables.bytes_on_ps
         if self.headroom is None or self.headroom.gib is None:
             return math.inf
         return self.headroom.gib * GIB / 2 - self._checkpoint.largest_cut_bytes

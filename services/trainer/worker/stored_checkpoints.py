@@ -83,14 +83,17 @@ def describe_checkpoint(path: str, digest: str) -> StoredCheckpoint:
 def merge_checkpoint(path: str, output: str) -> StoredCheckpoint:
     """Write the checkpoint `output`: that in `path`, with all rows of its tables.
 
-    Raise `tf.errors.OpError` or `ValueError`. The memory that this takes does not grow with the
-    tables: the rows of one table or slot at a time are in a temporary file.
+    Raise `tf.errors.OpError` or `ValueError`. The rows of one table or slot at a time are in a
+    temporary file beside the output; a delta's rows of one shard are in memory.
     """
     found = describe_checkpoint(path, "")
     if found.fault:
         raise ValueError(f"{path} cannot be merged: {found.fault}")
     if not found.is_delta:
         raise ValueError(f"{path} has all rows of its tables: nothing has to be merged")
+    groups = _earlier_files(path).keys
+    if not groups:
+        raise ValueError(f"{path} does not name its tables: an unreleased version wrote it")
     if tf.io.gfile.exists(f"{output}.index"):
         raise ValueError(f"{output} exists")
     folder = table_files.job_folder(path)
@@ -101,7 +104,7 @@ def merge_checkpoint(path: str, output: str) -> StoredCheckpoint:
     prefixes = [f"{output}_temp/others"]
     try:
         _write_others(deltas[-1], found.tables[0], prefixes[0])
-        for group in _earlier_files(path).keys:
+        for group in groups:
             for key in group:
                 prefix = f"{output}_temp/rows-{len(prefixes)}"
                 rows = TableRows(key, group[0], base, deltas)
@@ -179,7 +182,7 @@ def _write_table(table: TableRows, path: str, prefix: str, block_bytes: int) -> 
     row_bytes = table.dtype.size * math.prod(shape[1:])
     step = max(min(block_bytes // row_bytes, count), 1)
     blocks = [(first, min(first + step, count)) for first in range(0, count, step)]
-    with tempfile.TemporaryFile() as file:
+    with tempfile.TemporaryFile(dir=_local_folder(prefix)) as file:
         rows = np.memmap(file, table.dtype.as_numpy_dtype, "w+", shape=shape)
         for first, stop in blocks:
             (read,) = tf.raw_ops.RestoreV2(
@@ -199,6 +202,11 @@ def _write_table(table: TableRows, path: str, prefix: str, block_bytes: int) -> 
                 tensors=[tf.constant(rows[first:stop], table.dtype)],
             )
     return [f"{prefix}-{first}" for first, _ in blocks]
+
+
+def _local_folder(path: str) -> str | None:
+    """Return the folder of a path; None, the usual one for temporary files, if it is a URL."""
+    return None if "://" in path else path.rpartition("/")[0]
 
 
 if __name__ == "__main__":

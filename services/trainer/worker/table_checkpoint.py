@@ -65,6 +65,11 @@ class TableCheckpoint:
         self._change = self.transfer.collect()
 
     @property
+    def bytes_on_ps(self) -> float:
+        """Return the mean bytes of tables and slots on a ps."""
+        return self.transfer.bytes / self._ps
+
+    @property
     def is_delta(self) -> bool:
         return self._change is not None
 

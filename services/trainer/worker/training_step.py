@@ -162,21 +162,23 @@ def build_model(
     seed: int | None = None,
     fill_tables: bool = True,
     ps_gib: Sequence[float] = (),
+    most_ps: int = 1,
 ) -> BuiltModel:
     """Build models, optimizers and counters on `ps` parameter servers, largest variable first.
 
     `seed`: of all random numbers before the model is made; None: any. `fill_tables`: give divided
     tables their initial values; otherwise `Checkpoint.read` or `refill_undefined` follows.
     `ps_gib`: the memory of each ps, where it is known: raise `PsTooSmall` before anything is
-    created if a model with divided tables does not fit.
+    created if a model with divided tables does not fit. `most_ps`: that the job may have.
     """
     sizes: list[int] = []
     _set_seed(seed)
     plain, whole = model_without_rows(program, sizes)
-    if tables := _tables_of(plain):
+    tables = _tables_of(plain)
+    if tables and any(ps_gib):
         slots = _slots_of_tables(program, plain)
-        size, marks = sum(each.bytes for each in tables), sum(each.mark_bytes for each in tables)
-        check_ps_memory(sizes, size, marks, slots, ps_gib)
+        held = sum((1 + slots) * each.bytes + each.mark_bytes for each in tables)
+        check_ps_memory(sizes, held, ps_gib, most_ps)
     plan, profile = PlacementPlan(sizes, ps), model_profile(all_models(plain))
     kind = own_step.training_kind(program, plain)
     _set_seed(seed)
@@ -265,9 +267,9 @@ def _tables_for_whole_updates(program: ModuleType, model: Any) -> set[int]:
 
 
 def _slots_of_tables(program: ModuleType, model: Any) -> int:
-    """Return the number of variables that an optimizer keeps for each table."""
+    """Return the least number of variables that an optimizer keeps for each table."""
     made, _, _ = _program_optimizers(program, model, own_step.training_kind(program, model))
-    return max(row_updates.slot_count(each) for each in optimizers.optimizer_parts(made))
+    return min(row_updates.slot_count(each) for each in optimizers.optimizer_parts(made))
 
 
 def _set_seed(seed: int | None) -> None:

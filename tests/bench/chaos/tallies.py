@@ -91,7 +91,7 @@ def rows_wrong(rows: Sequence[float], counts: Sequence[int], batch: int) -> int:
     """
     last = len(counts) % batch
     more = batch / last - 1 if last else 0.0
-    wrong = 0
+    wrong = max(len(counts) - len(rows), 0)
     for row, count in zip(rows, counts, strict=False):
         in_last = round((row - count) / more) if more else 0
         is_right = 0 <= in_last <= count and abs(count + in_last * more - row) < ROW_TOLERANCE

@@ -69,7 +69,7 @@ def restore_newest_of(*paths):
     )
     if found is None:
         return None, hashes(job.built) == initial, names([each.path for each in skipped])
-    (path,) = [path for path in paths if int(job.built.counters.step) == step_of[path]]
+    (path,) = [path for path in step_of if int(job.built.counters.step) == step_of[path]]
     same = hashes(job.built) == contents[path]
     return names([path])[0], same, names([each.path for each in skipped])
 
@@ -126,7 +126,7 @@ base = f"{FOLDER}/{files_of_checkpoint(sixth, '')[0].path}"
 largest = max(Path(base).parent.glob(f"{Path(base).name}.data-*"), key=lambda f: f.stat().st_size)
 spoil_byte(largest, largest.stat().st_size // 2)
 job.tables.files = ()
-said["base damaged"] = restore_newest_of(sixth, fifth)
+said["base damaged"] = restore_newest_of(seventh, sixth)  # the ledger names no older one
 
 # A ps lacks the memory for the rows that have changed: all are written.
 job.train()

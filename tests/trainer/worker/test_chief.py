@@ -18,7 +18,7 @@ import msgspec
 import pytest
 import tensorflow as tf
 
-from services.trainer.protocol import Begin, ContinueTraining, Drain, SaveNow
+from services.trainer.protocol import Begin, ContinueTraining, Drain, NothingToSave, SaveNow
 from services.trainer.worker import optimizers, shard_ledger, training_step
 from services.trainer.worker.chief import Chief, last_applied_s, pause_between
 from services.trainer.worker.example_order import ExampleOrder
@@ -185,6 +185,24 @@ def test_a_checkpoint_stores_batches_in_flight_as_not_done(tmp_path: Path, occas
     assert draft.ledger.given == (), "a batch that nobody will apply is no longer to do"
     assert draft.ledger.applied == 2 * BATCH == BATCH * draft.step
     assert sum(shard.size for shard in draft.ledger.todo) == 3 * 64 - 2 * BATCH
+
+
+def test_a_save_that_is_ordered_and_has_nothing_to_save_is_answered(tmp_path: Path) -> None:
+    class NothingNew(Saves):
+        def save_and_wait(self, draft: Draft, *_: object, **__: object) -> bool:
+            return False
+
+    worker, said = LosesWorker(PLAN), list[Any]()
+    chief: Any = chief_of(tmp_path, worker, NothingNew())
+    chief.send = said.append
+    chief.begin(Begin())
+    assert worker.begun.wait(10)
+    worker.may_die.set()
+    chief.inbox.put(SaveNow())
+    with pytest.raises(tf.errors.UnavailableError):
+        chief.train()
+
+    assert NothingToSave() in said
 
 
 def test_an_exact_job_continues_another_one_only_where_an_update_begins(tmp_path: Path) -> None:

@@ -10,24 +10,25 @@ from services.trainer.worker.row_updates import slot_count
 
 
 def test_a_model_that_fits_is_not_refused() -> None:
-    check_ps_memory([GIB // 10], 8 * GIB, GIB // 10, slots=1, limits_gib=[9.0, 9.0])
-    check_ps_memory([], 8 * GIB, 0, slots=3, limits_gib=[])
-    check_ps_memory([], 8 * GIB, 0, slots=3, limits_gib=[0.0, 0.0])
+    check_ps_memory([GIB // 10], 16 * GIB, limits_gib=[9.0, 9.0], most_ps=2)
+    check_ps_memory([], 32 * GIB, limits_gib=[], most_ps=2)
+    check_ps_memory([], 32 * GIB, limits_gib=[0.0, 0.0], most_ps=2)
 
 
 def test_a_ps_that_cannot_hold_its_part_is_refused_with_figures() -> None:
-    """Of 8 GiB with a slot of that size, two ps hold 8 GiB each, and five 3.2 GiB."""
+    """Of 16 GiB, two ps hold 8 GiB each, and five 3.2 GiB."""
     with pytest.raises(PsTooSmall) as refused:
-        check_ps_memory([], 8 * GIB, 0, slots=1, limits_gib=[4.0, 5.0])
-    needs = f"needs {PS_GIB + 8:.2f} GiB"
-    assert needs in str(refused.value) and "has 4:" in str(refused.value)
-    assert str(refused.value).endswith("or 5 ps")
+        check_ps_memory([], 16 * GIB, limits_gib=[4.0, 5.0], most_ps=6)
+    text = str(refused.value)
+    assert f"needs {PS_GIB + 8:.2f} GiB" in text and "has 4 GiB:" in text
+    assert text.endswith("or the job 5 ps") and refused.value.other_size_fits
 
 
-def test_no_number_of_ps_helps_if_a_variable_is_too_large() -> None:
+@pytest.mark.parametrize("whole, most_ps", [([4 * GIB], 64), ([], 1)])
+def test_the_job_is_refused_if_no_size_of_it_fits(whole: list[int], most_ps: int) -> None:
     with pytest.raises(PsTooSmall) as refused:
-        check_ps_memory([4 * GIB], GIB, 0, slots=0, limits_gib=[4.0])
-    assert str(refused.value).endswith("GiB for each ps")
+        check_ps_memory(whole, 5 * GIB, limits_gib=[4.0], most_ps=most_ps)
+    assert "give each ps" in str(refused.value) and not refused.value.other_size_fits
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,8 @@ def test_no_number_of_ps_helps_if_a_variable_is_too_large() -> None:
         (keras.optimizers.Adagrad(0.1), 1),
         (keras.optimizers.Adam(0.1), 2),
         (keras.optimizers.Adam(0.1, use_ema=True), 3),
+        (keras.optimizers.Adagrad(0.1, gradient_accumulation_steps=2), 1),
+        (keras.optimizers.Adam(lambda: 0.1), 0),
     ],
 )
 def test_slots_are_those_of_the_optimizer(

@@ -49,7 +49,7 @@ MAX_SAVE_SHARE = 0.1  # of the time, for saving alone
 DELTA_SHARE = 0.03  # of the time, for saves of changed rows
 MIN_DELTA_S = 2.0
 MAX_DELTA_S = 8.0
-SURE_SAVES = 3
+FEWEST_COSTS = 3
 MEASUREMENTS = 5
 GENERATION_FOLDER = re.compile(r"gen-(\d+)")
 CHECKPOINT_FILE = re.compile(r"ckpt-(\d+)(?:_temp|\..+)")
@@ -97,13 +97,13 @@ def delta_interval(past: SaveHistory) -> float:
     have changed rows only: as often as `DELTA_SHARE` of the time allows.
 
     More rows change in a longer interval, so the cost grows with it. Above `MAX_DELTA_S` only
-    `MAX_SAVE_SHARE` counts, once `SURE_SAVES` are measured: the first save of a job is slow, because
+    `MAX_SAVE_SHARE` counts, once `FEWEST_COSTS` costs are measured: the first save of a job is slow, because
     its first base is written at the same time.
     """
     if past.cost_s is None:
         return MIN_DELTA_S
     longest_s = MAX_DELTA_S
-    if len(past.costs_s) >= SURE_SAVES:
+    if len(past.costs_s) >= FEWEST_COSTS:
         longest_s = max(MAX_DELTA_S, past.cost_s * (1 / MAX_SAVE_SHARE - 1))
     return min(max(past.cost_s * (1 / DELTA_SHARE - 1), MIN_DELTA_S), longest_s)
 

@@ -1,4 +1,4 @@
-"""What the stored checkpoints of a job are, for the command `weir checkpoints`.
+"""The stored checkpoints of a job, as the command `weir checkpoints` lists them.
 
 `python -m services.trainer.worker.stored_checkpoints` reads them: that needs TensorFlow.
 """

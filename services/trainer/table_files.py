@@ -61,6 +61,11 @@ def job_folder(path: str) -> str:
     return path.rsplit("/", 2)[0]
 
 
+def file_path(checkpoint: str, file: TableFile) -> str:
+    """Return the path of a file that a checkpoint with this path names."""
+    return f"{job_folder(checkpoint)}/{file.path}"
+
+
 def files_to_read(held: Sequence[TableFile], wanted: Sequence[TableFile]) -> tuple[TableFile, ...]:
     """Return the files that bring tables with the rows of `held` to those of `wanted`: the last
     ones of these, or all.

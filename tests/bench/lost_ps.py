@@ -1,4 +1,4 @@
-"""What a lost ps costs a job with embedding tables: `make bench-lost-ps`.
+"""Measure the cost of a lost ps for a job with embedding tables: `make bench-lost-ps`.
 
 First, examples/s without kills and with enforced CPU limits, in alternation: with periodic deltas
 at the interval that Weir chooses, and without periodic saves. Then a job of two ps, of which one is

@@ -71,7 +71,7 @@ def table_fault(path: str, digest: str, held: Sequence[TableFile] = ()) -> str:
     except (tf.errors.OpError, msgspec.DecodeError) as error:
         return f"its table files are not known: {error}"
     for file in table_files.files_to_read(held, files)[:-1]:
-        before = f"{table_files.job_folder(path)}/{file.path}"
+        before = table_files.file_path(path, file)
         if fault := checkpoint_fault(before, file.digest):
             return f"it needs {before}: {fault}"
     return ""
@@ -242,8 +242,7 @@ def _table_files_of(kept: Sequence[str]) -> Iterator[list[str]]:
     """
     for path in kept:
         if gfile.exists(path + INDEX):
-            folder = table_files.job_folder(path)
-            yield [f"{folder}/{each.path}" for each in files_of_checkpoint(path, "")]
+            yield [table_files.file_path(path, each) for each in files_of_checkpoint(path, "")]
 
 
 def _file_names(path: str) -> Iterator[str]:

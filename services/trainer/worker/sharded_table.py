@@ -31,7 +31,7 @@ import tensorflow as tf
 from tensorflow.python.training.saving import saveable_object
 
 from services.trainer.program import BadProgram
-from services.trainer.worker.table_layout import TableLayout
+from services.trainer.worker.table_layout import TableLayout, slice_text
 
 _whole_uses: ContextVar[set[int] | None] = ContextVar("whole_uses", default=None)
 shard_place: ContextVar[int | None] = ContextVar("shard_place", default=None)
@@ -216,9 +216,7 @@ class ShardedTable(keras.Variable):  # type: ignore[misc]
 
     def slice_of(self, rows: range) -> str:
         """Return rows as TensorFlow writes a slice: "1000 8 250,250:-"."""
-        whole = " ".join(map(str, self._shape))
-        rest = "".join([":-" for _ in self.row_shape])
-        return f"{whole} {rows.start},{len(rows)}{rest}"
+        return slice_text(self._shape, rows)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from services.trainer.worker.checkpoint_files import (
     seal_checkpoint,
     table_fault,
 )
+from services.trainer.worker.table_layout import slice_text
 from services.trainer.worker.table_transfer import BLOCK_BYTES, IDS, ROWS
 
 CHANGED = (f"{IDS}/", f"{ROWS}/")
@@ -96,8 +97,7 @@ def merge_checkpoint(path: str, output: str) -> StoredCheckpoint:
         raise ValueError(f"{path} does not name its tables: an unreleased version wrote it")
     if tf.io.gfile.exists(f"{output}.index"):
         raise ValueError(f"{output} exists")
-    folder = table_files.job_folder(path)
-    base_path, *_ = paths = [f"{folder}/{each.path}" for each in found.tables]
+    base_path, *_ = paths = [table_files.file_path(path, each) for each in found.tables]
     base, *deltas = [py_checkpoint_reader.NewCheckpointReader(each) for each in paths]
     block_bytes = BLOCK_BYTES if found.tables[0].in_blocks else sys.maxsize
     make_folder(f"{output}_temp")
@@ -160,10 +160,6 @@ class TableRows(NamedTuple):
     def dtype(self) -> tf.DType:
         return self.base.get_variable_to_dtype_map()[self.key]
 
-    def slice_of(self, first: int, stop: int) -> str:
-        whole, rest = " ".join(map(str, self.shape)), ":-" * (len(self.shape) - 1)
-        return f"{whole} {first},{stop - first}{rest}"
-
     def changes(self) -> Iterator[tuple[Any, Any]]:
         """Yield the numbers of changed rows and these rows, from the first delta to the last."""
         for delta in self.deltas:
@@ -188,7 +184,7 @@ def _write_table(table: TableRows, path: str, prefix: str, block_bytes: int) -> 
             (read,) = tf.raw_ops.RestoreV2(
                 prefix=path,
                 tensor_names=[table.key],
-                shape_and_slices=[table.slice_of(first, stop)],
+                shape_and_slices=[slice_text(table.shape, range(first, stop))],
                 dtypes=[table.dtype],
             )
             rows[first:stop] = read.numpy()
@@ -198,7 +194,7 @@ def _write_table(table: TableRows, path: str, prefix: str, block_bytes: int) -> 
             tf.raw_ops.SaveV2(
                 prefix=f"{prefix}-{first}",
                 tensor_names=[table.key],
-                shape_and_slices=[table.slice_of(first, stop)],
+                shape_and_slices=[slice_text(table.shape, range(first, stop))],
                 tensors=[tf.constant(rows[first:stop], table.dtype)],
             )
     return [f"{prefix}-{first}" for first, _ in blocks]

@@ -153,7 +153,7 @@ class TableCheckpoint:
         missing = table_files.files_to_read(self.files, wanted)
         self.files, self._is_undefined = (), True
         for file in missing:
-            self._read_file(f"{table_files.job_folder(path)}/{file.path}", file)
+            self._read_file(table_files.file_path(path, file), file)
         self.files, self._is_undefined = wanted, False
 
     def _read_file(self, path: str, file: TableFile) -> None:

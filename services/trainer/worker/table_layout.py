@@ -9,10 +9,18 @@ With n ps the fullest one has at most one part more than the mean: 1 + n / PARTS
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 PARTS = 256
+
+
+def slice_text(shape: Sequence[int], rows: range) -> str:
+    """Return rows of a tensor as TensorFlow writes a slice: "1000 8 250,250:-"."""
+    whole = " ".join(map(str, shape))
+    rest = ":-" * (len(shape) - 1)
+    return f"{whole} {rows.start},{len(rows)}{rest}"
 
 
 class TableLayout(NamedTuple):

@@ -376,7 +376,7 @@ def weights_profile(weights: Sequence[Any]) -> ModelProfile:
 
 
 def _separate_parts(weight: Any) -> int:
-    """Return among how many ps a variable can be divided."""
+    """Return the largest number of ps among which a variable can be divided."""
     return weight.layout.parts if isinstance(weight, ShardedTable) else 1
 
 

@@ -23,7 +23,7 @@ acknowledged since then is lost.
 The workers of every second job make each update together (`consistency: global-batch`). Such a job
 must have the updates of one process, whatever was lost: `updates_wrong` has those that do not.
 
-Every fourth job has a table that is divided among the ps. Each update of an example adds to its
+Of eight jobs, two have a table that is divided among the ps. Each update of an example adds to its
 row; `rows_wrong` has the rows that do not have what was added.
 
 "Restarts": `weir up` starts a service or a server again as soon as it exits, like Kubernetes. The

@@ -133,35 +133,35 @@ def test_only_the_files_after_those_that_are_there_are_read(deltas: list[Any]) -
 
 
 @pytest.fixture(scope="module")
-def damaged(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def damage(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return the output of a training with late bases and damaged files, on 2 ps."""
     return run_script("tables_damaged.py", str(tmp_path_factory.mktemp("damaged")))
 
 
-def test_a_checkpoint_needs_no_base_that_is_newer_than_its_cut(damaged: Any) -> None:
-    assert damaged["files"] == {
+def test_a_checkpoint_needs_no_base_that_is_newer_than_its_cut(damage: Any) -> None:
+    assert damage["files"] == {
         "ckpt-5": ["base-4", "ckpt-3", "ckpt-5"],
         "ckpt-3": ["base-0", "ckpt-1", "ckpt-2", "ckpt-3"],
         "ckpt-2": ["base-0", "ckpt-1", "ckpt-2"],
         "ckpt-1": ["base-0", "ckpt-1"],
     }
-    assert damaged["restored"] == [True] * 6
+    assert damage["restored"] == [True] * 6
 
 
-def test_the_last_checkpoint_with_an_earlier_base_is_kept(damaged: Any) -> None:
-    assert damaged["kept"] == [
+def test_the_last_checkpoint_with_an_earlier_base_is_kept(damage: Any) -> None:
+    assert damage["kept"] == [
         *("base-4", "base-6", "ckpt-3", "ckpt-5", "ckpt-6", "ckpt-7", "ckpt-8")
     ]
 
 
-def test_all_rows_are_written_if_a_ps_cannot_hold_those_that_have_changed(damaged: Any) -> None:
-    assert (damaged["is delta"], damaged["whole"]) == (False, ["ckpt-9"])
-    assert not damaged["is late base used"], "the checkpoint has all rows, and newer ones"
+def test_all_rows_are_written_if_a_ps_cannot_hold_those_that_have_changed(damage: Any) -> None:
+    assert (damage["is delta"], damage["whole"]) == (False, ["ckpt-9"])
+    assert not damage["is late base used"], "the checkpoint has all rows, and newer ones"
 
 
-def test_a_damaged_delta_or_base_is_skipped_for_an_exact_older_checkpoint(damaged: Any) -> None:
-    assert damaged["newest damaged"] == ["ckpt-7", True, ["ckpt-8"]]
-    assert damaged["base damaged"] == ["ckpt-6", True, ["ckpt-8", "ckpt-7"]]
+def test_a_damaged_delta_or_base_is_skipped_for_an_exact_older_checkpoint(damage: Any) -> None:
+    assert damage["newest damaged"] == ["ckpt-7", True, ["ckpt-8"]]
+    assert damage["base damaged"] == ["ckpt-6", True, ["ckpt-8", "ckpt-7"]]
 
 
 def test_a_rehearsal_changes_nothing(deltas: list[Any]) -> None:

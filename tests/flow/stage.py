@@ -13,9 +13,6 @@ strangers use no CPU. A task takes one place.
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -125,16 +122,7 @@ class Scene:
                 last := [m for m in self.of(CheckpointSaved) if m.samples == finished.samples]
             ):
                 await asyncio.sleep(LOOK_S)
-        command = [sys.executable, str(fleet.PROGRAMS / "read_counts.py"), last[-1].path]
-        read = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env=fleet.environ(),
-            timeout=PATIENCE_S,
-            check=True,
-        )
-        found: list[int] = json.loads(read.stdout)["counts"]
+        found: list[int] = fleet.read_counts(last[-1].path)["counts"]
         return found
 
     # ------------------------------------------------------------ messages

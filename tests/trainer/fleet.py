@@ -337,13 +337,7 @@ class Fleet:
         Another process reads the checkpoint.
         """
         saved = at or [m for m in self.said if isinstance(m, CheckpointSaved)][-1]
-        command = [sys.executable, str(PROGRAMS / "read_counts.py"), saved.path]
-        read = subprocess.run(
-            command, capture_output=True, text=True, env=environ(), timeout=WITHIN_S, check=False
-        )
-        assert read.returncode == 0, read.stderr
-        found: dict[str, Any] = json.loads(read.stdout)
-        return found
+        return read_counts(saved.path)
 
     def final_weights(self) -> dict[str, bytes]:
         """Return the bytes of every variable of the model and the optimizer in the last
@@ -415,6 +409,17 @@ def _names(role: Role, tasks: Tasks) -> list[str]:
 
 def _job(generation: int) -> dict[str, Any]:
     return {"job": "tiny", "uid": 1, "generation": generation}
+
+
+def read_counts(path: str) -> dict[str, Any]:
+    """Return what `read_counts.py` finds in a checkpoint, in a process of its own."""
+    command = [sys.executable, str(PROGRAMS / "read_counts.py"), path]
+    read = subprocess.run(
+        command, capture_output=True, text=True, env=environ(), timeout=WITHIN_S, check=False
+    )
+    assert read.returncode == 0, read.stderr
+    found: dict[str, Any] = json.loads(read.stdout)
+    return found
 
 
 def environ() -> dict[str, str]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -30,7 +27,7 @@ from tests.bench.chaos.world import BATCH, EVERY_S, EXAMPLES, World
 from tests.bench.report import say
 from tests.trainer import fleet
 
-TIDY_S, LOOK_S, READ_S = 30.0, 0.5, 120.0
+TIDY_S, LOOK_S = 30.0, 0.5
 
 
 async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
@@ -136,17 +133,7 @@ async def counted(log: list[StoredMessage], epochs: int) -> Counted:
     """
     over = standing.of(log, JobFinished)[-1]
     last = [m for m in standing.of(log, CheckpointSaved) if m.samples == over.samples][-1]
-    command = [sys.executable, str(fleet.PROGRAMS / "read_counts.py"), last.path]
-    made = await asyncio.to_thread(
-        subprocess.run,
-        command,
-        capture_output=True,
-        text=True,
-        env=fleet.environ(),
-        check=True,
-        timeout=READ_S,
-    )
-    said = json.loads(made.stdout)
+    said = await asyncio.to_thread(fleet.read_counts, last.path)
     found = tallies.counted(said["counts"], epochs, BATCH, tallies.workers_lost(log))
     for rows in said["rows"]:
         wrong = tallies.rows_wrong(rows, said["counts"], BATCH)

@@ -45,7 +45,7 @@ from shared.messages import (
     TrainingResumed,
 )
 from tests.bench.report import NoLimits, finish_or_refuse, say
-from tests.bench.time_to_loss import compare_times
+from tests.bench.time_to_loss import compare_times, refuse_unknown_programs
 from tests.flow.stage import Scene
 
 CLUSTER = "nodes:\n  - {name: node, count: 2, cpu: 1, memory_gib: 8}\n"
@@ -187,6 +187,7 @@ def _stretch(
 
 
 async def main() -> dict[str, Any]:
+    refuse_unknown_programs()
     runs = {}
     for policy in (None, *POLICIES):
         done = await once(policy)

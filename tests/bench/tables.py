@@ -62,8 +62,8 @@ HAND_OVERS = int(os.environ.get("BENCH_HAND_OVERS", "4"))
 STEADY_S = float(os.environ.get("BENCH_STEADY_S", "15"))
 BATCH, ONE_TABLE_ROWS = 512, 1_000_000
 CPU = {"chief": 0.2, "ps": 0.4, "worker": 0.5}
-SAVE_EVERY_S, SAVE_S = 5.0, 300.0
-"""The interval of saves, and the longest wait for two of them."""
+SAVE_EVERY_S, PATIENCE_S = 5.0, 300.0
+"""The interval of saves, and the longest wait for two of them or for a speed."""
 MARKINGS = 300
 BESIDE_GIB = 1.5
 """Memory of a task besides tables."""
@@ -191,10 +191,10 @@ async def steady_job(whole: bool) -> Steady:
     parameters = {"rows": ONE_TABLE_ROWS, "whole": whole, "kind": "adagrad"}
     async with running_job(parameters, 4 * gib, SAVE_EVERY_S) as player:
         watched = player.watched
-        await asyncio.sleep(2 * STEADY_S)
-        reports = watched.of(ProgressReported)
-        speed = float(runs.mean_speed(reports, time.time() - STEADY_S, time.time()))
-        await watched.until(lambda: len(watched.of(CheckpointSaved)) > 1, SAVE_S, "two saves")
+        speed = await watched.until(
+            lambda: steady_speed(watched.of(ProgressReported)), PATIENCE_S, "a speed"
+        )
+        await watched.until(lambda: len(watched.of(CheckpointSaved)) > 1, PATIENCE_S, "two saves")
         _, *saves = watched.of(CheckpointSaved)
     say(f"{'whole' if whole else 'divided'} tables: {speed:,.0f} examples/s, {len(saves)} saves")
     return Steady(
@@ -202,6 +202,21 @@ async def steady_job(whole: bool) -> Steady:
         save_s=median([each.cost_s for each in saves]),
         save_bytes=median([each.bytes for each in saves]),
     )
+
+
+def steady_speed(reports: Sequence[ProgressReported]) -> float | None:
+    """Return the examples a second after the first `STEADY_S` of training; None until examples
+    were applied for another `STEADY_S`.
+    """
+    if not reports:
+        return None
+    warm = [each for each in reports if each.reported_s >= reports[0].reported_s + STEADY_S]
+    if not warm:
+        return None
+    first, last = warm[0], warm[-1]
+    if last.reported_s < first.reported_s + STEADY_S or last.samples == first.samples:
+        return None
+    return (last.samples - first.samples) / (last.reported_s - first.reported_s)
 
 
 def different_rows() -> list[int]:

@@ -153,8 +153,8 @@ SMOKE = {
             "BENCH_POLICIES": "weir",
             "BENCH_EPOCHS": "4",
             "BENCH_LEAVE_S": "1",
-            "BENCH_LOSS_PROGRAMS": "digits",
-            "BENCH_LOSS_EPOCHS": "6",
+            "BENCH_LOSS_PROGRAMS": "characters",
+            "BENCH_LOSS_EPOCHS": "1",
         },
         (
             "batch_changed_by",

@@ -35,9 +35,8 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from services.cli.trial import trial
+from services.cli.trial import Trial, trial
 from services.cli.up import cluster_file
-from services.console.report import runs
 from services.local.stack import Stack
 from services.trainer.worker.sharded_table import RowMarks
 from shared.messages import (
@@ -63,7 +62,7 @@ STEADY_S = float(os.environ.get("BENCH_STEADY_S", "15"))
 BATCH, ONE_TABLE_ROWS = 512, 1_000_000
 CPU = {"chief": 0.2, "ps": 0.4, "worker": 0.5}
 SAVE_EVERY_S, PATIENCE_S = 5.0, 300.0
-"""The interval of saves, and the longest wait for two of them or for a speed."""
+"""The interval of saves, and the longest wait for two of them or for a report."""
 MARKINGS = 300
 BESIDE_GIB = 1.5
 """Memory of a task besides tables."""
@@ -135,11 +134,7 @@ async def measure(name: str) -> Measured:
         watched = player.watched
         pauses: list[float] = []
         rounds: list[tuple[TableRound, ...]] = []
-        await asyncio.sleep(STEADY_S)
-        since_s, sent = time.time(), loopback_bytes()
-        await asyncio.sleep(STEADY_S)
-        sent = loopback_bytes() - sent
-        speed = runs.mean_speed(watched.of(ProgressReported), since_s, time.time())
+        speed, example_bytes = await train_steadily(watched)
         for number in range(HAND_OVERS):
             await player.decide(3 if number % 2 == 0 else 2, 1)
             pauses.append(float(watched.of(TrainingResumed)[-1].pause_s or 0.0))
@@ -158,7 +153,7 @@ async def measure(name: str) -> Measured:
         pauses_s=tuple(pauses),
         examples_per_s=speed,
         chief_mb=max(used, default=0.0) * 1024,
-        batch_bytes=sent / (speed * STEADY_S / BATCH),
+        batch_bytes=example_bytes * BATCH,
         rounds=tuple(rounds),
     )
 
@@ -191,9 +186,7 @@ async def steady_job(whole: bool) -> Steady:
     parameters = {"rows": ONE_TABLE_ROWS, "whole": whole, "kind": "adagrad"}
     async with running_job(parameters, 4 * gib, SAVE_EVERY_S) as player:
         watched = player.watched
-        speed = await watched.until(
-            lambda: steady_speed(watched.of(ProgressReported)), PATIENCE_S, "a speed"
-        )
+        speed, _ = await train_steadily(watched)
         await watched.until(lambda: len(watched.of(CheckpointSaved)) > 1, PATIENCE_S, "two saves")
         _, *saves = watched.of(CheckpointSaved)
     say(f"{'whole' if whole else 'divided'} tables: {speed:,.0f} examples/s, {len(saves)} saves")
@@ -204,19 +197,28 @@ async def steady_job(whole: bool) -> Steady:
     )
 
 
-def steady_speed(reports: Sequence[ProgressReported]) -> float | None:
-    """Return the examples a second after the first `STEADY_S` of training; None until examples
-    were applied for another `STEADY_S`.
+async def train_steadily(watched: Trial) -> tuple[float, float]:
+    """Wait `STEADY_S`, then measure between two reports that are `STEADY_S` or more apart. Return
+    the examples a second, and the bytes sent for an example.
     """
-    if not reports:
-        return None
-    warm = [each for each in reports if each.reported_s >= reports[0].reported_s + STEADY_S]
-    if not warm:
-        return None
-    first, last = warm[0], warm[-1]
-    if last.reported_s < first.reported_s + STEADY_S or last.samples == first.samples:
-        return None
-    return (last.samples - first.samples) / (last.reported_s - first.reported_s)
+
+    async def next_report(at_s: float, samples: int) -> ProgressReported:
+        """Return the first report from a time on that has more examples."""
+
+        def found() -> ProgressReported | None:
+            reports = watched.of(ProgressReported)
+            later = (each for each in reports if each.reported_s >= at_s)
+            return next((each for each in later if each.samples > samples), None)
+
+        report: ProgressReported = await watched.until(found, PATIENCE_S, "progress")
+        return report
+
+    first = await next_report(time.time() + STEADY_S, 0)
+    sent = loopback_bytes()
+    last = await next_report(first.reported_s + STEADY_S, first.samples)
+    sent = loopback_bytes() - sent
+    examples = last.samples - first.samples
+    return examples / (last.reported_s - first.reported_s), sent / examples
 
 
 def different_rows() -> list[int]:

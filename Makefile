@@ -81,7 +81,7 @@ bench-preparation: $(READY) ## the parts of a generation's preparation, against 
 bench-saves: $(READY) ## a periodic checkpoint written beside training, against training standing still
 	$(BIN)/python -m tests.bench.saves
 
-bench-tables: $(READY) ## embedding tables divided among ps: lookups, and pauses with 10 million to a billion parameters (20 minutes)
+bench-tables: $(READY) ## embedding tables divided among ps: lookups, and pauses with 10 million to a billion parameters; a dense model (25 minutes)
 	$(BIN)/python -m tests.bench.tables
 
 bench-lost-ps: $(READY) ## a ps of a job with embedding tables is killed fifty times: training that is repeated, cost of deltas (35 minutes)

@@ -89,7 +89,7 @@ async def steady_speed(every_s: float | None) -> float:
     """Return the examples/s of a job on CPU limits that saves so often; None: as Weir chooses."""
     parameters = {"rows": ROWS}
     gib = PARAMETERS * 4 / 2**30
-    async with tables.running_job(parameters, gib, every_s) as player:
+    async with tables.running_job(tables.table_request(parameters, gib, every_s)) as player:
         watched = player.watched
         await asyncio.sleep(WARM_S)
         since_s = time.time()

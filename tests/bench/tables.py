@@ -1,4 +1,4 @@
-"""Measure large embedding tables: lookups, and hand-overs at several sizes.
+"""Measure large models: lookups in embedding tables, and hand-overs at several sizes.
 
 `make bench-tables` (BENCH_TABLES_OPTIMIZER: sgd or adagrad). A job with two tables, whose ids follow
 a Zipf law, changes between 2 and 3 ps with enforced limits, at each size of
@@ -18,6 +18,9 @@ BENCH_TABLES_PARAMETERS. The benchmark takes the place of the allocator.
     bytes_per_batch     bytes over the loopback interface for an update, by size, with everything
                         that the job and the bus send; `row_bytes_per_batch`: those of the different
                         rows of an update, once to the worker and once back as gradients
+    dense_pause_s_100m  the median pause of a model without tables (BENCH_DENSE_PARAMETERS), with
+                        the cores of the whole machine for each task
+    dense_step_s        the time of an update of this model, in s: a pause ends with one
 """
 
 from __future__ import annotations
@@ -47,19 +50,21 @@ from shared.messages import (
     TrainingResumed,
 )
 from tests.bench.player import NODE, Player
-from tests.bench.programs import zipf_tables
+from tests.bench.programs import dense, zipf_tables
 from tests.bench.programs.zipf_tables import FEATURES, TABLES, WIDTH
 from tests.bench.report import NoLimits, finish_or_refuse, median, say
 
 PROGRAM = Path(__file__).with_name("programs") / "zipf_tables.py"
-CLUSTER = f"nodes:\n  - {{name: {NODE}, cpu: 2, memory_gib: 60}}\n"
+CLUSTER = f"nodes:\n  - {{name: {NODE}, cpu: 16, memory_gib: 100}}\n"
 SIZES = {"10m": 10_000_000, "100m": 100_000_000, "400m": 400_000_000, "1g": 1_000_000_000}
 """With Adagrad and a billion parameters, two generations side by side need more than 16 GiB."""
 CHOSEN = tuple(os.environ.get("BENCH_TABLES_PARAMETERS", "10m,100m,1g").split(","))
+DENSE = os.environ.get("BENCH_DENSE_PARAMETERS", "100m")
 OPTIMIZER = os.environ.get("BENCH_TABLES_OPTIMIZER", "sgd")
 HAND_OVERS = int(os.environ.get("BENCH_HAND_OVERS", "4"))
 STEADY_S = float(os.environ.get("BENCH_STEADY_S", "15"))
-BATCH, ONE_TABLE_ROWS = 512, 1_000_000
+BATCH, DENSE_BATCH, ONE_TABLE_ROWS = 512, 16, 1_000_000
+CORES = 2.0
 CPU = {"chief": 0.2, "ps": 0.4, "worker": 0.5}
 SAVE_EVERY_S, PATIENCE_S = 5.0, 300.0
 """The interval of saves, and the longest wait for two of them or for a report."""
@@ -88,13 +93,28 @@ class Steady(msgspec.Struct, frozen=True, kw_only=True):
     save_bytes: float
 
 
-@asynccontextmanager
-async def running_job(
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of this benchmark. `every_s`: the interval of checkpoints; None: as Weir chooses."""
+
+    program: Path
+    parameters: dict[str, Any]
+    limits: dict[str, Resources]
+    batch: int = BATCH
+    every_s: float | None = None
+
+
+def table_request(
     parameters: dict[str, Any], table_gib: float, every_s: float | None = None
-) -> AsyncIterator[Player]:
-    """Yield a player whose job has these parameters. `table_gib`: all tables and slots. `every_s`:
-    the interval of checkpoints; None: as Weir chooses.
-    """
+) -> Request:
+    """Return a request with CPU limits of two cores together. `table_gib`: all tables and slots."""
+    memory = {"chief": 2.0, "worker": 2.0, "ps": BESIDE_GIB + 2 * table_gib}
+    limits = {role: Resources(cpu=cpu, memory_gib=memory[role]) for role, cpu in CPU.items()}
+    return Request(program=PROGRAM, parameters=parameters, limits=limits, every_s=every_s)
+
+
+@asynccontextmanager
+async def running_job(wanted: Request) -> AsyncIterator[Player]:
+    """Yield a player whose job trains with two ps."""
     with (
         tempfile.TemporaryDirectory(prefix="weir-bench-") as folder,
         cluster_file(None, CLUSTER) as cluster,
@@ -105,24 +125,48 @@ async def running_job(
         ):
             span = {"start": 2, "min": 2, "max": 3}
             one = {"start": 1, "min": 1, "max": 1}
+            batch = wanted.batch
             asked = {
-                "job": "zipf-tables",
+                "job": wanted.program.stem.replace("_", "-"),
                 "epochs": 1,
-                "batch": {"start": BATCH, "min": BATCH, "max": BATCH},
-                "params": parameters,
+                "batch": {"start": batch, "min": batch, "max": batch},
+                "params": wanted.parameters,
                 "consistency": "async",
-                "checkpoint": {"every_s": every_s},
+                "checkpoint": {"every_s": wanted.every_s},
             }
-            uid, request = await watched.submit({**asked, "ps": span, "workers": one}, PROGRAM)
-            memory = {"chief": 2.0, "worker": 2.0, "ps": BESIDE_GIB + 2 * table_gib}
-            limits = {
-                role: Resources(cpu=cpu, memory_gib=memory[role]) for role, cpu in CPU.items()
-            }
-            player = Player(watched, uid, request, limits)
+            uid, request = await watched.submit(
+                {**asked, "ps": span, "workers": one}, wanted.program
+            )
+            player = Player(watched, uid, request, wanted.limits)
             await player.decide(2, 1)
             if not watched.enforced:
                 raise NoLimits("CPU limits are not enforced on this machine: pauses mean nothing")
             yield player
+
+
+async def measure_dense() -> dict[str, Any]:
+    """Change the number of ps of a model without tables several times."""
+    size = SIZES[DENSE]
+    limits = {
+        role: Resources(cpu=CORES, memory_gib=BESIDE_GIB + 16 * size * 4 / 2**30) for role in CPU
+    }
+    request = Request(
+        program=PROGRAM.with_name("dense.py"),
+        parameters={"layers": size // dense.LAYER},
+        limits=limits,
+        batch=DENSE_BATCH,
+    )
+    async with running_job(request) as player:
+        speed, _ = await train_steadily(player.watched)
+        pauses = []
+        for number in range(HAND_OVERS):
+            await player.decide(3 if number % 2 == 0 else 2, 1)
+            resumed = player.watched.of(TrainingResumed)[-1]
+            pauses.append(float(resumed.pause_s or 0.0))
+            say(f"dense {DENSE} hand-over {number + 1}/{HAND_OVERS}: {pauses[-1]:.2f} s")
+            say(f"      {resumed.phases}")
+            await asyncio.sleep(STEADY_S)
+    return {f"dense_pause_s_{DENSE}": median(pauses), "dense_step_s": DENSE_BATCH / speed}
 
 
 async def measure(name: str) -> Measured:
@@ -130,7 +174,7 @@ async def measure(name: str) -> Measured:
     rows = SIZES[name] // (TABLES * WIDTH)
     slots = 2 if OPTIMIZER == "adagrad" else 1
     gib = slots * SIZES[name] * 4 / 2**30
-    async with running_job({"rows": rows, "kind": OPTIMIZER}, gib) as player:
+    async with running_job(table_request({"rows": rows, "kind": OPTIMIZER}, gib)) as player:
         watched = player.watched
         pauses: list[float] = []
         rounds: list[tuple[TableRound, ...]] = []
@@ -184,7 +228,7 @@ async def steady_job(whole: bool) -> Steady:
     """Train with tables of a million rows, and save every `SAVE_EVERY_S`."""
     gib = TABLES * ONE_TABLE_ROWS * WIDTH * 4 / 2**30
     parameters = {"rows": ONE_TABLE_ROWS, "whole": whole, "kind": "adagrad"}
-    async with running_job(parameters, 4 * gib, SAVE_EVERY_S) as player:
+    async with running_job(table_request(parameters, 4 * gib, SAVE_EVERY_S)) as player:
         watched = player.watched
         speed, _ = await train_steadily(watched)
         await watched.until(lambda: len(watched.of(CheckpointSaved)) > 1, PATIENCE_S, "two saves")
@@ -265,6 +309,7 @@ async def main() -> dict[str, Any]:
         "save_bytes": [divided.save_bytes, whole.save_bytes],
         "dirty_cost": marking_s() * found[CHOSEN[0]].examples_per_s / BATCH,
         "optimizer": OPTIMIZER,
+        **await measure_dense(),
     }
 
 

@@ -263,7 +263,12 @@ SMOKE = {
         ),
     ),
     "bench-tables": Smoke(
-        {"BENCH_TABLES_PARAMETERS": "10m", "BENCH_HAND_OVERS": "1", "BENCH_STEADY_S": "4"},
+        {
+            "BENCH_TABLES_PARAMETERS": "10m",
+            "BENCH_DENSE_PARAMETERS": "10m",
+            "BENCH_HAND_OVERS": "1",
+            "BENCH_STEADY_S": "4",
+        },
         (
             "pause_s_10m",
             "pause_growth",
@@ -273,6 +278,8 @@ SMOKE = {
             "bytes_per_batch",
             "save_cost",
             "dirty_cost",
+            "dense_pause_s_10m",
+            "dense_step_s",
         ),
     ),
     "bench-year": Smoke(

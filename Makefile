@@ -56,7 +56,7 @@ chaos: $(READY) ## 92 faults of 23 kinds while real jobs train (an hour at most;
 soak: $(READY) ## 200 hand-overs of one job, in which nothing may grow (under 90 minutes; SOAK_HANDOVERS=30)
 	$(BIN)/python -m tests.bench.soak
 
-zoo: $(READY) ## fifteen programs under Weir: do they reach the result of one process? (an hour; PROGRAM=NAME,NAME)
+zoo: $(READY) ## sixteen programs under Weir: do they reach the result of one process? (an hour; PROGRAM=NAME,NAME)
 	$(BIN)/python -m tests.bench.zoo
 
 test-cluster: $(if $(KUBECONFIG),$(READY)) ## deploy on a real Kubernetes, try it, take it away: KUBECONFIG=FILE

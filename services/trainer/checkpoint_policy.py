@@ -53,6 +53,8 @@ FEWEST_COSTS = 3
 MEASUREMENTS = 5
 GENERATION_FOLDER = re.compile(r"gen-(\d+)")
 CHECKPOINT_FILE = re.compile(r"ckpt-(\d+)(?:_temp|\..+)")
+REHEARSAL = "rehearsal"
+REHEARSAL_FILE = re.compile(rf"{REHEARSAL}(?:_temp|\..+)")
 CHECKPOINT_PATH = re.compile(r"gen-(\d+)/ckpt-(\d+)$")
 CheckpointAge = tuple[int, int]
 """Generation and step: the later of two checkpoints is the greater."""
@@ -159,6 +161,8 @@ def generation_of_folder(folder: str) -> int | None:
 
 def is_obsolete(number: int, name: str, kept: Sequence[str]) -> bool:
     """Return whether a file of this generation can be removed. `kept`: the ledger's paths."""
+    if REHEARSAL_FILE.fullmatch(name):
+        return is_generation_closed(number, kept)
     found, ages = CHECKPOINT_FILE.fullmatch(name), _ages(kept)
     if found is None or not ages:
         return False

@@ -6,6 +6,7 @@ place of the launcher. Two questions:
 
 exact          a job with `consistency: exact` trains under twenty histories, and every bit of its
                model and optimizer must be that of a job with 1 worker and no event
+exact-tables   the same with a program that has tables which are divided among the ps
 global-batch   a transformer trains with 2, 4 and 8 workers, and under three histories. Its loss, in
                intervals of updates, is compared with that of five jobs with 1 worker and other seeds
 
@@ -13,7 +14,7 @@ The bands of all intervals together contain a further job with 1 worker with a p
 least 99 % (Student's t, Bonferroni). For comparison, there is `async` with 4 workers, which is
 expected to leave the bands.
 
-Results: `exact_equal` of `exact_histories`; for each arm of the transformer its largest distance
+Results: `exact_equal` and `exact_tables_equal` of `exact_histories`; for each arm of the transformer its largest distance
 from the mean in half bands (`global_batch_2`, ..., inside: at most 1), `global_batch_worst` of all,
 `async_4`; `final_loss_...` of each arm.
 
@@ -42,11 +43,12 @@ from tests.trainer.fleet import Fleet
 HISTORIES = int(os.environ.get("BENCH_HISTORIES", "20"))
 SEEDS = int(os.environ.get("BENCH_SEEDS", "5"))
 SEED = int(os.environ.get("BENCH_SEED", "1"))
-ARMS = os.environ.get("BENCH_ARMS", "exact,global-batch").split(",")
+ARMS = os.environ.get("BENCH_ARMS", "exact,exact-tables,global-batch").split(",")
 TRANSFORMER = Path(__file__).with_name("programs") / "characters.py"
 BATCH, EPOCHS, UPDATES = 32, 2, 750
 INTERVALS = 10
-EXACT_PROGRAM, EXACT_EPOCHS, EXACT_UPDATES = "noisy.py", 9, 144
+EXACT_PROGRAMS = {"exact": "noisy.py", "exact-tables": "noisy_tables.py"}
+EXACT_EPOCHS, EXACT_UPDATES = 9, 144
 PACE_S, EXACT_PACE_S = 0.1, 0.4
 """Least seconds of an update until the last event of a history, so that it happens before the end."""
 SLOWER = 4.0
@@ -178,29 +180,31 @@ async def finish_job(fleet: Fleet, updates: int) -> None:
 # ---------------------------------------------------------------- exact
 
 
-async def compare_bits(folder: Path) -> dict[str, Any]:
-    static = await exact_weights(folder / "static", [])
+async def compare_bits(folder: Path, arm: str) -> dict[str, Any]:
+    program = EXACT_PROGRAMS[arm]
+    static = await exact_weights(folder / f"{arm}-static", program, [])
     if not static:
         raise RuntimeError("a checkpoint has no variable of the model: nothing would be compared")
     equal = 0
     for number in range(HISTORIES):
         began_s = time.monotonic()
         history = random_history(random.Random(SEED * 1000 + number), EXACT_UPDATES, 3, 4)
-        found = await exact_weights(folder / f"exact-{number}", history)
+        found = await exact_weights(folder / f"{arm}-{number}", program, history)
         is_equal = found == static
         equal += is_equal
         what = ", ".join(f"{each.kind} at {each.update}" for each in history)
         verdict = "equal" if is_equal else "DIFFERENT"
         took_s = time.monotonic() - began_s
-        say(f"exact {number + 1}/{HISTORIES} {verdict}: {what} ({took_s:.0f} s)")
+        say(f"{arm} {number + 1}/{HISTORIES} {verdict}: {what} ({took_s:.0f} s)")
+    name = arm.replace("-", "_")
     return {
         "exact_histories": HISTORIES,
-        "exact_equal": equal,
-        "exact_variables": len(static),
+        f"{name}_equal": equal,
+        f"{name}_variables": len(static),
     }
 
 
-async def exact_weights(folder: Path, history: Sequence[Event]) -> dict[str, bytes]:
+async def exact_weights(folder: Path, program: str, history: Sequence[Event]) -> dict[str, bytes]:
     """Train an exact job with this history; return the bytes of its final variables."""
     fields: dict[str, Any] = {
         "epochs": EXACT_EPOCHS,
@@ -208,7 +212,7 @@ async def exact_weights(folder: Path, history: Sequence[Event]) -> dict[str, byt
         "checkpoint": CheckpointRule(every_s=1.0),
     }
     folder.mkdir()
-    async with fleet_of(folder, EXACT_PROGRAM, **fields) as fleet:
+    async with fleet_of(folder, program, **fields) as fleet:
         await HistoryPlayer(fleet, EXACT_PACE_S if history else 0.0).play(START, history)
         await finish_job(fleet, EXACT_UPDATES)
         return fleet.final_weights()
@@ -317,8 +321,9 @@ def mean_losses(reports: Sequence[ProgressReported]) -> list[float]:
 
 async def main(folder: Path) -> dict[str, Any]:
     figures: dict[str, Any] = {}
-    if "exact" in ARMS:
-        figures |= await compare_bits(folder)
+    for arm in EXACT_PROGRAMS:
+        if arm in ARMS:
+            figures |= await compare_bits(folder, arm)
     if "global-batch" in ARMS:
         figures |= await compare_losses(folder)
     return figures

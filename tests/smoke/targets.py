@@ -167,8 +167,8 @@ SMOKE = {
         ),
     ),
     "bench-histories": Smoke(
-        {"BENCH_HISTORIES": "1", "BENCH_ARMS": "exact"},
-        ("exact_histories", "exact_equal", "exact_variables"),
+        {"BENCH_HISTORIES": "1", "BENCH_ARMS": "exact,exact-tables"},
+        ("exact_histories", "exact_equal", "exact_tables_equal", "exact_tables_variables"),
     ),
     "bench-noise": Smoke(
         {

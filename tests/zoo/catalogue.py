@@ -36,6 +36,7 @@ ZOO = {
     "dqn": Entry(epochs=15, batch=64, metric="value_error", reads_files=True),
     "gan": Entry(epochs=30, batch=128, metric="energy_distance"),
     "half_precision": Entry(epochs=20, batch=32, metric="accuracy"),
+    "large_tables": Entry(epochs=8, batch=64, metric="auc"),
     "own_loss": Entry(epochs=30, batch=32, metric="image_error"),
     "padded_text": Entry(epochs=5, batch=32, metric="accuracy"),
     "several_outputs": Entry(epochs=20, batch=32, metric="digit_accuracy"),

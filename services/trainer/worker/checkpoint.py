@@ -28,11 +28,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import structlog
@@ -42,10 +43,12 @@ from tensorflow.python.trackable import trackable_utils
 from tensorflow.python.training import py_checkpoint_reader
 from tensorflow.python.util import object_identity
 
+from services.trainer import checkpoint_policy
 from services.trainer.protocol import Begin, Line, Skipped
 from services.trainer.table_files import TABLE_FILES
 from services.trainer.worker import failure_cause, shard_ledger
 from services.trainer.worker.checkpoint_files import (
+    UNREADABLE,
     checkpoint_fault,
     checkpoints_in,
     committed_digests,
@@ -65,6 +68,11 @@ from shared.text import format_count
 PATH_SIGNATURE = [tf.TensorSpec([], tf.string)]
 logger = structlog.get_logger()
 CONTINUE_FROM = "checkpoint.continue_from"
+STORAGE_PATIENCE_S, STORAGE_RETRY_S = 60.0, 2.0
+"""The longest wait for a storage that does not answer, and the time between two tries."""
+NO_FILES = "Failed to find any matching files"
+"""The message of a ps that does not see a checkpoint, for whatever reason."""
+Answer = TypeVar("Answer")
 gfile = tf.io.gfile
 
 
@@ -219,24 +227,29 @@ class Checkpoint:
         A slow or impossible save then shows before training stops for it. `failed` receives an
         error of the files and may raise; otherwise the values are restored from memory.
         """
-        path = f"{folder}/rehearsal"
+        path = f"{folder}/{checkpoint_policy.REHEARSAL}"
         self._cut()
         if self.tables is not None:
             self.tables.cut_for_rehearsal()
-        with self._without_table_updates():
-            try:
-                self.write_cut(path)
-            except tf.errors.OpError as error:
-                failed(error)
-                self._cut()
-                yield
-                self._restore_cut()
-                self._drop()
-                return
+        try:
+            with self._without_table_updates():
+                yield from self._rehearse_files(path, failed)
+        finally:
+            remove_checkpoint(path)
+
+    def _rehearse_files(self, path: str, failed: Callable[[Any], None]) -> Iterator[None]:
+        try:
+            self.write_cut(path)
+        except tf.errors.OpError as error:
+            failed(error)
+            self._cut()
             yield
-            with self._all_or_nothing():
-                self._read(tf.constant(path))
-        remove_checkpoint(path)
+            self._restore_cut()
+            self._drop()
+            return
+        yield
+        with self._all_or_nothing():
+            self._read(tf.constant(path))
 
     def _without_table_updates(self) -> AbstractContextManager[None]:
         """Let the rows of tables stay as they are inside: they are not written for a rehearsal."""
@@ -376,34 +389,91 @@ def restore_newest(
 ) -> Ledger | None:
     """Restore the newest complete checkpoint. Return None if there is none; then nothing changes.
 
-    If reading fails while `lost` returns a ps, raise the error.
+    A storage that does not answer is asked again, for `STORAGE_PATIENCE_S` in all. If nothing could
+    be restored and some checkpoint could not be read, raise that error: to train from the beginning
+    would cost the job what it has. If reading fails while `lost` returns a ps, raise the error.
+    """
+    until_s = time.monotonic() + STORAGE_PATIENCE_S
+    ask = partial(_ask_storage, lost, until_s)
+    unreadable: tf.errors.OpError | None = None
+    candidates = _checkpoints_by_age(order, folder, ask)
+    candidate = next(candidates, None)
+    while candidate is not None:
+        path, digest = candidate
+        try:
+            found = ask(partial(_restore_intact, checkpoint, path, digest, lost))
+        except UNREADABLE as error:
+            if lost():
+                raise
+            unreadable = error
+            found = f"it cannot be read: {failure_cause.storage_message(str(error))}"
+        if isinstance(found, Ledger):
+            return found
+        candidate = next(candidates, None)
+        say(Skipped(path=path, cause=found, instead=candidate[0] if candidate is not None else ""))
+    if unreadable is not None:
+        raise unreadable
+    if checkpoint.tables is not None:
+        checkpoint.tables.refill_tables()
+    return None
+
+
+def _restore_intact(
+    checkpoint: Checkpoint, path: str, digest: str, lost: Callable[[], list[str]]
+) -> Ledger | str:
+    """Restore a checkpoint and return its ledger; return its fault if it has one."""
+    held = checkpoint.tables.files if checkpoint.tables is not None else ()
+    if fault := checkpoint_fault(path, digest) or table_fault(path, digest, held):
+        return fault
+    try:
+        return checkpoint.read(path)
+    except UNREADABLE:
+        raise
+    except (tf.errors.OpError, msgspec.DecodeError) as error:
+        if NO_FILES in str(error):  # this process has just read the index
+            why = f"a ps cannot see {path}, which the chief can: {error}"
+            raise tf.errors.UnknownError(None, None, why) from error
+        if lost():
+            raise
+        return f"it is damaged: {failure_cause.storage_message(str(error))}"
+
+
+def _ask_storage(
+    lost: Callable[[], list[str]], until_s: float, operation: Callable[[], Answer]
+) -> Answer:
+    """Return the result of an operation. Repeat it until a time (monotonic clock), while the
+    storage does not answer and no ps is lost; then raise its error.
+    """
+    while True:
+        try:
+            return operation()
+        except UNREADABLE as error:
+            if lost() or time.monotonic() >= until_s:
+                raise
+            logger.warning("StorageNotReadable", error=failure_cause.storage_message(str(error)))
+            time.sleep(STORAGE_RETRY_S)
+
+
+def _checkpoints_by_age(
+    order: Begin, folder: str, ask: Callable[[Callable[[], dict[str, str]]], dict[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """Yield the path and digest of each checkpoint to restore from, the newest first. `ask`: calls
+    a function that lists folders.
+
+    The last ones are those that the ledger no longer names: they may have an earlier base than the
+    others. Their marks are read only then, because training stands still.
     """
     newest = max(map(checkpoint_step, order.paths), default=-1)
-    marked = committed_digests(folder, later_than=newest)
+    marked = ask(partial(committed_digests, folder, later_than=newest))
     digests = {**marked, **order.digests}
-    paths = [*restore_candidates(order.paths, marked)]
-    if tuple(paths[:1]) != order.paths[:1]:
+    paths = restore_candidates(order.paths, marked)
+    if paths[:1] != tuple(order.paths[:1]):
         logger.warning("LedgerWasSetBack", newest=paths[0], named=order.paths)
-    last_named = len(paths) - 1
-    for at, path in enumerate(paths):
-        held = checkpoint.tables.files if checkpoint.tables is not None else ()
-        digest = digests.get(path, "")
-        why = checkpoint_fault(path, digest) or table_fault(path, digest, held)
-        if not why:
-            try:
-                return checkpoint.read(path)
-            except (tf.errors.OpError, msgspec.DecodeError) as error:
-                if lost():
-                    raise
-                why = f"it is damaged: {failure_cause.storage_message(str(error))}"
-        if at == last_named:  # a damaged base may be one that all of these need
-            older = committed_digests(folder)
-            paths += [each for each in older if each not in paths]  # this loop goes on with them
-            digests = {**older, **digests}
-        say(Skipped(path=path, cause=why, instead=paths[at + 1] if at + 1 < len(paths) else ""))
-    if checkpoint.tables is not None:
-        checkpoint.tables.refill_undefined()
-    return None
+    for path in paths:
+        yield path, digests.get(path, "")
+    for path, digest in ask(partial(committed_digests, folder)).items():
+        if path not in paths:
+            yield path, digest
 
 
 def restore_earlier(checkpoint: Checkpoint, folder: str, ledger: Ledger) -> Ledger:
@@ -416,11 +486,11 @@ def restore_earlier(checkpoint: Checkpoint, folder: str, ledger: Ledger) -> Ledg
     why = "it has no complete checkpoint"
     marked, found = committed_digests(folder), checkpoints_in(folder)
     for path in (*restore_candidates((), marked), *(path for path in found if path not in marked)):
-        fault = checkpoint_fault(path, marked.get(path, "")) or table_fault(path, "")
-        if fault:
-            why = f"{path} cannot be restored: {fault}"
-            continue
         try:
+            fault = checkpoint_fault(path, marked.get(path, "")) or table_fault(path, "")
+            if fault:
+                why = f"{path} cannot be restored: {fault}"
+                continue
             earlier = checkpoint.read(path)
         except (tf.errors.OpError, msgspec.DecodeError) as error:
             why = f"{path} cannot be restored: {failure_cause.storage_message(str(error))}"

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 import tensorflow as tf
+from tensorflow.python.lib.io import _pywrap_file_io
 from tensorflow.python.training import py_checkpoint_reader
 
 from services.trainer import checkpoint_policy, table_files
@@ -26,6 +27,17 @@ from shared.checkpoints import COMMITTED, INDEX, CommitMark
 
 gfile = tf.io.gfile
 logger = structlog.get_logger()
+UNREADABLE = (
+    tf.errors.AbortedError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.UnauthenticatedError,
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
+)
+"""Errors of a storage that does not answer as it should. They say nothing about its files."""
 
 
 class CheckpointSeal(NamedTuple):
@@ -48,12 +60,14 @@ def seal_checkpoint(path: str) -> CheckpointSeal:
 
 def checkpoint_fault(path: str, digest: str) -> str:
     """Return why a checkpoint does not match this digest ("": none is known); empty if no fault is
-    found.
+    found. Raise an error of `UNREADABLE` if nobody knows.
     """
     try:
         found = seal_checkpoint(path)
     except tf.errors.NotFoundError:
         return "it is missing"
+    except UNREADABLE:
+        raise
     except tf.errors.OpError as error:
         return f"it cannot be read: {error.message}"
     if digest in ("", found.digest):
@@ -64,10 +78,12 @@ def checkpoint_fault(path: str, digest: str) -> str:
 def table_fault(path: str, digest: str, held: Sequence[TableFile] = ()) -> str:
     """Return why a file before a checkpoint that has rows of its tables cannot be used; empty if no
     fault is found. `digest`: of the checkpoint, if it is known; `held`: files whose rows the tables
-    have.
+    have. Raise an error of `UNREADABLE` if nobody knows.
     """
     try:
         files = files_of_checkpoint(path, digest)
+    except UNREADABLE:
+        raise
     except (tf.errors.OpError, msgspec.DecodeError) as error:
         return f"its table files are not known: {error}"
     for file in table_files.files_to_read(held, files)[:-1]:
@@ -109,7 +125,7 @@ def files_of_checkpoint(path: str, digest: str) -> tuple[TableFile, ...]:
 
 def checkpoints_in(folder: str) -> list[str]:
     """Return the paths of all checkpoints in a job's folder that have an index, the newest
-    first.
+    first. Raise `tf.errors.OpError` if a folder cannot be listed.
     """
     ages = {}
     for generation in _list_folder(folder):
@@ -126,29 +142,34 @@ def checkpoints_in(folder: str) -> list[str]:
 
 
 def mark_committed(path: str, committed: CommitMark) -> None:
-    """Write a mark beside a checkpoint that the ledger has named, unless it exists, or the
-    checkpoint is gone or was written again since.
+    """Write a mark beside a checkpoint that the ledger has named, unless a complete one exists, or
+    the checkpoint is gone or was written again since.
     """
-    if gfile.exists(path + COMMITTED) or checkpoint_fault(path, committed.digest):
-        return
-    _write_file(path + COMMITTED, msgspec.json.encode(committed))
+    if _read_mark(path) is None and not checkpoint_fault(path, committed.digest):
+        _write_file(path + COMMITTED, msgspec.json.encode(committed))
+
+
+def _read_mark(path: str) -> CommitMark | None:
+    """Return the mark beside a checkpoint; None if there is none, or an incomplete one."""
+    try:
+        with gfile.GFile(path + COMMITTED, "rb") as file:
+            return msgspec.json.decode(file.read(), type=CommitMark)
+    except (tf.errors.OpError, msgspec.DecodeError):
+        return None
 
 
 def committed_digests(folder: str, later_than: int = -1) -> dict[str, str]:
     """Return the digests of all checkpoints in a job's folder that the ledger has ever named, by
     path. `later_than`: only of those after this step.
 
-    An incomplete mark counts as none.
+    An incomplete mark counts as none. Raise `tf.errors.OpError` if a folder cannot be listed.
     """
     digests = {}
     for path in checkpoints_in(folder):
         if checkpoints.checkpoint_step(path) <= later_than:
             continue
-        with (
-            contextlib.suppress(tf.errors.OpError, msgspec.DecodeError),
-            gfile.GFile(path + COMMITTED, "rb") as file,
-        ):
-            digests[path] = msgspec.json.decode(file.read(), type=CommitMark).digest
+        if mark := _read_mark(path):
+            digests[path] = mark.digest
     return digests
 
 
@@ -188,16 +209,19 @@ def prune_checkpoints(folder: str, kept: Sequence[str]) -> None:
 
     If the newest needs a base, the last checkpoint with an earlier base is kept, too: one damaged
     file cannot cost the job all its training, and a generation that reads the earlier base ahead
-    can finish that.
+    can finish that. Where a folder cannot be read, the rest stays.
     """
     try:
-        files = [*_table_files_of(kept)]
-        if earlier := _with_an_earlier_base(folder, kept, files):
-            kept = [*kept, earlier]
-            files += _table_files_of([earlier])
+        _prune_checkpoints(folder, kept)
     except (tf.errors.OpError, msgspec.DecodeError) as error:
         logger.warning("CheckpointsNotRemoved", error=failure_cause.storage_message(str(error)))
-        return
+
+
+def _prune_checkpoints(folder: str, kept: Sequence[str]) -> None:
+    files = [*_table_files_of(kept)]
+    if earlier := _with_an_earlier_base(folder, kept, files):
+        kept = [*kept, earlier]
+        files += _table_files_of([earlier])
     kept = [*kept, *(path for paths in files for path in paths)]
     bases = [paths[0] for paths in files]
     for generation in _list_folder(folder):
@@ -231,7 +255,7 @@ def _with_an_earlier_base(
         age = checkpoint_policy.checkpoint_age(path)
         if age is None or age > ages[newest] or path in needed:
             continue
-        if gfile.exists(path + COMMITTED):
+        if _exists(path + COMMITTED):
             return path
     return None
 
@@ -241,7 +265,7 @@ def _table_files_of(kept: Sequence[str]) -> Iterator[list[str]]:
     base first.
     """
     for path in kept:
-        if gfile.exists(path + INDEX):
+        if _exists(path + INDEX):
             yield [table_files.file_path(path, each) for each in files_of_checkpoint(path, "")]
 
 
@@ -256,11 +280,27 @@ def _file_names(path: str) -> Iterator[str]:
 
 
 def _list_folder(folder: str) -> list[str]:
-    """Return the names in a folder; some file systems append a slash to folders."""
+    """Return the names in a folder; none if it does not exist. Some file systems append a slash to
+    folders.
+
+    Other errors are raised: a folder that cannot be read for a moment is not empty. `gfile.listdir`
+    would say that it does not exist.
+    """
     try:
-        return [name.rstrip("/") for name in gfile.listdir(folder)]
-    except tf.errors.OpError:
+        return [name.rstrip("/") for name in _pywrap_file_io.GetChildren(folder)]
+    except (tf.errors.NotFoundError, tf.errors.FailedPreconditionError):
         return []
+
+
+def _exists(path: str) -> bool:
+    """Return whether a file exists. Raise `tf.errors.OpError` if nobody knows; `gfile.exists` would
+    return false.
+    """
+    try:
+        gfile.stat(path)
+    except (tf.errors.NotFoundError, tf.errors.FailedPreconditionError):
+        return False
+    return True
 
 
 def _remove_path(path: str) -> None:

@@ -17,6 +17,7 @@ import math
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -88,9 +89,9 @@ from shared.sample_efficiency import staleness_cost
 from shared.text import format_count
 
 LAST_TRIES, LAST_WAIT_S = 13, 10.0  # for the last save
-TIDY_S = 5.0  # wait for the ledger to name the last checkpoint
-LOOK_S = 5.0  # between two looks for lost ps
-SOON_S = 0.2  # to write the last TensorBoard points of a broken generation
+COMMIT_WAIT_S = 5.0  # wait for the ledger to name the last checkpoint
+LOST_PS_CHECK_S = 5.0  # between two looks for lost ps
+LAST_POINTS_S = 0.2  # to write the last TensorBoard points of a broken generation
 MOST_ROUNDS, MOST_OF_LAST_ROUND = 4, 0.7
 """Tables are read again while what changed meanwhile is at most this share of what was read before.
 Rounds shrink because the next one has less time to change rows; when they do not, more of them only
@@ -182,6 +183,8 @@ class Chief:
         self._noise_tracing: threading.Thread | None = None
         self._read_path = ""
         """The checkpoint whose tables were read before training began; empty: none."""
+        self._postponed: deque[Any] = deque()
+        """Words of the inbox that were taken too early; they come before those in it."""
         self.summaries = EventWriter(
             assignment.checkpoint_dir, tensorboard_events.generation_size(assignment)
         )
@@ -335,7 +338,11 @@ class Chief:
         if self.checkpoint.tables is None or not self.assignment.beside:
             return
         self.checkpoint.tables.transfer.rehearse_delta()
-        marked = committed_digests(self.assignment.checkpoint_dir)
+        try:
+            marked = committed_digests(self.assignment.checkpoint_dir)
+        except tf.errors.OpError as error:
+            self._warn_tables_unread(self.assignment.checkpoint_dir, error)
+            return
         for path in restore_candidates((), marked)[:1]:
             self._read_tables(path)
         size = math.inf
@@ -357,11 +364,11 @@ class Chief:
         while True:
             wait_s = 0.0 if found else max(until_s - time.monotonic(), 0.0)
             try:
-                word = self.inbox.get(timeout=wait_s)
+                word = self._next_word(wait_s)
             except queue.Empty:
                 return found
             if not isinstance(word, CheckpointAvailable):
-                self.inbox.put(word)
+                self._postponed.append(word)
                 return found
             if self._is_later(word.path):
                 found = word.path
@@ -377,11 +384,11 @@ class Chief:
     def await_begin(self) -> Begin:
         """Wait for the order to begin. Until then, read the tables of each new checkpoint."""
         while True:
-            match self.inbox.get():
+            match self._next_word():
                 case Begin() as order:
                     return order
                 case CheckpointAvailable(path=path):
-                    if self.checkpoint.tables is None or not self.inbox.empty():
+                    if self.checkpoint.tables is None or self._has_words():
                         continue
                     if self._is_later(path):
                         self._read_tables(path)
@@ -400,11 +407,23 @@ class Chief:
         except (tf.errors.OpError, msgspec.DecodeError) as error:
             if self._unreachable_ps():
                 raise
-            why = failure_cause.storage_message(str(error))
-            logger.warning("TablesNotReadAhead", path=path, error=why)
+            self._warn_tables_unread(path, error)
             return False
         self._read_path = path
         return True
+
+    def _warn_tables_unread(self, path: str, error: Exception) -> None:
+        why = failure_cause.storage_message(str(error))
+        logger.warning("TablesNotReadAhead", path=path, error=why)
+
+    def _next_word(self, timeout_s: float | None = None) -> Any:
+        """Return the next order or event. Raise `queue.Empty` after `timeout_s` seconds."""
+        if self._postponed:
+            return self._postponed.popleft()
+        return self.inbox.get(timeout=timeout_s)
+
+    def _has_words(self) -> bool:
+        return bool(self._postponed) or not self.inbox.empty()
 
     # ------------------------------------------------------------ begin
 
@@ -495,8 +514,8 @@ class Chief:
 
     def _note_start(self, ledger: Ledger) -> None:
         """Measure speed from here on. A job that is finished already has no update to wait for."""
-        self.reported = self.went = time.monotonic()
-        self.reported_at = self.went_at = ledger.applied
+        self.reported_s = self.resumed_s = time.monotonic()
+        self.reported_examples = self.resumed_examples = ledger.applied
         if ledger.finished:
             self.inbox.put("finished")
 
@@ -507,23 +526,29 @@ class Chief:
     def _await_first_update(self) -> None:
         """Wait for the first update; other events that arrive meanwhile stay for `train`."""
         later = []
-        while (word := self.inbox.get()) != "first":
+        while (word := self._next_word()) != "first":
             later.append(word)
             if isinstance(word, Exception) or word == "finished":
                 break
-        for kept in later:
-            self.inbox.put(kept)
+        self._postponed.extendleft(reversed(later))
 
     # ------------------------------------------------------------ train
 
     def train(self) -> bool:
         """Train until finished (True), or drained and ended (False). Raise the error of a lane."""
+        try:
+            return self._train_until_over()
+        except Exception:
+            if self.lanes.has_failed:
+                self.report(time.monotonic())  # the last progress
+                self.summaries.close(LAST_POINTS_S)
+            raise
+
+    def _train_until_over(self) -> bool:
         while True:
             word = self._next_event()
             match word:
                 case Exception():
-                    self.report(time.monotonic())  # the last progress
-                    self.summaries.close(SOON_S)
                     raise word
                 case "finished":
                     self.finish()
@@ -561,10 +586,7 @@ class Chief:
         """
         while not self.saving.wait_for_write(self.assignment.progress_s):
             self.report(time.monotonic())
-            waiting = [self.inbox.get_nowait() for _ in range(self.inbox.qsize())]
-            for word in waiting:
-                self.inbox.put(word)
-            if any(isinstance(word, Exception) for word in waiting):
+            if self.lanes.has_failed:
                 return False
         return True
 
@@ -581,26 +603,33 @@ class Chief:
             return True
         if self.saving.save_and_wait(self._drain_to_draft(began), drain):
             self.summaries.flush()
-            while not isinstance(self.inbox.get(), ContinueTraining):
-                pass
+            self._await_continue()
         self._resume_lanes()
         return False
+
+    def _await_continue(self) -> None:
+        """Wait for the order to train on, which does not come if the hand-over succeeds. Lanes may
+        fail meanwhile, because their ps are ended; that matters only if training continues.
+        """
+        while not isinstance(word := self._next_word(), ContinueTraining):
+            if isinstance(word, Exception) and not self.lanes.has_failed:
+                raise word
 
     def _next_event(self) -> Any:
         """Return the next event. While waiting, report and save when that is due."""
         while True:
             try:
-                return self.inbox.get(timeout=self._seconds_until_due())
+                return self._next_word(self._seconds_until_due())
             except queue.Empty:
                 self._do_due_work()
 
     def _seconds_until_due(self) -> float:
         now = time.monotonic()
-        return max(min(self.reported + self.assignment.progress_s, self.saving.due_s) - now, 0.0)
+        return max(min(self.reported_s + self.assignment.progress_s, self.saving.due_s) - now, 0.0)
 
     def _do_due_work(self) -> None:
         now = time.monotonic()
-        if now >= self.reported + self.assignment.progress_s:
+        if now >= self.reported_s + self.assignment.progress_s:
             self.report(now)
             if self._noise_tracing is None:
                 self._start_noise_measurements()
@@ -629,8 +658,8 @@ class Chief:
     def report(self, now: float) -> None:
         loss, _ = self.lanes.take_losses()
         ledger = self.lanes.ledger
-        speed = (ledger.applied - self.reported_at) / max(now - self.reported, 1e-9)
-        self.reported, self.reported_at = now, ledger.applied
+        speed = (ledger.applied - self.reported_examples) / max(now - self.reported_s, 1e-9)
+        self.reported_s, self.reported_examples = now, ledger.applied
         stale, noise = self.lanes.take_staleness(), self.lanes.gradient_noise
         cost = None
         if stale is not None and noise.phi is not None:
@@ -658,7 +687,9 @@ class Chief:
         """Stop at a batch boundary, which was requested at `began`, and return the draft of a
         checkpoint.
         """
-        speed = (self.lanes.ledger.applied - self.went_at) / max(began - self.went, 1e-9)
+        speed = (self.lanes.ledger.applied - self.resumed_examples) / max(
+            began - self.resumed_s, 1e-9
+        )
         self.ledger = self.lanes.drain()
         if self._is_exact:
             self.built.counters.last_s.assign(self.lanes.applied_s)
@@ -700,7 +731,7 @@ class Chief:
     def _save_final(self) -> None:
         """Save for the last time; try for two minutes."""
         for wait in (self.saving.wait_for_write, self.saving.wait_for_base):
-            while not wait(LOOK_S):
+            while not wait(LOST_PS_CHECK_S):
                 if lost := self._unreachable_ps():
                     raise tf.errors.UnavailableError(None, None, f"{', '.join(lost)} is gone")
         for left in reversed(range(LAST_TRIES)):
@@ -715,7 +746,7 @@ class Chief:
     def _remove_old_checkpoints(self) -> None:
         """Wait until the ledger names the newest checkpoint; remove those it no longer names."""
         with contextlib.suppress(queue.Empty):
-            while not self._names_newest(word := self.inbox.get(timeout=TIDY_S)):
+            while not self._names_newest(word := self._next_word(COMMIT_WAIT_S)):
                 pass
             saving.keep_committed(self.assignment, word, self.ledger.total)
 

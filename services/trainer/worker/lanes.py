@@ -302,7 +302,8 @@ class Lanes:
     """Begin with `start`, stop at a batch boundary with `drain`, go on with `resume`.
 
     Each of these goes to `inbox` at most once a run: `"first"` (an update is applied), `"finished"`
-    (nothing is left to do), and the exception that ended a lane.
+    (nothing is left to do), and the exception that ended a lane. After that exception there is no
+    checkpoint of this generation any more.
     """
 
     def __init__(self, workers: Sequence[Worker], plan: DataPlan, inbox: queue.Queue[Any]) -> None:
@@ -311,6 +312,7 @@ class Lanes:
         self._lanes = [Lane(worker, plan.noise_share) for worker in workers]
         self._changed = threading.Condition()
         self._running = False
+        self._error: Exception | None = None
         self._losses: list[UpdateLoss] = []
         self._steps = 0
         self._posted: set[str] = set()
@@ -336,8 +338,11 @@ class Lanes:
                 threading.Thread(target=self._guard, args=(target, lane), daemon=True).start()
 
     def resume(self) -> None:
-        """Train on. Raise `Unavailable` if no worker is left."""
+        """Train on. Raise the error of a lane that has ended, and `Unavailable` if no worker is
+        left.
+        """
         with self._changed:
+            self._raise_error()
             if self.no_worker_left():
                 raise tf.errors.UnavailableError(None, None, "no worker is left")
             self._posted.clear()
@@ -345,12 +350,27 @@ class Lanes:
             self._changed.notify_all()
 
     def drain(self) -> Ledger:
-        """Return the ledger for a checkpoint when no update is in progress."""
+        """Return the ledger for a checkpoint when no update is in progress.
+
+        Raise the error of a lane that has ended: its last update may be applied in part.
+        """
         with self._changed:
             self._running = False
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._is_busy())
+            self._raise_error()
             return shard_ledger.settle_ledger(self.ledger)
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether a lane has ended with an error, which `drain` and `resume` raise. After
+        the last update it does not matter.
+        """
+        return self._error is not None and not self.ledger.finished
+
+    def _raise_error(self) -> None:
+        if self._error is not None and self.has_failed:
+            raise self._error
 
     def no_worker_left(self) -> bool:
         return all(lane.lost for lane in self._lanes)
@@ -412,6 +432,7 @@ class Lanes:
             self._leave(lane)
         except Exception as error:
             with self._changed:
+                self._error = self._error or error
                 self._end_lane(lane)
             self._post_once("failed", error)
 

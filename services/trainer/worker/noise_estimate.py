@@ -36,35 +36,35 @@ from typing import NamedTuple
 
 WINDOWS = (16, 64, 256, 1024, 4096)
 """Comparisons over which is averaged: the weight of one falls by 1/e within so many."""
-FEWEST = 20.0
+MIN_COMPARISONS = 20.0
 """Comparisons before an average is used."""
-SURE = 0.12
+MAX_RELATIVE_ERROR = 0.12
 """Maximum standard error of a noise scale that is used, as a share of it."""
-SURE_BOUND = 3.0
+BOUND_STANDARD_ERRORS = 3.0
 """Standard errors of |G|^2 by which a lower bound of the noise scale is below its estimate."""
-SMALLEST = 1.0
-"""The noise scale, in examples, below which an error of SURE examples is small enough."""
+MIN_NOISE_SCALE = 1.0
+"""The noise scale, in examples, below which an error of MAX_RELATIVE_ERROR examples is small enough."""
 
 
 class Comparison(NamedTuple):
     """The mean gradients of several batches. `examples`: the harmonic mean of the batches' numbers of
-    examples; `squares`: the mean of |g_i|^2; `square`: |g|^2.
+    examples; `mean_square_norm`: the mean of |g_i|^2; `square_norm_of_mean`: |g|^2.
     """
 
     batches: float
     examples: float
-    squares: float
-    square: float
+    mean_square_norm: float
+    square_norm_of_mean: float
 
     @property
     def variance(self) -> float:
         """S, of the gradient of one example."""
-        spread = (self.squares - self.square) * self.batches / (self.batches - 1.0)
-        return self.examples * spread
+        spread = self.mean_square_norm - self.square_norm_of_mean
+        return self.examples * spread * self.batches / (self.batches - 1.0)
 
     def mean_square(self, epoch: int) -> float:
         """Return |G|^2. `epoch`: the number of its examples; 0: not known."""
-        square = self.square - self.variance / (self.batches * self.examples)
+        square = self.square_norm_of_mean - self.variance / (self.batches * self.examples)
         return square + self.variance / epoch if epoch else square
 
 
@@ -102,21 +102,21 @@ class NoiseAverage(NamedTuple):
 
     def noise_scale(self) -> float | None:
         """Return phi in examples; None: it is not sure enough."""
-        if self.effective < FEWEST or self.g <= 0.0:
+        if self.effective < MIN_COMPARISONS or self.g <= 0.0:
             return None
         phi = max(self.s / self.g, 0.0)
         residual2 = (self.ss - 2.0 * phi * self.sg + phi**2 * self.gg) / self.w
         square = self.g / self.w
         error = math.sqrt(max(residual2, 0.0) / (self.effective - 1.0)) / square
-        return phi if error <= SURE * max(phi, SMALLEST) else None
+        return phi if error <= MAX_RELATIVE_ERROR * max(phi, MIN_NOISE_SCALE) else None
 
     def lower_bound(self) -> float | None:
         """Return a noise scale in examples that phi is not below; None: too few comparisons."""
-        if self.effective < FEWEST:
+        if self.effective < MIN_COMPARISONS:
             return None
         variance, square = self.s / self.w, self.g / self.w
         deviation2 = max(self.gg / self.w - square**2, 0.0)
-        most = square + SURE_BOUND * math.sqrt(deviation2 / (self.effective - 1.0))
+        most = square + BOUND_STANDARD_ERRORS * math.sqrt(deviation2 / (self.effective - 1.0))
         return max(variance / most, 0.0) if most > 0.0 else None
 
 

@@ -52,7 +52,7 @@ ALL_ROWS = (
 )
 UNKNOWN_HEADROOM_SHARE = 0.5
 """Of the tables of a ps: changed rows that it may hold while the memory it has left is unknown."""
-AGAIN_S = 60.0  # the longest time to the next save after one that failed
+RETRY_S = 60.0  # the longest time to the next save after one that failed
 LostPs = Callable[[], list[str]]
 logger = structlog.get_logger()
 
@@ -94,8 +94,8 @@ class CheckpointSaver:
         self._lost = lost
         self._applied = applied
         self._writes: threading.Thread | None = None
-        self._last_s = self._from_s = time.monotonic()
-        self._wait_s = 0.0
+        self._last_save_s = self._training_since_s = time.monotonic()
+        self._interval_s = 0.0
         self.newest: Saved | None = None
         self.headroom: MemoryHeadroom | None = None
         self.history = SaveHistory()
@@ -107,14 +107,14 @@ class CheckpointSaver:
         """
         self.history = past
         self._bases.start_if_needed(step)
-        self._last_s = time.monotonic()
-        self._from_s = time.monotonic()
-        self._wait_s = self._next_interval()
+        self._last_save_s = time.monotonic()
+        self._training_since_s = time.monotonic()
+        self._interval_s = self._next_interval()
 
     @property
     def due_s(self) -> float:
         """Return the time of the next save (monotonic clock); infinite while it is not possible."""
-        return math.inf if self.is_writing else self._last_s + self._wait_s
+        return math.inf if self.is_writing else self._last_save_s + self._interval_s
 
     @property
     def is_writing(self) -> bool:
@@ -155,12 +155,12 @@ class CheckpointSaver:
         return self._write(draft, drain)
 
     def _is_saved(self, draft: Draft) -> bool:
-        """Return whether the newest checkpoint has this step. At the end of a job with tables it
-        may lack rows.
+        """Return whether the newest checkpoint has this step. The last one of a job is written
+        anyway: an earlier one may lack averaged weights, rows of tables, and the end of a file.
         """
         if self.newest is None or self.newest.step != draft.step:
             return False
-        return self._checkpoint.tables is None or not draft.ledger.finished
+        return not draft.ledger.finished
 
     def save_in_background(self, draft: Draft, planned: bool) -> bool:
         """Cut, then write while training continues; write at once if the ps lack the memory for
@@ -168,7 +168,7 @@ class CheckpointSaver:
         """
         self.wait_for_write()
         if self._is_saved(draft):
-            self._last_s = time.monotonic()
+            self._last_save_s = time.monotonic()
             return False
         stood = copy_obstacle(self._checkpoint.largest_cut_bytes, self.headroom)
         self._checkpoint.cut(draft.ledger, self._most_rows_bytes())
@@ -215,7 +215,7 @@ class CheckpointSaver:
         """
         path = f"{self._folder}/ckpt-{draft.step}"
         if self.newest is not None and self.newest.path == path:
-            remove_checkpoint(path)  # a delta, in place of which all rows are written
+            remove_checkpoint(path)  # of the same step, and replaced by the last one of the job
         try:
             self._checkpoint.write_cut(path)
             sealed = seal_checkpoint(path)
@@ -224,12 +224,12 @@ class CheckpointSaver:
             self._on_failed(draft, path, error, drain)
             return False
         finally:
-            self._last_s = time.monotonic()
+            self._last_save_s = time.monotonic()
         made = self.newest = self._describe_saved(draft, path, sealed, stood, cut_s)
         said = msgspec.structs.replace(made, planned=planned, **_final_fields(drain))
         self.history = history_after_save(self.history, said)
-        self._from_s, self._wait_s = self._last_s, self._next_interval()
-        self._say(msgspec.structs.replace(said, next_s=self._wait_s))
+        self._training_since_s, self._interval_s = self._last_save_s, self._next_interval()
+        self._say(msgspec.structs.replace(said, next_s=self._interval_s))
         if drain is None:
             self._bases.start_if_needed(draft.step)
         return True
@@ -242,32 +242,32 @@ class CheckpointSaver:
         stood: str,
         cut_s: float | None,
     ) -> Saved:
-        pause_s = (self._last_s if cut_s is None else cut_s) - draft.began_s
+        pause_s = (self._last_save_s if cut_s is None else cut_s) - draft.began_s
         return Saved(
             step=draft.step,
             samples=draft.ledger.applied,
             path=path,
-            seconds=self._last_s - draft.drained_s,
+            seconds=self._last_save_s - draft.drained_s,
             drain_s=draft.drained_s - draft.began_s,
             digest=sealed.digest,
             bytes=sealed.bytes,
             stood=stood,
             pause_s=pause_s,
             cost_s=pause_s if cut_s is None else pause_s + self._slowdown_s(draft, cut_s),
-            ran_s=self._last_s - self._from_s,
+            ran_s=self._last_save_s - self._training_since_s,
         )
 
     def _slowdown_s(self, draft: Draft, cut_s: float) -> float:
         """Return the seconds of training that writing has cost since the cut."""
         did = self._applied() - draft.ledger.applied
-        return checkpoint_policy.save_cost(0.0, self._last_s - cut_s, did, draft.speed)
+        return checkpoint_policy.save_cost(0.0, self._last_save_s - cut_s, did, draft.speed)
 
     def _on_failed(self, draft: Draft, path: str, error: Any, drain: Drain | None) -> None:
         """Report a failed write. Raise its error again if a ps is gone."""
         if self._lost():
             raise error
         remove_checkpoint(path)
-        self._wait_s = min(self._next_interval(), AGAIN_S)
+        self._interval_s = min(self._next_interval(), RETRY_S)
         cause, remedy = failure_cause.explain_storage_error(type(error).__name__, error.message)
         self._say(
             Unsaved(step=draft.step, path=path, cause=cause, remedy=remedy, **_final_fields(drain))

@@ -45,6 +45,9 @@ class TableCheckpoint:
         self._change: TableChange | None = None
         self._lock = threading.Lock()  # of `files`: a base ends beside saves
         self._is_undefined = not has_rows
+        # Rows that `model()` has set are in each checkpoint already, or all rows will be.
+        transfer.advance_clock()
+        transfer.mark_saved()
 
     # ------------------------------------------------------------ save
 
@@ -147,7 +150,7 @@ class TableCheckpoint:
         others are there already.
 
         Raise `tf.errors.OpError` or `msgspec.DecodeError`; the rows are then undefined, until
-        another call succeeds or `refill_undefined` is called.
+        another call succeeds or `refill_tables` is called.
         """
         wanted = files_of_checkpoint(path, seal_checkpoint(path).digest)
         missing = table_files.files_to_read(self.files, wanted)
@@ -165,8 +168,8 @@ class TableCheckpoint:
         seconds = time.monotonic() - began
         self.rounds.append(TableRound(rows=file.rows, bytes=file.bytes, seconds=seconds))
 
-    def refill_undefined(self) -> None:
-        """Give all rows their initial values if they have none, or if `read` failed last."""
-        if self._is_undefined:
+    def refill_tables(self) -> None:
+        """Give all rows their initial values if they have others, or none."""
+        if self._is_undefined or self.files:
             self.files, self._is_undefined = (), False
             self.transfer.refill()

@@ -26,6 +26,7 @@ IDS, ROWS = "weir/ids", "weir/rows"
 """The first parts of the keys of a delta's tensors; behind them the shard's place and the key of
 the table or slot.
 """
+ID_BYTES = 8
 PATH = tf.TensorSpec([], tf.string)
 CLOCK = tf.TensorSpec([], tf.int32)
 
@@ -37,16 +38,46 @@ class TableGroup(NamedTuple):
     tables: tuple[ShardedTable, ...]
 
     @property
-    def shards(self) -> list[TableShard]:
-        return self.tables[0].shards
-
-    @property
     def row_bytes(self) -> int:
         return sum(each.bytes // each.shape[0] for each in self.tables)
 
 
+class GroupShard(NamedTuple):
+    """The rows of a table and its slots that one ps holds. `number`: of the group; `at`: of the
+    shard in it.
+    """
+
+    number: int
+    group: TableGroup
+    at: int
+
+    @property
+    def shard(self) -> TableShard:
+        """Return the shard of the table, which has the marks."""
+        return self.group.tables[0].shards[self.at]
+
+    @property
+    def rows(self) -> range:
+        return self.shard.rows
+
+    @property
+    def device(self) -> str:
+        return str(self.shard.variable.device)
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """Return the rows of the table and of each slot."""
+        return [table.shards[self.at].variable for table in self.group.tables]
+
+    @property
+    def blocks(self) -> list[range]:
+        return self.group.tables[0].layout.blocks_of(self.rows, _block_parts(self.group))
+
+
 class ChangedRows(NamedTuple):
-    """The rows of a shard that a cut has collected: variables of any length on its ps."""
+    """The rows of a shard that a cut has collected: variables of any length on its ps. `ids`: int64
+    [changed], numbers in the whole table; `rows`: [changed, ...] of the table and of each slot.
+    """
 
     ids: tf.Variable
     rows: tuple[tf.Variable, ...]
@@ -65,11 +96,15 @@ class TableTransfer:
     def __init__(self, tables: Mapping[str, ShardedTable]) -> None:
         """`tables`: tables and slots by the keys of their tensors in a checkpoint."""
         self.groups = table_groups(tables)
-        self._changed = [[_changed_rows(each, at) for at in _places(each)] for each in self.groups]
-        places = sum(len(each.shards) for each in self.groups)
-        overlaps = tf.TensorSpec([places, 2], tf.int32)
-        self._find = _trace_lazily(self._find_changed, CLOCK)
-        self._collect = _trace_lazily(self._collect_changed, CLOCK)
+        self._shards = [
+            GroupShard(number, group, at)
+            for number, group in enumerate(self.groups)
+            for at in range(len(group.tables[0].shards))
+        ]
+        self._changed = [_changed_rows(each) for each in self._shards]
+        overlaps = tf.TensorSpec([len(self._shards), 2], tf.int32)
+        self._count = _trace_lazily(self._count_changed, CLOCK)
+        self._collect = _trace_lazily(self._collect_changed, CLOCK, CLOCK)
         self._clear = _trace_lazily(self._clear_changed)
         self._set_clock = _trace_lazily(self._assign_clocks, CLOCK)
         self._write = _trace_lazily(self._write_blocks, PATH)
@@ -94,15 +129,14 @@ class TableTransfer:
         still. Return None, with no rows collected, if a ps would hold more than `most_bytes` of
         them.
         """
-        counts = self._find(self._since).numpy()
+        counts = self._count(self._since).numpy()
         held: Counter[str] = Counter()
-        for (group, shard), count in zip(self._shards(), counts, strict=True):
-            held[shard.variable.device] += int(count) * group.row_bytes
+        for each, count in zip(self._shards, counts, strict=True):
+            held[each.device] += int(count) * (ID_BYTES + each.group.row_bytes)
         if max(held.values()) > most_bytes:
-            self._clear()
             return None
         self._clock += 1
-        self._collect(self._clock)
+        self._collect(self._since, self._clock)
         return TableChange(int(counts.sum()), sum(held.values()))
 
     def advance_clock(self) -> None:
@@ -123,12 +157,12 @@ class TableTransfer:
         function.
         """
         found = {}
-        for group, changed in zip(self.groups, self._changed, strict=True):
-            for at, (shard, part) in enumerate(zip(group.shards, changed, strict=True)):
-                with tf.device(shard.variable.device):
-                    found[f"{IDS}/{at}/{group.keys[0]}"] = part.ids.read_value_no_copy()
-                    for key, rows in zip(group.keys, part.rows, strict=True):
-                        found[f"{ROWS}/{at}/{key}"] = rows.read_value_no_copy()
+        for each, changed in zip(self._shards, self._changed, strict=True):
+            keys = each.group.keys
+            with tf.device(each.device):
+                found[f"{IDS}/{each.at}/{keys[0]}"] = changed.ids.read_value_no_copy()
+                for key, rows in zip(keys, changed.rows, strict=True):
+                    found[f"{ROWS}/{each.at}/{key}"] = rows.read_value_no_copy()
         return found
 
     @property
@@ -141,47 +175,35 @@ class TableTransfer:
         """Return the bytes of all tables and slots."""
         return sum(each.bytes for group in self.groups for each in group.tables)
 
-    def _shards(self) -> Iterator[tuple[TableGroup, TableShard]]:
-        """Yield the shards of all tables; slots belong to their group."""
-        for group in self.groups:
-            for shard in group.shards:
-                yield group, shard
-
-    def _find_changed(self, since: tf.Tensor) -> tf.Tensor:
-        """Collect the numbers of changed rows. Return how many each shard has."""
+    def _count_changed(self, since: tf.Tensor) -> tf.Tensor:
+        """Return how many rows of each shard have changed: int64 [shards]."""
         counts = []
-        for group, changed in zip(self.groups, self._changed, strict=True):
-            for shard, part in zip(group.shards, changed, strict=True):
-                with tf.device(shard.variable.device):
-                    marks = shard.marks.changed_at.read_value_no_copy()
-                    ids = tf.where(marks >= since)[:, 0] + shard.rows.start
-                    part.ids.assign(ids, read_value=False)
-                    counts.append(tf.size(ids, tf.int64))
+        for each in self._shards:
+            with tf.device(each.device):
+                marks = each.shard.marks.changed_at.read_value_no_copy()
+                counts.append(tf.math.count_nonzero(marks >= since))
         return tf.stack(counts)
 
-    def _collect_changed(self, now: tf.Tensor) -> None:
-        """Collect the rows whose numbers were found."""
-        for group, changed in zip(self.groups, self._changed, strict=True):
-            for at, (shard, part) in enumerate(zip(group.shards, changed, strict=True)):
-                with tf.device(shard.variable.device):
-                    local = part.ids.read_value_no_copy() - shard.rows.start
-                    for table, rows in zip(group.tables, part.rows, strict=True):
-                        found = tf.gather(table.shards[at].variable, local)
-                        rows.assign(found, read_value=False)
+    def _collect_changed(self, since: tf.Tensor, now: tf.Tensor) -> None:
+        for each, changed in zip(self._shards, self._changed, strict=True):
+            with tf.device(each.device):
+                marks = each.shard.marks.changed_at.read_value_no_copy()
+                local = tf.where(marks >= since)[:, 0]
+                changed.ids.assign(local + each.rows.start, read_value=False)
+                for variable, rows in zip(each.variables, changed.rows, strict=True):
+                    rows.assign(tf.gather(variable, local), read_value=False)
         self._assign_clocks(now)
 
     def _clear_changed(self) -> None:
-        for group, changed in zip(self.groups, self._changed, strict=True):
-            for shard, part in zip(group.shards, changed, strict=True):
-                with tf.device(shard.variable.device):
-                    for variable in part:
-                        for each in tf.nest.flatten(variable):
-                            each.assign(_no_rows(each), read_value=False)
+        for each, changed in zip(self._shards, self._changed, strict=True):
+            with tf.device(each.device):
+                for variable in (changed.ids, *changed.rows):
+                    variable.assign(_no_rows(variable), read_value=False)
 
     def _assign_clocks(self, now: tf.Tensor) -> None:
-        for _, shard in self._shards():
-            with tf.device(shard.variable.device):
-                shard.marks.clock.assign(now, read_value=False)
+        for each in self._shards:
+            with tf.device(each.device):
+                each.shard.marks.clock.assign(now, read_value=False)
 
     # ------------------------------------------------------------ all rows
 
@@ -189,10 +211,9 @@ class TableTransfer:
         """Write all rows as they are now. Return the prefixes of the files, to be merged."""
         self._write(tf.constant(prefix))
         return [
-            f"{prefix}-{number}-{at}-{block}"
-            for number, group in enumerate(self.groups)
-            for at, shard in enumerate(group.shards)
-            for block in range(len(_blocks(group, shard)))
+            f"{prefix}-{each.number}-{each.at}-{block}"
+            for each in self._shards
+            for block in range(len(each.blocks))
         ]
 
     def read_blocks(self, path: str, in_blocks: bool) -> None:
@@ -209,61 +230,52 @@ class TableTransfer:
                 each.refill()  # a slot may be a copy of the table
 
     def _write_blocks(self, prefix: tf.Tensor) -> None:
-        for number, group in enumerate(self.groups):
-            for at, shard in enumerate(group.shards):
-                with tf.device(shard.variable.device):
-                    name = tf.strings.join([prefix, f"-{number}-{at}-"])
-                    _for_each_block(group, shard, _block_writer(group, at, name))
+        for each in self._shards:
+            with tf.device(each.device):
+                name = tf.strings.join([prefix, f"-{each.number}-{each.at}-"])
+                _for_each_block(each, _block_writer(each, name))
 
     def _read_blocks(self, path: tf.Tensor) -> None:
-        for group in self.groups:
-            for at, shard in enumerate(group.shards):
-                with tf.device(shard.variable.device):
-                    _for_each_block(group, shard, _block_reader(group, at, path))
+        for each in self._shards:
+            with tf.device(each.device):
+                _for_each_block(each, _block_reader(each, path))
 
     def _read_whole_shards(self, path: tf.Tensor) -> None:
-        for group in self.groups:
-            for at, shard in enumerate(group.shards):
-                with tf.device(shard.variable.device):
-                    for key, table in zip(group.keys, group.tables, strict=True):
-                        (rows,) = tf.raw_ops.RestoreV2(
-                            prefix=path,
-                            tensor_names=[key],
-                            shape_and_slices=[table.slice_of(shard.rows)],
-                            dtypes=[table.shards[at].variable.dtype],
-                        )
-                        table.shards[at].variable.assign(rows, read_value=False)
+        for each in self._shards:
+            slices = [each.group.tables[0].slice_of(each.rows)]
+            with tf.device(each.device):
+                for key, variable in zip(each.group.keys, each.variables, strict=True):
+                    (rows,) = tf.raw_ops.RestoreV2(
+                        prefix=path,
+                        tensor_names=[key],
+                        shape_and_slices=slices,
+                        dtypes=[variable.dtype],
+                    )
+                    variable.assign(rows, read_value=False)
 
     # ------------------------------------------------------------ deltas
 
     def apply_delta(self, path: str, ps: int) -> None:
         """Set the rows that a delta has. `ps`: the number of ps that wrote it."""
         overlaps = [
-            overlapping_shards(group.tables[0].layout, shard.rows, ps)
-            for group in self.groups
-            for shard in group.shards
+            overlapping_shards(each.group.tables[0].layout, each.rows, ps) for each in self._shards
         ]
         self._apply(tf.constant(path), tf.constant(overlaps, tf.int32))
 
     def rehearse_delta(self) -> None:
         """Trace and run what `apply_delta` does, with no rows: its first call takes seconds."""
-        places = sum(len(each.shards) for each in self.groups)
-        self._apply(tf.constant(""), tf.zeros([places, 2], tf.int32))
+        self._apply(tf.constant(""), tf.zeros([len(self._shards), 2], tf.int32))
 
     def _apply_changed(self, path: tf.Tensor, overlaps: tf.Tensor) -> None:
-        number = 0
-        for group in self.groups:
-            for at, shard in enumerate(group.shards):
-                first, last = overlaps[number, 0], overlaps[number, 1]
-                number += 1
-                with tf.device(shard.variable.device):
-                    apply = _delta_reader(group, at, path)
-                    tf.while_loop(
-                        lambda place, last=last: place < last,
-                        apply,
-                        [tf.identity(first)],
-                        parallel_iterations=1,
-                    )
+        for each, bounds in zip(self._shards, tf.unstack(overlaps), strict=True):
+            with tf.device(each.device):
+                first, last = bounds[0], bounds[1]
+                tf.while_loop(
+                    lambda place, last=last: place < last,
+                    _delta_reader(each, path),
+                    [tf.identity(first)],
+                    parallel_iterations=1,
+                )
 
 
 def _trace_lazily(function: Callable[..., Any], *signature: tf.TensorSpec) -> Any:
@@ -296,15 +308,9 @@ def overlapping_shards(layout: TableLayout, rows: range, ps: int) -> tuple[int, 
     return (inside[0], inside[-1] + 1) if inside else (0, 0)
 
 
-def _places(group: TableGroup) -> range:
-    return range(len(group.shards))
-
-
-def _changed_rows(group: TableGroup, at: int) -> ChangedRows:
-    shard = group.shards[at]
-
+def _changed_rows(of: GroupShard) -> ChangedRows:
     def empty(dtype: tf.DType, row_shape: Sequence[int]) -> tf.Variable:
-        with tf.device(shard.variable.device):
+        with tf.device(of.device):
             return tf.Variable(
                 lambda: tf.zeros([0, *row_shape], dtype),
                 shape=tf.TensorShape([None, *row_shape]),
@@ -312,7 +318,7 @@ def _changed_rows(group: TableGroup, at: int) -> ChangedRows:
                 dtype=dtype,
             )
 
-    rows = [empty(each.shards[at].variable.dtype, each.row_shape) for each in group.tables]
+    rows = [empty(each.dtype, each.shape[1:]) for each in of.variables]
     return ChangedRows(empty(tf.int64, []), tuple(rows))
 
 
@@ -331,10 +337,6 @@ def _block_parts(group: TableGroup) -> int:
     return parts
 
 
-def _blocks(group: TableGroup, shard: TableShard) -> list[range]:
-    return group.tables[0].layout.blocks_of(shard.rows, _block_parts(group))
-
-
 class _Block(NamedTuple):
     """A block in a loop. `first`, `stop`: rows within the shard; `slices`: as TensorFlow writes
     them, for the table and each slot.
@@ -346,19 +348,17 @@ class _Block(NamedTuple):
     slices: tf.Tensor
 
 
-def _for_each_block(
-    group: TableGroup, shard: TableShard, use: Callable[[_Block], list[Any]]
-) -> None:
+def _for_each_block(of: GroupShard, use: Callable[[_Block], list[Any]]) -> None:
     """Run `use` for each block of a shard, one after the other, on the ps of the shard. It returns
     its operations: TensorFlow leaves out those of a loop that no output needs.
     """
-    blocks = _blocks(group, shard)
-    bounds = np.array([[each.start, each.stop] for each in blocks], "int32") - shard.rows.start
-    texts = tf.constant([group.tables[0].slice_of(each) for each in blocks])
+    blocks, tables = of.blocks, of.group.tables
+    bounds = np.array([[each.start, each.stop] for each in blocks], "int32") - of.rows.start
+    texts = tf.constant([tables[0].slice_of(each) for each in blocks])
     limits = tf.constant(bounds, tf.int32)
 
     def body(number: tf.Tensor) -> tf.Tensor:
-        slices = tf.fill([len(group.tables)], texts[number])
+        slices = tf.fill([len(tables)], texts[number])
         block = _Block(number, limits[number, 0], limits[number, 1], slices)
         with tf.control_dependencies(use(block)):
             return number + 1
@@ -368,13 +368,13 @@ def _for_each_block(
     )
 
 
-def _block_writer(group: TableGroup, at: int, name: tf.Tensor) -> Callable[[_Block], list[Any]]:
+def _block_writer(of: GroupShard, name: tf.Tensor) -> Callable[[_Block], list[Any]]:
     def write(block: _Block) -> list[Any]:
         rows = tf.range(block.first, block.stop)
-        values = [tf.gather(table.shards[at].variable, rows) for table in group.tables]
+        values = [tf.gather(each, rows) for each in of.variables]
         saved = tf.raw_ops.SaveV2(
             prefix=tf.strings.join([name, tf.strings.as_string(block.number)]),
-            tensor_names=tf.constant(group.keys),
+            tensor_names=tf.constant(of.group.keys),
             shape_and_slices=block.slices,
             tensors=values,
         )
@@ -383,12 +383,12 @@ def _block_writer(group: TableGroup, at: int, name: tf.Tensor) -> Callable[[_Blo
     return write
 
 
-def _block_reader(group: TableGroup, at: int, path: tf.Tensor) -> Callable[[_Block], list[Any]]:
+def _block_reader(of: GroupShard, path: tf.Tensor) -> Callable[[_Block], list[Any]]:
     def read(block: _Block) -> list[Any]:
-        variables = [table.shards[at].variable for table in group.tables]
+        variables = of.variables
         values = tf.raw_ops.RestoreV2(
             prefix=path,
-            tensor_names=tf.constant(group.keys),
+            tensor_names=tf.constant(of.group.keys),
             shape_and_slices=block.slices,
             dtypes=[each.dtype for each in variables],
         )
@@ -400,9 +400,9 @@ def _block_reader(group: TableGroup, at: int, path: tf.Tensor) -> Callable[[_Blo
     return read
 
 
-def _delta_reader(group: TableGroup, at: int, path: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
+def _delta_reader(of: GroupShard, path: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
     """Return a function that sets the rows which the shard number `place` of a delta has."""
-    shard = group.shards[at]
+    keys, rows_here = of.group.keys, of.rows
 
     def restore(start: str, place: tf.Tensor, key: str, dtype: tf.DType) -> tf.Tensor:
         name = tf.strings.join([f"{start}/", tf.strings.as_string(place), f"/{key}"])
@@ -412,14 +412,13 @@ def _delta_reader(group: TableGroup, at: int, path: tf.Tensor) -> Callable[[tf.T
         return found
 
     def apply(place: tf.Tensor) -> tf.Tensor:
-        ids = tf.ensure_shape(restore(IDS, place, group.keys[0], tf.int64), [None])
-        here = tf.where((ids >= shard.rows.start) & (ids < shard.rows.stop))[:, 0]
-        local = tf.gather(ids, here) - shard.rows.start
+        ids = tf.ensure_shape(restore(IDS, place, keys[0], tf.int64), [None])
+        here = tf.where((ids >= rows_here.start) & (ids < rows_here.stop))[:, 0]
+        local = tf.gather(ids, here) - rows_here.start
         changes = []
-        for key, table in zip(group.keys, group.tables, strict=True):
-            variable = table.shards[at].variable
+        for key, variable in zip(keys, of.variables, strict=True):
             rows = restore(ROWS, place, key, variable.dtype)
-            rows = tf.ensure_shape(rows, [None, *table.row_shape])
+            rows = tf.ensure_shape(rows, [None, *variable.shape[1:]])
             changes.append(
                 tf.raw_ops.ResourceScatterUpdate(
                     resource=variable.handle,

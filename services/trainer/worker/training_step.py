@@ -167,7 +167,7 @@ def build_model(
     """Build models, optimizers and counters on `ps` parameter servers, largest variable first.
 
     `seed`: of all random numbers before the model is made; None: any. `fill_tables`: give divided
-    tables their initial values; otherwise `Checkpoint.read` or `refill_undefined` follows.
+    tables their initial values; otherwise `Checkpoint.read` or `refill_tables` follows.
     `ps_gib`: the memory of each ps, where it is known: raise `PsTooSmall` before anything is
     created if a model with divided tables does not fit. `most_ps`: that the job may have.
     """

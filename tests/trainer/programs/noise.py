@@ -193,7 +193,7 @@ def find_changed_variables():
     training.update()
     later = training.values()
     return {
-        "measured": found.square > 0.0,
+        "measured": found.square_norm_of_mean > 0.0,
         "by measuring": [name for name in before if not np.array_equal(before[name], after[name])],
         "by training": [name for name in before if not np.array_equal(before[name], later[name])],
     }

@@ -5,10 +5,13 @@ the removal of old ones. It prints as JSON what was restored and which files are
 import json
 import sys
 from pathlib import Path
+from threading import Timer
 
+import tensorflow as tf
 from tensorflow.python.training import py_checkpoint_reader
 
 from services.trainer.protocol import Begin
+from services.trainer.worker import checkpoint
 from services.trainer.worker.checkpoint import restore_newest
 from services.trainer.worker.checkpoint_files import (
     files_of_checkpoint,
@@ -116,6 +119,36 @@ for path, digest in digest_of.items():
     mark_committed(path, CommitMark(digest=digest))
 prune_checkpoints(FOLDER, [seventh, sixth])
 said["kept"] = sorted({file.name.split(".")[0] for file in Path(job.folder).iterdir()})
+
+# A storage that does not answer: a symbolic link to itself takes the place of the folder.
+place, aside = Path(job.folder), Path(FOLDER) / "aside"
+
+
+def hide():
+    place.rename(aside)
+    place.symlink_to(place.name)
+
+
+def show():
+    place.unlink()
+    aside.rename(place)
+
+
+before = sorted(place.iterdir())
+hide()
+prune_checkpoints(FOLDER, [f"{FOLDER}/gen-2/ckpt-99"])
+checkpoint.STORAGE_PATIENCE_S, checkpoint.STORAGE_RETRY_S = 0.2, 0.1
+try:
+    said["unreadable"] = restore_newest_of(seventh, sixth)
+except tf.errors.UnknownError as error:
+    said["unreadable"] = str(error)
+checkpoint.STORAGE_PATIENCE_S = 60.0
+timer = Timer(0.5, show)
+timer.start()
+said["readable again"] = restore_newest_of(seventh, sixth)
+timer.join()
+said["newest"] = names([seventh])[0]
+said["nothing removed"] = sorted(place.iterdir()) == before
 
 # Some rows of a damaged checkpoint are set before the damage is found.
 keys = [each for group in job.tables.transfer.groups for each in group.keys]

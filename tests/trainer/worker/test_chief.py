@@ -124,7 +124,10 @@ class LosesWorker(FakeWorker):
             return super().update(passes, batches)
         self.begun.set()
         assert self.may_die.wait(60)
-        raise WorkerFailure(tf.errors.UnavailableError(None, None, "gone"), lost=True)
+        raise self.error()
+
+    def error(self) -> Exception:
+        return WorkerFailure(tf.errors.UnavailableError(None, None, "gone"), lost=True)
 
 
 class Saves:
@@ -185,6 +188,29 @@ def test_a_checkpoint_stores_batches_in_flight_as_not_done(tmp_path: Path, occas
     assert draft.ledger.given == (), "a batch that nobody will apply is no longer to do"
     assert draft.ledger.applied == 2 * BATCH == BATCH * draft.step
     assert sum(shard.size for shard in draft.ledger.todo) == 3 * 64 - 2 * BATCH
+
+
+@pytest.mark.parametrize("occasion", ["drain", "save now", "the interval"])
+def test_no_checkpoint_has_an_update_that_failed_in_between(tmp_path: Path, occasion: str) -> None:
+    class Fails(LosesWorker):
+        def error(self) -> Exception:
+            return tf.errors.InvalidArgumentError(None, None, "between two variables")
+
+    worker, saves = Fails(PLAN), Saves()
+    chief = chief_of(tmp_path, worker, saves)
+    chief.begin(Begin())
+    assert worker.begun.wait(10), "no batch is out"
+    if occasion == "the interval":
+        saves.due_s = time.monotonic()
+    orders: dict[str, Any] = {"drain": Drain(successor=2), "save now": SaveNow()}
+    if occasion in orders:
+        chief.inbox.put(orders[occasion])
+    worker.may_die.set()
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="between two variables"):
+        chief.train()
+
+    assert saves.drafts == []
 
 
 def test_a_save_that_is_ordered_and_has_nothing_to_save_is_answered(tmp_path: Path) -> None:

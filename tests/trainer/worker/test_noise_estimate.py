@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.trainer.worker.noise_estimate import (
-    FEWEST,
+    MIN_COMPARISONS,
     Comparison,
     MeasurementTimer,
     NoiseEstimate,
@@ -26,8 +26,8 @@ def comparison_of(gradients: np.ndarray, sizes: list[int]) -> Comparison:
     return Comparison(
         batches=len(sizes),
         examples=len(sizes) / sum([1.0 / size for size in sizes]),
-        squares=float(np.mean([np.sum(mean**2) for mean in means])),
-        square=float(np.sum(np.mean(means, 0) ** 2)),
+        mean_square_norm=float(np.mean([np.sum(mean**2) for mean in means])),
+        square_norm_of_mean=float(np.sum(np.mean(means, 0) ** 2)),
     )
 
 
@@ -122,7 +122,7 @@ def test_the_last_sure_value_stays_until_there_is_another() -> None:
 
 def test_gradients_without_noise_have_the_scale_0() -> None:
     estimate = NoiseEstimate()
-    for _ in range(int(FEWEST) + 5):
+    for _ in range(int(MIN_COMPARISONS) + 5):
         estimate = estimate.add(Comparison(4.0, 8.0, 3.0, 3.0))
 
     assert estimate.phi == 0.0

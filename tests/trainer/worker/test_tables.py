@@ -164,6 +164,13 @@ def test_a_damaged_delta_or_base_is_skipped_for_an_exact_older_checkpoint(damage
     assert damage["base damaged"] == ["ckpt-6", True, ["ckpt-8", "ckpt-7"]]
 
 
+def test_a_storage_that_does_not_answer_is_asked_again_and_loses_nothing(damage: Any) -> None:
+    assert "Too many levels of symbolic links" in damage["unreadable"]
+    name, is_same, skipped = damage["readable again"]
+    assert (is_same, skipped) == (True, []) and name == damage["newest"]
+    assert damage["nothing removed"]
+
+
 def test_a_rehearsal_changes_nothing(deltas: list[Any]) -> None:
     for said in deltas:
         assert said["rehearsed"] == said["restored"]

@@ -241,7 +241,8 @@ class Finished(Line, frozen=True, kw_only=True, tag="finished"):
 
 
 class Failed(Line, frozen=True, kw_only=True, tag="failed"):
-    """The child failed. `peer`: because another task went away; otherwise `cause` has the program's
+    """The child failed. `peer`: because another task went away, or the storage of checkpoints does
+    not answer, so that it is no failure of the job; otherwise `cause` has the program's
     traceback. `too_small`: because the ps of this generation cannot hold the model, which those of
     another size of the job can.
     """

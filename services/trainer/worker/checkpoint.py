@@ -48,13 +48,14 @@ from services.trainer.protocol import Begin, Line, Skipped
 from services.trainer.table_files import TABLE_FILES
 from services.trainer.worker import failure_cause, shard_ledger
 from services.trainer.worker.checkpoint_files import (
-    UNREADABLE,
+    StorageNotReadable,
     checkpoint_fault,
     checkpoints_in,
     committed_digests,
     make_folder,
     remove_checkpoint,
     seal_checkpoint,
+    storage_errors_told_apart,
     table_fault,
 )
 from services.trainer.worker.shard_ledger import Ledger
@@ -70,8 +71,6 @@ logger = structlog.get_logger()
 CONTINUE_FROM = "checkpoint.continue_from"
 STORAGE_PATIENCE_S, STORAGE_RETRY_S = 60.0, 2.0
 """The longest wait for a storage that does not answer, and the time between two tries."""
-NO_FILES = "Failed to find any matching files"
-"""The message of a ps that does not see a checkpoint, for whatever reason."""
 Answer = TypeVar("Answer")
 gfile = tf.io.gfile
 
@@ -387,71 +386,89 @@ def restore_newest(
     say: Callable[[Line], None],
     lost: Callable[[], list[str]],
 ) -> Ledger | None:
-    """Restore the newest complete checkpoint. Return None if there is none; then nothing changes.
+    """Restore the newest complete checkpoint. Return None if there is none; then rows of tables
+    that were read ahead have their initial values again, and nothing else has changed.
 
-    A storage that does not answer is asked again, for `STORAGE_PATIENCE_S` in all. If nothing could
-    be restored and some checkpoint could not be read, raise that error: to train from the beginning
-    would cost the job what it has. If reading fails while `lost` returns a ps, raise the error.
+    A storage that does not answer is asked again, for `STORAGE_PATIENCE_S` in all. If only some
+    files cannot be read then, an older checkpoint is restored. If none can be, raise
+    `StorageUnavailable`: to train from the beginning would cost the job what it has. Raise
+    `tf.errors.UnavailableError` if reading fails while `lost` returns a ps.
     """
-    until_s = time.monotonic() + STORAGE_PATIENCE_S
-    ask = partial(_ask_storage, lost, until_s)
-    unreadable: tf.errors.OpError | None = None
-    candidates = _checkpoints_by_age(order, folder, ask)
-    candidate = next(candidates, None)
-    while candidate is not None:
-        path, digest = candidate
-        try:
-            found = ask(partial(_restore_intact, checkpoint, path, digest, lost))
-        except UNREADABLE as error:
-            if lost():
-                raise
-            unreadable = error
-            found = f"it cannot be read: {failure_cause.storage_message(str(error))}"
-        if isinstance(found, Ledger):
-            return found
+    ask = partial(_ask_storage, lost, time.monotonic() + STORAGE_PATIENCE_S)
+    unreadable: StorageNotReadable | None = None
+    try:
+        candidates = _checkpoints_by_age(order, folder, ask)
         candidate = next(candidates, None)
-        say(Skipped(path=path, cause=found, instead=candidate[0] if candidate is not None else ""))
+        while candidate is not None:
+            path, digest = candidate
+            try:
+                return ask(partial(_restore_intact, checkpoint, path, digest))
+            except DamagedCheckpoint as damage:
+                why = str(damage)
+            except StorageNotReadable as error:
+                unreadable = error
+                why = f"it cannot be read: {failure_cause.storage_message(str(error))}"
+            candidate = next(candidates, None)
+            following = candidate[0] if candidate is not None else ""
+            say(Skipped(path=path, cause=why, instead=following))
+    except StorageNotReadable as error:
+        unreadable = error
     if unreadable is not None:
-        raise unreadable
+        raise _storage_failure(unreadable) from unreadable
     if checkpoint.tables is not None:
         checkpoint.tables.refill_tables()
     return None
 
 
-def _restore_intact(
-    checkpoint: Checkpoint, path: str, digest: str, lost: Callable[[], list[str]]
-) -> Ledger | str:
-    """Restore a checkpoint and return its ledger; return its fault if it has one."""
+class DamagedCheckpoint(Exception):
+    """A checkpoint that cannot be restored; the text says why."""
+
+
+def _restore_intact(checkpoint: Checkpoint, path: str, digest: str) -> Ledger:
+    """Restore a checkpoint. Raise `DamagedCheckpoint` or `StorageNotReadable`."""
     held = checkpoint.tables.files if checkpoint.tables is not None else ()
     if fault := checkpoint_fault(path, digest) or table_fault(path, digest, held):
-        return fault
+        raise DamagedCheckpoint(fault)
     try:
-        return checkpoint.read(path)
-    except UNREADABLE:
+        with storage_errors_told_apart():
+            return checkpoint.read(path)
+    except StorageNotReadable:
         raise
     except (tf.errors.OpError, msgspec.DecodeError) as error:
-        if NO_FILES in str(error):  # this process has just read the index
-            why = f"a ps cannot see {path}, which the chief can: {error}"
-            raise tf.errors.UnknownError(None, None, why) from error
-        if lost():
-            raise
-        return f"it is damaged: {failure_cause.storage_message(str(error))}"
+        why = f"it is damaged: {failure_cause.storage_message(str(error))}"
+        raise DamagedCheckpoint(why) from error
 
 
 def _ask_storage(
     lost: Callable[[], list[str]], until_s: float, operation: Callable[[], Answer]
 ) -> Answer:
-    """Return the result of an operation. Repeat it until a time (monotonic clock), while the
-    storage does not answer and no ps is lost; then raise its error.
+    """Return the result of an operation on the storage. Repeat it until a time (monotonic clock)
+    while the storage does not answer; then raise its error. Raise `tf.errors.UnavailableError` if it
+    fails and a ps is lost.
     """
     while True:
         try:
             return operation()
-        except UNREADABLE as error:
-            if lost() or time.monotonic() >= until_s:
+        except (StorageNotReadable, DamagedCheckpoint) as error:
+            if gone := lost():
+                text = f"{', '.join(gone)} is gone"
+                raise tf.errors.UnavailableError(None, None, text) from error
+            if isinstance(error, DamagedCheckpoint) or time.monotonic() >= until_s:
                 raise
             logger.warning("StorageNotReadable", error=failure_cause.storage_message(str(error)))
             time.sleep(STORAGE_RETRY_S)
+
+
+def _storage_failure(error: StorageNotReadable) -> Exception:
+    """Return the failure of a generation that cannot read its checkpoints. Only missing rights are
+    a failure of the job: nobody but its user can mend them.
+    """
+    cause = error.__cause__ if isinstance(error.__cause__, tf.errors.OpError) else error
+    why, remedy = failure_cause.explain_storage_error(type(cause).__name__, str(error))
+    text = f"the job's checkpoints cannot be read: {why}; {remedy}"
+    if isinstance(cause, tf.errors.PermissionDeniedError | tf.errors.UnauthenticatedError):
+        return failure_cause.plain_failure(text)
+    return failure_cause.StorageUnavailable(text)
 
 
 def _checkpoints_by_age(
@@ -476,28 +493,33 @@ def _checkpoints_by_age(
             yield path, digest
 
 
-def restore_earlier(checkpoint: Checkpoint, folder: str, ledger: Ledger) -> Ledger:
+def restore_earlier(
+    checkpoint: Checkpoint, folder: str, ledger: Ledger, lost: Callable[[], list[str]]
+) -> Ledger:
     """Restore the newest complete checkpoint in `folder`, and return its ledger with the epochs of
     `ledger`.
 
     Those that the earlier job's ledger has named come first. Fail the job, with the reason, if
-    there is none or if it does not fit this program.
+    there is none or if it does not fit this program. A storage that does not answer is treated as
+    in `restore_newest`, but no older checkpoint is taken in place of one that cannot be read.
     """
+    ask = partial(_ask_storage, lost, time.monotonic() + STORAGE_PATIENCE_S)
     why = "it has no complete checkpoint"
-    marked, found = committed_digests(folder), checkpoints_in(folder)
-    for path in (*restore_candidates((), marked), *(path for path in found if path not in marked)):
-        try:
-            fault = checkpoint_fault(path, marked.get(path, "")) or table_fault(path, "")
-            if fault:
-                why = f"{path} cannot be restored: {fault}"
+    try:
+        marked: dict[str, str] = ask(partial(committed_digests, folder))
+        others = [path for path in checkpoints_in(folder) if path not in marked]
+        for path in (*restore_candidates((), marked), *others):
+            try:
+                digest = marked.get(path, "")
+                earlier: Ledger = ask(partial(_restore_intact, checkpoint, path, digest))
+            except DamagedCheckpoint as damage:
+                why = f"{path} cannot be restored: {damage}"
                 continue
-            earlier = checkpoint.read(path)
-        except (tf.errors.OpError, msgspec.DecodeError) as error:
-            why = f"{path} cannot be restored: {failure_cause.storage_message(str(error))}"
-            continue
-        if checkpoint.tables is not None:
-            checkpoint.tables.files = ()  # of another job, which may be removed
-        return _continued_ledger(earlier, folder, ledger)
+            if checkpoint.tables is not None:
+                checkpoint.tables.files = ()  # of another job, which may be removed
+            return _continued_ledger(earlier, folder, ledger)
+    except StorageNotReadable as error:
+        raise _storage_failure(error) from error
     raise failure_cause.plain_failure(f"{CONTINUE_FROM}: {folder}: {why}")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
@@ -27,7 +28,7 @@ from shared.checkpoints import COMMITTED, INDEX, CommitMark
 
 gfile = tf.io.gfile
 logger = structlog.get_logger()
-UNREADABLE = (
+UNANSWERED = (
     tf.errors.AbortedError,
     tf.errors.DeadlineExceededError,
     tf.errors.InternalError,
@@ -37,7 +38,38 @@ UNREADABLE = (
     tf.errors.UnavailableError,
     tf.errors.UnknownError,
 )
-"""Errors of a storage that does not answer as it should. They say nothing about its files."""
+NOT_SEEN = ("Failed to find any matching files", "Failed to get matching files")
+"""TensorFlow's messages if it does not find a checkpoint's files, whatever the reason."""
+NO_FOLDER = "Not a directory"
+
+
+class StorageNotReadable(tf.errors.UnknownError):  # type: ignore[misc]
+    """The storage does not answer as it should, which says nothing about the files in it."""
+
+
+@contextmanager
+def storage_errors_told_apart() -> Iterator[None]:
+    """Raise `StorageNotReadable` in place of an error that says nothing about the files. Use it for
+    a checkpoint whose index has been read: then a process that does not see its files is an outage,
+    too.
+    """
+    try:
+        yield
+    except StorageNotReadable:
+        raise
+    except (tf.errors.OpError, ValueError) as error:
+        if _says_nothing_about_files(error):
+            raise StorageNotReadable(None, None, str(error)) from error
+        raise
+
+
+def _says_nothing_about_files(error: Exception) -> bool:
+    if any(text in str(error) for text in NOT_SEEN):
+        return True
+    if isinstance(error, tf.errors.FailedPreconditionError):
+        return NO_FOLDER not in str(error)
+    # `CheckpointReader` raises a plain `OpError` for what it does not know.
+    return isinstance(error, UNANSWERED) or type(error) is tf.errors.OpError
 
 
 class CheckpointSeal(NamedTuple):
@@ -60,13 +92,14 @@ def seal_checkpoint(path: str) -> CheckpointSeal:
 
 def checkpoint_fault(path: str, digest: str) -> str:
     """Return why a checkpoint does not match this digest ("": none is known); empty if no fault is
-    found. Raise an error of `UNREADABLE` if nobody knows.
+    found. Raise `StorageNotReadable`.
     """
     try:
-        found = seal_checkpoint(path)
+        with storage_errors_told_apart():
+            found = seal_checkpoint(path)
     except tf.errors.NotFoundError:
         return "it is missing"
-    except UNREADABLE:
+    except StorageNotReadable:
         raise
     except tf.errors.OpError as error:
         return f"it cannot be read: {error.message}"
@@ -78,13 +111,13 @@ def checkpoint_fault(path: str, digest: str) -> str:
 def table_fault(path: str, digest: str, held: Sequence[TableFile] = ()) -> str:
     """Return why a file before a checkpoint that has rows of its tables cannot be used; empty if no
     fault is found. `digest`: of the checkpoint, if it is known; `held`: files whose rows the tables
-    have. Raise an error of `UNREADABLE` if nobody knows.
+    have. Raise `StorageNotReadable`.
     """
     try:
         files = files_of_checkpoint(path, digest)
-    except UNREADABLE:
+    except StorageNotReadable:
         raise
-    except (tf.errors.OpError, msgspec.DecodeError) as error:
+    except (tf.errors.OpError, ValueError, msgspec.DecodeError) as error:
         return f"its table files are not known: {error}"
     for file in table_files.files_to_read(held, files)[:-1]:
         before = table_files.file_path(path, file)
@@ -106,12 +139,13 @@ def read_earlier_files(path: str) -> EarlierFiles | None:
     """Return the table files before that of a checkpoint; None: it has no tables, or an earlier
     version wrote it.
 
-    Raise `tf.errors.OpError` or `msgspec.DecodeError`.
+    Raise `tf.errors.OpError`, among them `StorageNotReadable`, or `msgspec.DecodeError`.
     """
-    reader = py_checkpoint_reader.NewCheckpointReader(path)
-    if not reader.has_tensor(TABLE_FILES):
-        return None
-    return msgspec.json.decode(reader.get_tensor(TABLE_FILES), type=EarlierFiles)
+    with storage_errors_told_apart():
+        reader = py_checkpoint_reader.NewCheckpointReader(path)
+        if not reader.has_tensor(TABLE_FILES):
+            return None
+        return msgspec.json.decode(reader.get_tensor(TABLE_FILES), type=EarlierFiles)
 
 
 def files_of_checkpoint(path: str, digest: str) -> tuple[TableFile, ...]:
@@ -142,10 +176,12 @@ def checkpoints_in(folder: str) -> list[str]:
 
 
 def mark_committed(path: str, committed: CommitMark) -> None:
-    """Write a mark beside a checkpoint that the ledger has named, unless a complete one exists, or
-    the checkpoint is gone or was written again since.
+    """Write a mark beside a checkpoint that the ledger has named, unless it exists, or the
+    checkpoint is gone or was written again since.
     """
-    if _read_mark(path) is None and not checkpoint_fault(path, committed.digest):
+    mark = _read_mark(path)
+    is_marked = mark is not None and mark.digest == committed.digest
+    if not is_marked and not checkpoint_fault(path, committed.digest):
         _write_file(path + COMMITTED, msgspec.json.encode(committed))
 
 
@@ -154,7 +190,7 @@ def _read_mark(path: str) -> CommitMark | None:
     try:
         with gfile.GFile(path + COMMITTED, "rb") as file:
             return msgspec.json.decode(file.read(), type=CommitMark)
-    except (tf.errors.OpError, msgspec.DecodeError):
+    except (tf.errors.NotFoundError, msgspec.DecodeError):
         return None
 
 
@@ -162,14 +198,15 @@ def committed_digests(folder: str, later_than: int = -1) -> dict[str, str]:
     """Return the digests of all checkpoints in a job's folder that the ledger has ever named, by
     path. `later_than`: only of those after this step.
 
-    An incomplete mark counts as none. Raise `tf.errors.OpError` if a folder cannot be listed.
+    An incomplete mark counts as none. Raise `StorageNotReadable`.
     """
     digests = {}
-    for path in checkpoints_in(folder):
-        if checkpoints.checkpoint_step(path) <= later_than:
-            continue
-        if mark := _read_mark(path):
-            digests[path] = mark.digest
+    with storage_errors_told_apart():
+        for path in checkpoints_in(folder):
+            if checkpoints.checkpoint_step(path) <= later_than:
+                continue
+            if mark := _read_mark(path):
+                digests[path] = mark.digest
     return digests
 
 
@@ -288,17 +325,21 @@ def _list_folder(folder: str) -> list[str]:
     """
     try:
         return [name.rstrip("/") for name in _pywrap_file_io.GetChildren(folder)]
-    except (tf.errors.NotFoundError, tf.errors.FailedPreconditionError):
+    except (tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:
+        if _says_nothing_about_files(error):
+            raise
         return []
 
 
 def _exists(path: str) -> bool:
-    """Return whether a file exists. Raise `tf.errors.OpError` if nobody knows; `gfile.exists` would
-    return false.
+    """Return whether a file exists. Raise `tf.errors.OpError` if the storage does not answer;
+    `gfile.exists` would return false.
     """
     try:
         gfile.stat(path)
-    except (tf.errors.NotFoundError, tf.errors.FailedPreconditionError):
+    except (tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:
+        if _says_nothing_about_files(error):
+            raise
         return False
     return True
 

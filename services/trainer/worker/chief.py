@@ -183,8 +183,9 @@ class Chief:
         self._noise_tracing: threading.Thread | None = None
         self._read_path = ""
         """The checkpoint whose tables were read before training began; empty: none."""
+        self._cannot_save = False
         self._postponed: deque[Any] = deque()
-        """Words of the inbox that were taken too early; they come before those in it."""
+        """Messages of the inbox that were taken too early; they come before those in it."""
         self.summaries = EventWriter(
             assignment.checkpoint_dir, tensorboard_events.generation_size(assignment)
         )
@@ -314,6 +315,7 @@ class Chief:
         why, remedy = failure_cause.explain_storage_error(type(error).__name__, error.message)
         if self.assignment.beside:
             raise failure_cause.plain_failure(f"a checkpoint cannot be written: {why}; {remedy}")
+        self._cannot_save = True
         self.send(Unsaved(step=0, path=self.folder, cause=why, remedy=remedy))
 
     def _ps_limits(self) -> tuple[float, ...]:
@@ -364,7 +366,7 @@ class Chief:
         while True:
             wait_s = 0.0 if found else max(until_s - time.monotonic(), 0.0)
             try:
-                word = self._next_word(wait_s)
+                word = self._next_message(wait_s)
             except queue.Empty:
                 return found
             if not isinstance(word, CheckpointAvailable):
@@ -384,11 +386,11 @@ class Chief:
     def await_begin(self) -> Begin:
         """Wait for the order to begin. Until then, read the tables of each new checkpoint."""
         while True:
-            match self._next_word():
+            match self._next_message():
                 case Begin() as order:
                     return order
                 case CheckpointAvailable(path=path):
-                    if self.checkpoint.tables is None or self._has_words():
+                    if self.checkpoint.tables is None or self._has_messages():
                         continue
                     if self._is_later(path):
                         self._read_tables(path)
@@ -416,13 +418,13 @@ class Chief:
         why = failure_cause.storage_message(str(error))
         logger.warning("TablesNotReadAhead", path=path, error=why)
 
-    def _next_word(self, timeout_s: float | None = None) -> Any:
+    def _next_message(self, timeout_s: float | None = None) -> Any:
         """Return the next order or event. Raise `queue.Empty` after `timeout_s` seconds."""
         if self._postponed:
             return self._postponed.popleft()
         return self.inbox.get(timeout=timeout_s)
 
-    def _has_words(self) -> bool:
+    def _has_messages(self) -> bool:
         return bool(self._postponed) or not self.inbox.empty()
 
     # ------------------------------------------------------------ begin
@@ -470,13 +472,14 @@ class Chief:
 
         Return the time of its last update in this job; 0: there was none.
         """
-        found = restore_newest(
-            self.checkpoint, order, self.assignment.checkpoint_dir, self.send, self._unreachable_ps
-        )
+        found = self._restore_newest(order)
         if found is None:
             if self.assignment.continue_from:
                 self.ledger = restore_earlier(
-                    self.checkpoint, self.assignment.continue_from, self.ledger
+                    self.checkpoint,
+                    self.assignment.continue_from,
+                    self.ledger,
+                    self._unreachable_ps,
                 )
                 self.built.counters.first_s.assign(0.0)
                 self._check_exact_start()
@@ -485,6 +488,28 @@ class Chief:
         self.ledger = found
         self.built.counters.first_s.assign(0.0)
         return float(self.built.counters.last_s)
+
+    def _restore_newest(self, order: Begin) -> Ledger | None:
+        """Restore the newest checkpoint. A new job trains without checkpoints if its folder cannot
+        be used: `_on_rehearsal_failed` has said so.
+        """
+        try:
+            return restore_newest(
+                self.checkpoint,
+                order,
+                self.assignment.checkpoint_dir,
+                self.send,
+                self._unreachable_ps,
+            )
+        except (
+            failure_cause.StorageUnavailable,
+            failure_cause.RemoteFailure,
+            tf.errors.UnimplementedError,
+        ) as error:
+            if order.paths or not (self.assignment.first and self._cannot_save):
+                raise
+            logger.warning("NothingRestored", error=str(error))
+            return None
 
     def _check_exact_start(self) -> None:
         """Fail an exact job that continues another one where no exact update begins."""
@@ -526,7 +551,7 @@ class Chief:
     def _await_first_update(self) -> None:
         """Wait for the first update; other events that arrive meanwhile stay for `train`."""
         later = []
-        while (word := self._next_word()) != "first":
+        while (word := self._next_message()) != "first":
             later.append(word)
             if isinstance(word, Exception) or word == "finished":
                 break
@@ -537,12 +562,14 @@ class Chief:
     def train(self) -> bool:
         """Train until finished (True), or drained and ended (False). Raise the error of a lane."""
         try:
-            return self._train_until_over()
+            is_finished = self._train_until_over()
         except Exception:
-            if self.lanes.has_failed:
-                self.report(time.monotonic())  # the last progress
-                self.summaries.close(LAST_POINTS_S)
+            self.report(time.monotonic())  # the last progress
+            self.summaries.close(LAST_POINTS_S)
             raise
+        if is_finished:
+            self.finish()
+        return is_finished
 
     def _train_until_over(self) -> bool:
         while True:
@@ -551,7 +578,6 @@ class Chief:
                 case Exception():
                     raise word
                 case "finished":
-                    self.finish()
                     return True
                 case Drain():
                     if self._hand_over(word):
@@ -599,7 +625,6 @@ class Chief:
         began = time.monotonic()
         self.lanes.drain()
         if self.lanes.ledger.finished:
-            self.finish()
             return True
         if self.saving.save_and_wait(self._drain_to_draft(began), drain):
             self.summaries.flush()
@@ -611,15 +636,20 @@ class Chief:
         """Wait for the order to train on, which does not come if the hand-over succeeds. Lanes may
         fail meanwhile, because their ps are ended; that matters only if training continues.
         """
-        while not isinstance(word := self._next_word(), ContinueTraining):
-            if isinstance(word, Exception) and not self.lanes.has_failed:
-                raise word
+        failure: Exception | None = None
+        while not isinstance(word := self._next_message(), ContinueTraining):
+            if isinstance(word, msgspec.DecodeError):
+                raise word  # no order can follow
+            if isinstance(word, Exception):
+                failure = failure or word
+        if failure is not None:
+            raise failure
 
     def _next_event(self) -> Any:
         """Return the next event. While waiting, report and save when that is due."""
         while True:
             try:
-                return self._next_word(self._seconds_until_due())
+                return self._next_message(self._seconds_until_due())
             except queue.Empty:
                 self._do_due_work()
 
@@ -746,7 +776,7 @@ class Chief:
     def _remove_old_checkpoints(self) -> None:
         """Wait until the ledger names the newest checkpoint; remove those it no longer names."""
         with contextlib.suppress(queue.Empty):
-            while not self._names_newest(word := self._next_word(COMMIT_WAIT_S)):
+            while not self._names_newest(word := self._next_message(COMMIT_WAIT_S)):
                 pass
             saving.keep_committed(self.assignment, word, self.ledger.total)
 

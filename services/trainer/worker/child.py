@@ -26,7 +26,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,7 +68,7 @@ def run_child(channel: socket.socket) -> int:
     try:
         return _run_role(assignment, send, lines)
     except BaseException as error:
-        return _report_failure(error, send, assignment)
+        return report_failure(error, send, assignment)
 
 
 class LineWriter:
@@ -240,10 +240,15 @@ def _tf_errors() -> Any:
     return errors_impl
 
 
-def _report_failure(error: BaseException, send: LineWriter, assignment: Assignment) -> int:
+def report_failure(
+    error: BaseException, send: Callable[[Line], None], assignment: Assignment
+) -> int:
     """Report the cause: the loss of another task, or the program's failure with its traceback."""
     if is_peer_lost(error):
         send(Failed(cause=f"{type(error).__name__}: {str(error)[:500]}", peer=True))
+        return EXIT_PEER_LOST
+    if isinstance(error, failure_cause.StorageUnavailable):
+        send(Failed(cause=str(error), peer=True))
         return EXIT_PEER_LOST
     if isinstance(error, PsTooSmall):
         send(Failed(cause=str(error), too_small=error.other_size_fits or assignment.beside))

@@ -102,6 +102,12 @@ class ProgramError(NamedTuple):
     says: str
 
 
+class StorageUnavailable(Exception):
+    """The storage of checkpoints does not answer. That is no failure of the program. The text has
+    the cause and the remedy.
+    """
+
+
 class RemoteFailure(Exception):
     """A failure of the program in another process; the text is the whole cause."""
 

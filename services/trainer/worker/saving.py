@@ -214,8 +214,9 @@ class CheckpointSaver:
         `planned`: the save was due.
         """
         path = f"{self._folder}/ckpt-{draft.step}"
-        if self.newest is not None and self.newest.path == path:
-            remove_checkpoint(path)  # of the same step, and replaced by the last one of the job
+        is_replaced = self.newest is not None and self.newest.path == path
+        if is_replaced and self._checkpoint.tables is not None:
+            remove_checkpoint(path)  # a delta has other files than a checkpoint of all rows
         try:
             self._checkpoint.write_cut(path)
             sealed = seal_checkpoint(path)

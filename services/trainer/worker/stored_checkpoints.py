@@ -67,8 +67,9 @@ def stored_checkpoints(folder: str) -> tuple[StoredCheckpoint, ...]:
 
 def describe_checkpoint(path: str, digest: str) -> StoredCheckpoint:
     """`digest`: of its files when it was saved; "" if it is not known."""
-    fault = checkpoint_fault(path, digest) or table_fault(path, digest)
+    fault = ""
     try:
+        fault = checkpoint_fault(path, digest) or table_fault(path, digest)
         seal = seal_checkpoint(path)
         has_tables = read_earlier_files(path) is not None
         tables = files_of_checkpoint(path, seal.digest) if has_tables else ()

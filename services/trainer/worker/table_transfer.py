@@ -185,6 +185,7 @@ class TableTransfer:
         return tf.stack(counts)
 
     def _collect_changed(self, since: tf.Tensor, now: tf.Tensor) -> None:
+        """Copy the rows that have changed since a clock, and let later changes have the mark `now`."""
         for each, changed in zip(self._shards, self._changed, strict=True):
             with tf.device(each.device):
                 marks = each.shard.marks.changed_at.read_value_no_copy()
@@ -308,9 +309,9 @@ def overlapping_shards(layout: TableLayout, rows: range, ps: int) -> tuple[int, 
     return (inside[0], inside[-1] + 1) if inside else (0, 0)
 
 
-def _changed_rows(of: GroupShard) -> ChangedRows:
+def _changed_rows(shard: GroupShard) -> ChangedRows:
     def empty(dtype: tf.DType, row_shape: Sequence[int]) -> tf.Variable:
-        with tf.device(of.device):
+        with tf.device(shard.device):
             return tf.Variable(
                 lambda: tf.zeros([0, *row_shape], dtype),
                 shape=tf.TensorShape([None, *row_shape]),
@@ -318,7 +319,7 @@ def _changed_rows(of: GroupShard) -> ChangedRows:
                 dtype=dtype,
             )
 
-    rows = [empty(each.dtype, each.shape[1:]) for each in of.variables]
+    rows = [empty(each.dtype, each.shape[1:]) for each in shard.variables]
     return ChangedRows(empty(tf.int64, []), tuple(rows))
 
 
@@ -348,12 +349,12 @@ class _Block(NamedTuple):
     slices: tf.Tensor
 
 
-def _for_each_block(of: GroupShard, use: Callable[[_Block], list[Any]]) -> None:
+def _for_each_block(shard: GroupShard, use: Callable[[_Block], list[Any]]) -> None:
     """Run `use` for each block of a shard, one after the other, on the ps of the shard. It returns
     its operations: TensorFlow leaves out those of a loop that no output needs.
     """
-    blocks, tables = of.blocks, of.group.tables
-    bounds = np.array([[each.start, each.stop] for each in blocks], "int32") - of.rows.start
+    blocks, tables = shard.blocks, shard.group.tables
+    bounds = np.array([[each.start, each.stop] for each in blocks], "int32") - shard.rows.start
     texts = tf.constant([tables[0].slice_of(each) for each in blocks])
     limits = tf.constant(bounds, tf.int32)
 
@@ -368,13 +369,13 @@ def _for_each_block(of: GroupShard, use: Callable[[_Block], list[Any]]) -> None:
     )
 
 
-def _block_writer(of: GroupShard, name: tf.Tensor) -> Callable[[_Block], list[Any]]:
+def _block_writer(shard: GroupShard, name: tf.Tensor) -> Callable[[_Block], list[Any]]:
     def write(block: _Block) -> list[Any]:
         rows = tf.range(block.first, block.stop)
-        values = [tf.gather(each, rows) for each in of.variables]
+        values = [tf.gather(each, rows) for each in shard.variables]
         saved = tf.raw_ops.SaveV2(
             prefix=tf.strings.join([name, tf.strings.as_string(block.number)]),
-            tensor_names=tf.constant(of.group.keys),
+            tensor_names=tf.constant(shard.group.keys),
             shape_and_slices=block.slices,
             tensors=values,
         )
@@ -383,12 +384,12 @@ def _block_writer(of: GroupShard, name: tf.Tensor) -> Callable[[_Block], list[An
     return write
 
 
-def _block_reader(of: GroupShard, path: tf.Tensor) -> Callable[[_Block], list[Any]]:
+def _block_reader(shard: GroupShard, path: tf.Tensor) -> Callable[[_Block], list[Any]]:
     def read(block: _Block) -> list[Any]:
-        variables = of.variables
+        variables = shard.variables
         values = tf.raw_ops.RestoreV2(
             prefix=path,
-            tensor_names=tf.constant(of.group.keys),
+            tensor_names=tf.constant(shard.group.keys),
             shape_and_slices=block.slices,
             dtypes=[each.dtype for each in variables],
         )
@@ -400,9 +401,9 @@ def _block_reader(of: GroupShard, path: tf.Tensor) -> Callable[[_Block], list[An
     return read
 
 
-def _delta_reader(of: GroupShard, path: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
+def _delta_reader(shard: GroupShard, path: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
     """Return a function that sets the rows which the shard number `place` of a delta has."""
-    keys, rows_here = of.group.keys, of.rows
+    keys, rows_here = shard.group.keys, shard.rows
 
     def restore(start: str, place: tf.Tensor, key: str, dtype: tf.DType) -> tf.Tensor:
         name = tf.strings.join([f"{start}/", tf.strings.as_string(place), f"/{key}"])
@@ -416,7 +417,7 @@ def _delta_reader(of: GroupShard, path: tf.Tensor) -> Callable[[tf.Tensor], tf.T
         here = tf.where((ids >= rows_here.start) & (ids < rows_here.stop))[:, 0]
         local = tf.gather(ids, here) - rows_here.start
         changes = []
-        for key, variable in zip(keys, of.variables, strict=True):
+        for key, variable in zip(keys, shard.variables, strict=True):
             rows = restore(ROWS, place, key, variable.dtype)
             rows = tf.ensure_shape(rows, [None, *variable.shape[1:]])
             changes.append(

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from threading import Timer
 
-import tensorflow as tf
 from tensorflow.python.training import py_checkpoint_reader
 
 from services.trainer.protocol import Begin
@@ -19,6 +18,7 @@ from services.trainer.worker.checkpoint_files import (
     prune_checkpoints,
     seal_checkpoint,
 )
+from services.trainer.worker.failure_cause import StorageUnavailable
 from services.trainer.worker.table_transfer import ROWS
 from shared.checkpoints import CommitMark
 from tests.trainer.programs.contents import hashes
@@ -140,7 +140,7 @@ prune_checkpoints(FOLDER, [f"{FOLDER}/gen-2/ckpt-99"])
 checkpoint.STORAGE_PATIENCE_S, checkpoint.STORAGE_RETRY_S = 0.2, 0.1
 try:
     said["unreadable"] = restore_newest_of(seventh, sixth)
-except tf.errors.UnknownError as error:
+except StorageUnavailable as error:
     said["unreadable"] = str(error)
 checkpoint.STORAGE_PATIENCE_S = 60.0
 timer = Timer(0.5, show)

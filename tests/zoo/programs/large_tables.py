@@ -1,6 +1,6 @@
-"""A wide-and-deep recommender with two large tables: GENERATED visits of readers to articles.
+"""A wide-and-deep recommender with large tables: GENERATED visits of readers to articles.
 
-What it shows: embedding tables that are divided among parameter servers (16 MiB each), rows by
+What it shows: two embedding tables that are divided among parameter servers (16 MiB each), rows by
 `Hashing` and `HashedCrossing`, and Adagrad. Whether a reader likes an article depends on the pair
 of the reader's trade and the article's topic, which only the crossed column knows.
 

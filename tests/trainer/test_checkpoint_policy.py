@@ -167,9 +167,13 @@ def test_an_incomplete_checkpoint_is_obsolete_after_a_later_commit() -> None:
     assert is_obsolete(2, "ckpt-25_temp", KEPT)
 
 
-@pytest.mark.parametrize(
-    "name", ["export.keras", "ckpt-x.index", "rehearsal.index", "my-ckpt-10.index"]
-)
+@pytest.mark.parametrize("name", ["rehearsal.index", "rehearsal_temp"])
+def test_files_of_a_rehearsal_are_obsolete_once_their_generation_is_over(name: str) -> None:
+    assert is_obsolete(1, name, KEPT)
+    assert not is_obsolete(2, name, KEPT) and not is_obsolete(1, name, ())
+
+
+@pytest.mark.parametrize("name", ["export.keras", "ckpt-x.index", "my-ckpt-10.index"])
 def test_other_files_are_not_obsolete(name: str) -> None:
     assert not is_obsolete(1, name, KEPT)
 

@@ -249,12 +249,12 @@ async def train_steadily(watched: Trial) -> tuple[float, float]:
     async def next_report(at_s: float, samples: int) -> ProgressReported:
         """Return the first report from a time on that has more examples."""
 
-        def found() -> ProgressReported | None:
+        def later_report() -> ProgressReported | None:
             reports = watched.of(ProgressReported)
             later = (each for each in reports if each.reported_s >= at_s)
             return next((each for each in later if each.samples > samples), None)
 
-        report: ProgressReported = await watched.until(found, PATIENCE_S, "progress")
+        report: ProgressReported = await watched.until(later_report, PATIENCE_S, "progress")
         return report
 
     first = await next_report(time.time() + STEADY_S, 0)

@@ -52,10 +52,10 @@ from services.trainer.worker.checkpoint_files import (
     checkpoint_fault,
     checkpoints_in,
     committed_digests,
+    detect_storage_errors,
     make_folder,
     remove_checkpoint,
     seal_checkpoint,
-    storage_errors_told_apart,
     table_fault,
 )
 from services.trainer.worker.shard_ledger import Ledger
@@ -394,29 +394,43 @@ def restore_newest(
     `StorageUnavailable`: to train from the beginning would cost the job what it has. Raise
     `tf.errors.UnavailableError` if reading fails while `lost` returns a ps.
     """
-    ask = partial(_ask_storage, lost, time.monotonic() + STORAGE_PATIENCE_S)
-    unreadable: StorageNotReadable | None = None
+    retry = partial(_retry_storage, lost, time.monotonic() + STORAGE_PATIENCE_S)
     try:
-        candidates = _checkpoints_by_age(order, folder, ask)
-        candidate = next(candidates, None)
-        while candidate is not None:
-            path, digest = candidate
-            try:
-                return ask(partial(_restore_intact, checkpoint, path, digest))
-            except DamagedCheckpoint as damage:
-                why = str(damage)
-            except StorageNotReadable as error:
-                unreadable = error
-                why = f"it cannot be read: {failure_cause.storage_message(str(error))}"
-            candidate = next(candidates, None)
-            following = candidate[0] if candidate is not None else ""
-            say(Skipped(path=path, cause=why, instead=following))
+        ledger = _restore_first_intact(checkpoint, order, folder, say, retry)
     except StorageNotReadable as error:
-        unreadable = error
-    if unreadable is not None:
-        raise _storage_failure(unreadable) from unreadable
-    if checkpoint.tables is not None:
+        raise _storage_failure(error) from error
+    if ledger is None and checkpoint.tables is not None:
         checkpoint.tables.refill_tables()
+    return ledger
+
+
+def _restore_first_intact(
+    checkpoint: Checkpoint,
+    order: Begin,
+    folder: str,
+    say: Callable[[Line], None],
+    retry: Callable[[Callable[[], Any]], Any],
+) -> Ledger | None:
+    """Restore the newest checkpoint that can be read. Return None if there is none, and raise
+    `StorageNotReadable` if some could not be read. `retry`: calls a function that uses the storage.
+    """
+    unreadable: StorageNotReadable | None = None
+    candidates = _checkpoints_by_age(order, folder, retry)
+    candidate = next(candidates, None)
+    while candidate is not None:
+        path, digest = candidate
+        try:
+            ledger: Ledger = retry(partial(_restore_intact, checkpoint, path, digest))
+            return ledger
+        except DamagedCheckpoint as damage:
+            why = str(damage)
+        except StorageNotReadable as error:
+            unreadable = error
+            why = f"it cannot be read: {failure_cause.storage_message(str(error))}"
+        candidate = next(candidates, None)
+        say(Skipped(path=path, cause=why, instead=candidate[0] if candidate is not None else ""))
+    if unreadable is not None:
+        raise unreadable
     return None
 
 
@@ -430,7 +444,7 @@ def _restore_intact(checkpoint: Checkpoint, path: str, digest: str) -> Ledger:
     if fault := checkpoint_fault(path, digest) or table_fault(path, digest, held):
         raise DamagedCheckpoint(fault)
     try:
-        with storage_errors_told_apart():
+        with detect_storage_errors():
             return checkpoint.read(path)
     except StorageNotReadable:
         raise
@@ -439,7 +453,7 @@ def _restore_intact(checkpoint: Checkpoint, path: str, digest: str) -> Ledger:
         raise DamagedCheckpoint(why) from error
 
 
-def _ask_storage(
+def _retry_storage(
     lost: Callable[[], list[str]], until_s: float, operation: Callable[[], Answer]
 ) -> Answer:
     """Return the result of an operation on the storage. Repeat it until a time (monotonic clock)
@@ -472,23 +486,23 @@ def _storage_failure(error: StorageNotReadable) -> Exception:
 
 
 def _checkpoints_by_age(
-    order: Begin, folder: str, ask: Callable[[Callable[[], dict[str, str]]], dict[str, str]]
+    order: Begin, folder: str, retry: Callable[[Callable[[], dict[str, str]]], dict[str, str]]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the path and digest of each checkpoint to restore from, the newest first. `ask`: calls
-    a function that lists folders.
+    """Yield the path and digest of each checkpoint to restore from, the newest first. `retry`:
+    calls a function that lists folders.
 
     The last ones are those that the ledger no longer names: they may have an earlier base than the
     others. Their marks are read only then, because training stands still.
     """
     newest = max(map(checkpoint_step, order.paths), default=-1)
-    marked = ask(partial(committed_digests, folder, later_than=newest))
+    marked = retry(partial(committed_digests, folder, later_than=newest))
     digests = {**marked, **order.digests}
     paths = restore_candidates(order.paths, marked)
     if paths[:1] != tuple(order.paths[:1]):
         logger.warning("LedgerWasSetBack", newest=paths[0], named=order.paths)
     for path in paths:
         yield path, digests.get(path, "")
-    for path, digest in ask(partial(committed_digests, folder)).items():
+    for path, digest in retry(partial(committed_digests, folder)).items():
         if path not in paths:
             yield path, digest
 
@@ -503,15 +517,15 @@ def restore_earlier(
     there is none or if it does not fit this program. A storage that does not answer is treated as
     in `restore_newest`, but no older checkpoint is taken in place of one that cannot be read.
     """
-    ask = partial(_ask_storage, lost, time.monotonic() + STORAGE_PATIENCE_S)
+    retry = partial(_retry_storage, lost, time.monotonic() + STORAGE_PATIENCE_S)
     why = "it has no complete checkpoint"
     try:
-        marked: dict[str, str] = ask(partial(committed_digests, folder))
-        others = [path for path in checkpoints_in(folder) if path not in marked]
+        marked: dict[str, str] = retry(partial(committed_digests, folder))
+        others = [path for path in retry(partial(checkpoints_in, folder)) if path not in marked]
         for path in (*restore_candidates((), marked), *others):
             try:
                 digest = marked.get(path, "")
-                earlier: Ledger = ask(partial(_restore_intact, checkpoint, path, digest))
+                earlier: Ledger = retry(partial(_restore_intact, checkpoint, path, digest))
             except DamagedCheckpoint as damage:
                 why = f"{path} cannot be restored: {damage}"
                 continue

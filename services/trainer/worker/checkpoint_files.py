@@ -28,7 +28,7 @@ from shared.checkpoints import COMMITTED, INDEX, CommitMark
 
 gfile = tf.io.gfile
 logger = structlog.get_logger()
-UNANSWERED = (
+STORAGE_ERRORS = (
     tf.errors.AbortedError,
     tf.errors.DeadlineExceededError,
     tf.errors.InternalError,
@@ -38,7 +38,7 @@ UNANSWERED = (
     tf.errors.UnavailableError,
     tf.errors.UnknownError,
 )
-NOT_SEEN = ("Failed to find any matching files", "Failed to get matching files")
+FILES_NOT_FOUND = ("Failed to find any matching files", "Failed to get matching files")
 """TensorFlow's messages if it does not find a checkpoint's files, whatever the reason."""
 NO_FOLDER = "Not a directory"
 
@@ -48,7 +48,7 @@ class StorageNotReadable(tf.errors.UnknownError):  # type: ignore[misc]
 
 
 @contextmanager
-def storage_errors_told_apart() -> Iterator[None]:
+def detect_storage_errors() -> Iterator[None]:
     """Raise `StorageNotReadable` in place of an error that says nothing about the files. Use it for
     a checkpoint whose index has been read: then a process that does not see its files is an outage,
     too.
@@ -58,18 +58,18 @@ def storage_errors_told_apart() -> Iterator[None]:
     except StorageNotReadable:
         raise
     except (tf.errors.OpError, ValueError) as error:
-        if _says_nothing_about_files(error):
+        if _is_storage_error(error):
             raise StorageNotReadable(None, None, str(error)) from error
         raise
 
 
-def _says_nothing_about_files(error: Exception) -> bool:
-    if any(text in str(error) for text in NOT_SEEN):
+def _is_storage_error(error: Exception) -> bool:
+    if any(text in str(error) for text in FILES_NOT_FOUND):
         return True
     if isinstance(error, tf.errors.FailedPreconditionError):
         return NO_FOLDER not in str(error)
     # `CheckpointReader` raises a plain `OpError` for what it does not know.
-    return isinstance(error, UNANSWERED) or type(error) is tf.errors.OpError
+    return isinstance(error, STORAGE_ERRORS) or type(error) is tf.errors.OpError
 
 
 class CheckpointSeal(NamedTuple):
@@ -95,7 +95,7 @@ def checkpoint_fault(path: str, digest: str) -> str:
     found. Raise `StorageNotReadable`.
     """
     try:
-        with storage_errors_told_apart():
+        with detect_storage_errors():
             found = seal_checkpoint(path)
     except tf.errors.NotFoundError:
         return "it is missing"
@@ -141,7 +141,7 @@ def read_earlier_files(path: str) -> EarlierFiles | None:
 
     Raise `tf.errors.OpError`, among them `StorageNotReadable`, or `msgspec.DecodeError`.
     """
-    with storage_errors_told_apart():
+    with detect_storage_errors():
         reader = py_checkpoint_reader.NewCheckpointReader(path)
         if not reader.has_tensor(TABLE_FILES):
             return None
@@ -159,7 +159,7 @@ def files_of_checkpoint(path: str, digest: str) -> tuple[TableFile, ...]:
 
 def checkpoints_in(folder: str) -> list[str]:
     """Return the paths of all checkpoints in a job's folder that have an index, the newest
-    first. Raise `tf.errors.OpError` if a folder cannot be listed.
+    first. Raise `StorageNotReadable`.
     """
     ages = {}
     for generation in _list_folder(folder):
@@ -188,7 +188,7 @@ def mark_committed(path: str, committed: CommitMark) -> None:
 def _read_mark(path: str) -> CommitMark | None:
     """Return the mark beside a checkpoint; None if there is none, or an incomplete one."""
     try:
-        with gfile.GFile(path + COMMITTED, "rb") as file:
+        with detect_storage_errors(), gfile.GFile(path + COMMITTED, "rb") as file:
             return msgspec.json.decode(file.read(), type=CommitMark)
     except (tf.errors.NotFoundError, msgspec.DecodeError):
         return None
@@ -201,12 +201,11 @@ def committed_digests(folder: str, later_than: int = -1) -> dict[str, str]:
     An incomplete mark counts as none. Raise `StorageNotReadable`.
     """
     digests = {}
-    with storage_errors_told_apart():
-        for path in checkpoints_in(folder):
-            if checkpoints.checkpoint_step(path) <= later_than:
-                continue
-            if mark := _read_mark(path):
-                digests[path] = mark.digest
+    for path in checkpoints_in(folder):
+        if checkpoints.checkpoint_step(path) <= later_than:
+            continue
+        if mark := _read_mark(path):
+            digests[path] = mark.digest
     return digests
 
 
@@ -320,26 +319,24 @@ def _list_folder(folder: str) -> list[str]:
     """Return the names in a folder; none if it does not exist. Some file systems append a slash to
     folders.
 
-    Other errors are raised: a folder that cannot be read for a moment is not empty. `gfile.listdir`
+    Raise `StorageNotReadable`: a folder that cannot be read for a moment is not empty. `gfile.listdir`
     would say that it does not exist.
     """
     try:
-        return [name.rstrip("/") for name in _pywrap_file_io.GetChildren(folder)]
-    except (tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:
-        if _says_nothing_about_files(error):
-            raise
+        with detect_storage_errors():
+            return [name.rstrip("/") for name in _pywrap_file_io.GetChildren(folder)]
+    except (tf.errors.NotFoundError, tf.errors.FailedPreconditionError):
         return []
 
 
 def _exists(path: str) -> bool:
-    """Return whether a file exists. Raise `tf.errors.OpError` if the storage does not answer;
-    `gfile.exists` would return false.
+    """Return whether a file exists. Raise `StorageNotReadable`; `gfile.exists` would return
+    false.
     """
     try:
-        gfile.stat(path)
-    except (tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:
-        if _says_nothing_about_files(error):
-            raise
+        with detect_storage_errors():
+            gfile.stat(path)
+    except (tf.errors.NotFoundError, tf.errors.FailedPreconditionError):
         return False
     return True
 

@@ -11,7 +11,7 @@ from services.trainer.protocol import EXIT_PEER_LOST, Failed
 from services.trainer.worker.checkpoint_files import (
     StorageNotReadable,
     checkpoint_fault,
-    storage_errors_told_apart,
+    detect_storage_errors,
 )
 from services.trainer.worker.child import report_failure
 from services.trainer.worker.failure_cause import StorageUnavailable
@@ -37,7 +37,7 @@ def op_error(kind: Any, text: str) -> Exception:
     ],
 )
 def test_an_outage_is_no_damage(error: Exception) -> None:
-    with pytest.raises(StorageNotReadable), storage_errors_told_apart():
+    with pytest.raises(StorageNotReadable), detect_storage_errors():
         raise error
 
 
@@ -53,7 +53,7 @@ def test_an_outage_is_no_damage(error: Exception) -> None:
     ],
 )
 def test_damage_is_no_outage(error: Exception) -> None:
-    with pytest.raises(type(error)) as raised, storage_errors_told_apart():
+    with pytest.raises(type(error)) as raised, detect_storage_errors():
         raise error
     assert raised.value is error
 

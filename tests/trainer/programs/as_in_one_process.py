@@ -79,11 +79,14 @@ def numbers_of(variable):
 
 
 def halved():
+    """Return a net that computes in float16. It has tanh and not relu: with relu, one rounded number
+    decides whether a unit has a gradient at all, and after 44 updates weights are up to 8 % apart.
+    """
     policy = keras.mixed_precision.dtype_policy()
     keras.mixed_precision.set_dtype_policy("mixed_float16")
     try:
         layers = keras.layers
-        dense = layers.Dense(32, activation="relu")
+        dense = layers.Dense(32, activation="tanh")
         return keras.Sequential([layers.Input((64,)), dense, layers.Dense(10, dtype="float32")])
     finally:
         keras.mixed_precision.set_dtype_policy(policy)
@@ -349,6 +352,7 @@ TOGETHER = {
 
 if __name__ == "__main__":
     tf.get_logger().setLevel("ERROR")
+    keras.utils.set_random_seed(0)
     said = {"exact": {}, "in parts": {}, "on three ps": {}, "together": {}, "placed": placed()}
     for kind, cases, look in (
         ("exact", EXACT, compared),

@@ -52,7 +52,7 @@ from shared.messages import CheckpointSaved, ProgressReported, TrainingResumed
 from tests.bench import data, paired
 from tests.bench.overhead import Side
 from tests.bench.player import sizes
-from tests.bench.report import finish_or_refuse, median, say
+from tests.bench.report import finish_or_refuse, median, refuse_unknown_programs, say
 from tests.bench.resized_job import (
     PATIENCE_S,
     job_sizes,
@@ -384,4 +384,5 @@ BATCH = int(os.environ.get("BENCH_BATCH", "256"))
 """Examples of an update when the throughput is measured."""
 
 if __name__ == "__main__":
+    refuse_unknown_programs(PROGRAMS, CASES)
     finish_or_refuse(main())

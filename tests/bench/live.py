@@ -44,8 +44,8 @@ from shared.messages import (
     ProgressReported,
     TrainingResumed,
 )
-from tests.bench.report import NoLimits, finish_or_refuse, say
-from tests.bench.time_to_loss import compare_times, refuse_unknown_programs
+from tests.bench.report import NoLimits, finish_or_refuse, refuse_unknown_programs, say
+from tests.bench.time_to_loss import CASES, PROGRAMS, compare_times
 from tests.flow.stage import Scene
 
 CLUSTER = "nodes:\n  - {name: node, count: 2, cpu: 1, memory_gib: 8}\n"
@@ -187,7 +187,7 @@ def _stretch(
 
 
 async def main() -> dict[str, Any]:
-    refuse_unknown_programs()
+    refuse_unknown_programs(PROGRAMS, CASES)
     runs = {}
     for policy in (None, *POLICIES):
         done = await once(policy)

@@ -25,6 +25,13 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def refuse_unknown_programs(asked: Iterable[str], known: Iterable[str]) -> None:
+    """Exit if the environment names a program that this benchmark does not have."""
+    names = list(known)
+    if unknown := [name for name in asked if name not in names]:
+        sys.exit(f"no such program: {', '.join(unknown)}; there are {', '.join(names)}")
+
+
 def median(values: Iterable[float]) -> float:
     return statistics.median(list(values))
 

@@ -158,15 +158,19 @@ async def measure_dense() -> dict[str, Any]:
     )
     async with running_job(request) as player:
         speed, _ = await train_steadily(player.watched)
-        pauses = []
-        for number in range(HAND_OVERS):
-            await player.decide(3 if number % 2 == 0 else 2, 1)
-            resumed = player.watched.of(TrainingResumed)[-1]
-            pauses.append(float(resumed.pause_s or 0.0))
-            say(f"dense {DENSE} hand-over {number + 1}/{HAND_OVERS}: {pauses[-1]:.2f} s")
-            say(f"      {resumed.phases}")
-            await asyncio.sleep(STEADY_S)
+        pauses = [resumed.pause_s or 0.0 async for resumed in hand_overs(player, f"dense {DENSE}")]
     return {f"dense_pause_s_{DENSE}": median(pauses), "dense_step_s": DENSE_BATCH / speed}
+
+
+async def hand_overs(player: Player, name: str) -> AsyncIterator[TrainingResumed]:
+    """Change the number of ps to 3 and back to 2 several times. Yield the end of each pause."""
+    for number in range(HAND_OVERS):
+        await player.decide(3 if number % 2 == 0 else 2, 1)
+        resumed = player.watched.of(TrainingResumed)[-1]
+        say(f"{name} hand-over {number + 1}/{HAND_OVERS}: {resumed.pause_s or 0.0:.2f} s")
+        say(f"      {resumed.phases}")
+        yield resumed
+        await asyncio.sleep(STEADY_S)
 
 
 async def measure(name: str) -> Measured:
@@ -179,14 +183,10 @@ async def measure(name: str) -> Measured:
         pauses: list[float] = []
         rounds: list[tuple[TableRound, ...]] = []
         speed, example_bytes = await train_steadily(watched)
-        for number in range(HAND_OVERS):
-            await player.decide(3 if number % 2 == 0 else 2, 1)
-            pauses.append(float(watched.of(TrainingResumed)[-1].pause_s or 0.0))
-            say(f"{name:5} hand-over {number + 1}/{HAND_OVERS}: {pauses[-1]:.2f} s")
-            say(f"      {watched.of(TrainingResumed)[-1].phases}")
-            rounds.append(watched.of(TrainingResumed)[-1].table_rounds)
-            say_rounds(rounds[-1])
-            await asyncio.sleep(STEADY_S)
+        async for resumed in hand_overs(player, f"{name:5}"):
+            pauses.append(resumed.pause_s or 0.0)
+            rounds.append(resumed.table_rounds)
+            say_rounds(resumed.table_rounds)
         used = [
             use.memory_gib
             for report in watched.of(ProgressReported)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -65,12 +64,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     curve: tuple[tuple[float, float], ...]
     batches: tuple[int, ...]
     workers: tuple[int, ...]
-
-
-def refuse_unknown_programs() -> None:
-    """Exit if the environment names a program that is not in `CASES`."""
-    if unknown := [name for name in PROGRAMS if name not in CASES]:
-        sys.exit(f"no such program: {', '.join(unknown)}; there are {', '.join(CASES)}")
 
 
 async def compare_times() -> dict[str, Any]:

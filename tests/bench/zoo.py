@@ -43,7 +43,7 @@ from shared.messages import (
     ProgressReported,
     TrainingResumed,
 )
-from tests.bench.report import finish, say
+from tests.bench.report import finish, refuse_unknown_programs, say
 from tests.bench.resized_job import (
     PATIENCE_S,
     job_sizes,
@@ -343,6 +343,5 @@ async def main() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    if unknown := [name for name in PROGRAMS if name not in ZOO]:
-        sys.exit(f"no such program: {', '.join(unknown)}; there are {', '.join(ZOO)}")
+    refuse_unknown_programs(PROGRAMS, ZOO)
     finish(asyncio.run(main()))

@@ -559,29 +559,30 @@ class Chief:
 
     # ------------------------------------------------------------ train
 
-    def train(self) -> bool:
-        """Train until finished (True), or drained and ended (False). Raise the error of a lane."""
+    def train(self) -> None:
+        """Train until the job is finished. Raise the error of a lane.
+
+        After a hand-over this waits: the supervisor ends the process.
+        """
         try:
-            is_finished = self._train_until_over()
+            self._train_all_examples()
         except Exception:
             self.report(time.monotonic())  # the last progress
             self.summaries.close(LAST_POINTS_S)
             raise
-        if is_finished:
-            self.finish()
-        return is_finished
+        self.finish()
 
-    def _train_until_over(self) -> bool:
+    def _train_all_examples(self) -> None:
         while True:
             word = self._next_event()
             match word:
                 case Exception():
                     raise word
                 case "finished":
-                    return True
+                    return
                 case Drain():
                     if self._hand_over(word):
-                        return True
+                        return
                 case SaveNow():
                     self._save_now()
                 case CommittedCheckpoints():

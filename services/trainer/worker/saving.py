@@ -71,7 +71,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 class CheckpointSaver:
     """One generation's checkpoints. `lost` returns the ps that are gone, `applied` the number of
-    examples so far.
+    examples so far. `send` reports to the pod's first process.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class CheckpointSaver:
         checkpoint: Checkpoint,
         folder: str,
         every_s: float | None,
-        say: Callable[[Line], None],
+        send: Callable[[Line], None],
         inbox: queue.Queue[Any],
         lost: LostPs,
         applied: Callable[[], int],
@@ -89,7 +89,7 @@ class CheckpointSaver:
         self._folder = folder
         self._every_s = every_s
         self._redo_s = redo_s
-        self._say = say
+        self._send = send
         self._inbox = inbox
         self._lost = lost
         self._applied = applied
@@ -149,7 +149,7 @@ class CheckpointSaver:
             again = msgspec.structs.replace(
                 self.newest, seconds=0.0, ran_s=0.0, drain_s=drain_s, pause_s=drain_s
             )
-            self._say(msgspec.structs.replace(again, **_final_fields(drain)))
+            self._send(msgspec.structs.replace(again, **_final_fields(drain)))
             return True
         self._checkpoint.cut(draft.ledger, self._most_rows_bytes())
         return self._write(draft, drain)
@@ -170,12 +170,12 @@ class CheckpointSaver:
         if self._is_saved(draft):
             self._last_save_s = time.monotonic()
             return False
-        stood = copy_obstacle(self._checkpoint.largest_cut_bytes, self.headroom)
+        paused_because = copy_obstacle(self._checkpoint.largest_cut_bytes, self.headroom)
         self._checkpoint.cut(draft.ledger, self._most_rows_bytes())
         if not self._checkpoint.is_written_beside:
-            stood = ALL_ROWS
-        if stood:
-            self._write(draft, stood=stood, planned=planned)
+            paused_because = ALL_ROWS
+        if paused_because:
+            self._write(draft, paused_because=paused_because, planned=planned)
             return True
         cut_s = time.monotonic()
         self._writes = threading.Thread(
@@ -206,12 +206,12 @@ class CheckpointSaver:
         self,
         draft: Draft,
         drain: Drain | None = None,
-        stood: str = "",
+        paused_because: str = "",
         cut_s: float | None = None,
         planned: bool = False,
     ) -> bool:
-        """Write the cut and report the result. `cut_s`: training has continued since then;
-        `planned`: the save was due.
+        """Write the cut and report the result. `paused_because`: why training stands still
+        meanwhile; `cut_s`: training has continued since then; `planned`: the save was due.
         """
         path = f"{self._folder}/ckpt-{draft.step}"
         is_replaced = self.newest is not None and self.newest.path == path
@@ -226,11 +226,11 @@ class CheckpointSaver:
             return False
         finally:
             self._last_save_s = time.monotonic()
-        made = self.newest = self._describe_saved(draft, path, sealed, stood, cut_s)
-        said = msgspec.structs.replace(made, planned=planned, **_final_fields(drain))
-        self.history = history_after_save(self.history, said)
+        self.newest = self._describe_saved(draft, path, sealed, paused_because, cut_s)
+        report = msgspec.structs.replace(self.newest, planned=planned, **_final_fields(drain))
+        self.history = history_after_save(self.history, report)
         self._training_since_s, self._interval_s = self._last_save_s, self._next_interval()
-        self._say(msgspec.structs.replace(said, next_s=self._interval_s))
+        self._send(msgspec.structs.replace(report, next_s=self._interval_s))
         if drain is None:
             self._bases.start_if_needed(draft.step)
         return True
@@ -240,7 +240,7 @@ class CheckpointSaver:
         draft: Draft,
         path: str,
         sealed: CheckpointSeal,
-        stood: str,
+        paused_because: str,
         cut_s: float | None,
     ) -> Saved:
         pause_s = (self._last_save_s if cut_s is None else cut_s) - draft.began_s
@@ -252,7 +252,7 @@ class CheckpointSaver:
             drain_s=draft.drained_s - draft.began_s,
             digest=sealed.digest,
             bytes=sealed.bytes,
-            stood=stood,
+            stood=paused_because,
             pause_s=pause_s,
             cost_s=pause_s if cut_s is None else pause_s + self._slowdown_s(draft, cut_s),
             ran_s=self._last_save_s - self._training_since_s,
@@ -270,7 +270,7 @@ class CheckpointSaver:
         remove_checkpoint(path)
         self._interval_s = min(self._next_interval(), RETRY_S)
         cause, remedy = failure_cause.explain_storage_error(type(error).__name__, error.message)
-        self._say(
+        self._send(
             Unsaved(step=draft.step, path=path, cause=cause, remedy=remedy, **_final_fields(drain))
         )
 

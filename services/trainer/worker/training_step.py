@@ -195,17 +195,17 @@ def build_model(
         random = own_step.fresh_random_state()
         metrics = _build_metrics(program, model, kind)
         optimizer = _build_optimizers(program, model, kind, metrics)
-        meter = TrainingCounters()
-        histogram = new_histogram()
+        counters = TrainingCounters()
+        staleness = new_histogram()
     return BuiltModel(
-        model,
-        optimizer,
-        meter,
-        profile,
-        histogram,
-        kind,
-        metrics,
-        random,
+        model=model,
+        optimizer=optimizer,
+        counters=counters,
+        profile=profile,
+        staleness=staleness,
+        kind=kind,
+        metrics=metrics,
+        random=random,
         ps=ps,
         has_table_rows=fill_tables,
     )

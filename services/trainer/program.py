@@ -68,7 +68,7 @@ class BadProgram(Exception):
 
     def __init__(self, why: str, at: object = None) -> None:
         super().__init__(why)
-        code = getattr(at, "__code__", None)
+        code = getattr(inspect.unwrap(at) if callable(at) else at, "__code__", None)
         self.file: str | None = getattr(code, "co_filename", None)
         self.line: int | None = getattr(code, "co_firstlineno", None)
 

@@ -121,6 +121,46 @@ def dataset(start, stop):
         pass
     return tf.data.Dataset.from_tensor_slices((np.ones((stop - start, 2), "float32"), np.ones((stop - start, 1))))
 """
+ADAPTED = """
+
+words = np.array([f"word {n % 7}" for n in range(N)])
+kinds = np.array(["low", "high"])[(np.arange(N) % 7 > 3).astype(int)]
+vectors = keras.layers.TextVectorization(output_sequence_length=2)
+vectors.adapt(words)
+names = keras.layers.StringLookup(vocabulary=["high", "low"])
+ranks = tf.lookup.StaticHashTable(
+    tf.lookup.KeyValueTensorInitializer(["low", "high"], [0.0, 1.0]), -1.0
+)
+noise = tf.random.Generator.from_seed(1)
+
+
+def model():
+    text = keras.Input((2,), dtype="int64", name="text")
+    kind = keras.Input((), dtype="string", name="kind")
+    rows = keras.layers.Flatten()(keras.layers.Embedding(20, 4)(text))
+    known = keras.layers.Embedding(3, 2)(names(kind))
+    return keras.Model([text, kind], keras.layers.Dense(1)(keras.layers.Concatenate()([rows, known])))
+
+
+def element(word, kind):
+    return (vectors(word), kind), ranks.lookup(kind)[None] + 0.0 * noise.normal([1])
+
+
+def dataset(start, stop):
+    return tf.data.Dataset.from_tensor_slices((words[start:stop], kinds[start:stop])).map(element)
+
+
+def evaluation():
+    return dataset(0, N)
+"""
+MADE_BEFORE = """
+
+encoder = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(4, name="encoder")])
+
+
+def model():
+    return keras.Sequential([encoder, keras.layers.Dense(1)])
+"""
 DYING = "\nimport os\nprint('on the way')\nos._exit(7)\n"
 SMALL = (
     "job: mine\nprogram: mine.py\nepochs: 1\nbatch: 16\nps: {start: 1, min: 1, max:"
@@ -233,6 +273,23 @@ def test_a_program_that_cannot_be_exact_is_refused_by_name(doctor, more: str, wr
 
     (found,) = told(said, "wrong")
     assert code == 1 and wrong in found
+
+
+def test_layers_with_vocabularies_and_tables_may_be_made_when_the_program_is_imported(
+    doctor,
+) -> None:
+    code, said = doctor(HEAD + ADAPTED, job=SMALL)
+
+    assert code == 0 and told(said, "wrong") == []
+    assert "workers can make an update together" in said and "evaluation()" in said
+
+
+def test_a_layer_with_weights_that_was_made_before_the_model_is_refused_by_name(doctor) -> None:
+    code, said = doctor(HEAD + MADE_BEFORE)
+
+    (wrong,) = told(said, "wrong")
+    assert code == 1 and wrong.startswith("mine.py:33: the training step uses the variable ")
+    assert "encoder/kernel, which was not made in model() or optimizer()" in wrong
 
 
 def test_nan_is_found_in_data_and_weights(doctor) -> None:

@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -103,9 +103,12 @@ class Examiner:
         from services.trainer.worker.child import import_tensorflow, load_program
 
         import_tensorflow()  # not part of the program's import
+        from services.trainer.worker import step_resources
+
         if self._is_exact:
             exactness.enable_determinism()
             exactness.disable_graph_rewrites()
+        step_resources.name_devices_of_chief()
         before = resident_bytes()
         began = time.monotonic()
         path, entry = Path(self.asked.program), self.asked.entry
@@ -402,6 +405,7 @@ def with_fresh_layer_names(maker: Callable[[], Any]) -> Callable[[], Any]:
     """
     from keras.src.utils import naming
 
+    @wraps(maker)  # errors name the line of the program's own function
     def made() -> Any:
         naming.reset_uids()
         return maker()

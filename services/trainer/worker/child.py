@@ -91,8 +91,10 @@ def _run_role(assignment: Assignment, send: LineWriter, lines: Any) -> int:
     if assignment.request.consistency == "exact":
         exactness.enable_determinism()
         exactness.disable_graph_rewrites()
-    from services.trainer.worker import input_pipeline
+    from services.trainer.worker import input_pipeline, step_resources
 
+    if assignment.role == "chief":
+        step_resources.name_devices_of_chief()
     dog = _start_watchdog(assignment, send)
     began = time.monotonic()
     with dog.limit("its import"):
@@ -110,11 +112,13 @@ def load_program(path: Path, asked: Program, params: Mapping[str, Any]) -> Modul
     The folder of a program of several files becomes the working directory.
     """
     from services.trainer import program
+    from services.trainer.worker import step_resources
 
     os.environ[program.VARIABLE] = msgspec.json.encode(params).decode()
     if asked.entry:
         os.chdir(program.program_folder(path, asked.entry))
-    return program.load(path, asked.digest, asked.entry, params)
+    with step_resources.program_tables():
+        return program.load(path, asked.digest, asked.entry, params)
 
 
 def _start_watchdog(assignment: Assignment, send: LineWriter) -> Watchdog:

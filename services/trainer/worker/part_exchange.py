@@ -147,7 +147,7 @@ class PartExchange:
             rows, indices = zip(*parts, strict=True)
             combined[what] = tf.IndexedSlices(
                 _with_shape(tf.concat(rows, 0), [None, *contribution.value.values.shape[1:]]),
-                tf.concat(indices, 0),
+                _with_shape(tf.concat(indices, 0), [None]),
                 tf.constant(contribution.variable.shape.as_list(), tf.int64),
             )
         elif contribution.combine == "first":

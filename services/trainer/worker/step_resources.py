@@ -2,30 +2,42 @@
 
 A step that the chief traces runs on a worker. A resource of the chief's process does not exist
 there. A static lookup table (`StringLookup`, `TextVectorization`, `tf.lookup.StaticHashTable`) is
-made in `model()` on the chief, but it never changes. So a step has its rows as a constant, and each
-worker fills a table of the same name when it looks something up for the first time. Filling a table
-twice with the same rows changes nothing. Anything else would be a copy that only the chief knows: a
-table that changes, a variable or layer made when the program was imported. It is refused, with the
-line that uses it.
+made on the chief, but it never changes. So a step has its rows as a constant, and each worker fills
+a table of the same name when it looks something up for the first time. Filling a table twice with
+the same rows changes nothing. Anything else would be a copy that only the chief knows: a table that
+changes, a variable or layer made when the program was imported. It is refused, with the line that
+uses it.
+
+A chief imports the program before it connects to its cluster, and the program's functions use what
+it made then: a `TextVectorization` that `dataset` maps, say. The connection would lose all of it:
+TensorFlow gives the devices of the process other names, and removes the tables that it keeps by
+name. So the devices have their later names from the beginning (`name_devices_of_chief`), and tables
+are kept by reference (`program_tables`).
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.protobuf.tensorflow_server_pb2 import ServerDef
+from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import gen_lookup_ops, lookup_ops
 
 from services.trainer.program import BadProgram, is_program_file
+from services.trainer.worker.sharded_table import ps_variables
 
 PS = "/job:ps"
+CHIEF = "chief"
 TABLE = "LookupTable"
+MUTABLE_TABLES = ["MutableHashTable", "DenseHashTable"]
+BY_REFERENCE = "experimental_is_anonymous"
 _in_step: ContextVar[bool] = ContextVar("in_step", default=False)
 
 
@@ -78,12 +90,36 @@ class WorkerTable(lookup_ops.StaticHashTable):  # type: ignore[misc]
         return self._entries
 
 
-def worker_tables() -> AbstractContextManager[Any]:
-    """Make every static table that is created in this context a `WorkerTable`."""
-    scope: AbstractContextManager[Any] = ops.resource_creator_scope(
-        "StaticHashTable", lambda next_creator, *args, **kwargs: WorkerTable(*args, **kwargs)
-    )
-    return scope
+@contextmanager
+def program_tables() -> Iterator[None]:
+    """Make every static table that is created in this context a `WorkerTable`, and keep all tables
+    while something refers to them.
+    """
+
+    def new_static(next_creator: Any, *args: Any, **kwargs: Any) -> WorkerTable:
+        return WorkerTable(*args, **{BY_REFERENCE: True, **kwargs})
+
+    def new_mutable(next_creator: Any, *args: Any, **kwargs: Any) -> Any:
+        return next_creator(*args, **{BY_REFERENCE: True, **kwargs})
+
+    with (
+        ops.resource_creator_scope("StaticHashTable", new_static),
+        ops.resource_creator_scope(MUTABLE_TABLES, new_mutable),
+    ):
+        yield
+
+
+def name_devices_of_chief() -> None:
+    """Give the devices of this process the names that they have once a chief has connected.
+
+    Call it before anything uses TensorFlow's runtime. It does not start the runtime: a program may
+    still configure that when it is imported.
+    """
+    server = ServerDef(job_name=CHIEF, task_index=0, protocol="grpc")
+    server.default_session_config.CopyFrom(context.context().config)
+    job = server.cluster.job.add(name=CHIEF)
+    job.tasks[0] = "localhost:0"
+    context.set_server_def(server)
 
 
 @contextmanager
@@ -99,15 +135,24 @@ def tables_in_step() -> Iterator[None]:
 # ---------------------------------------------------------------- what a step must not hold
 
 
-def check_resources(program: ModuleType) -> None:
-    """Raise `BadProgram` if the graph that is traced uses a resource that is not on a ps."""
+def check_resources(program: ModuleType, variables: Iterable[Any]) -> None:
+    """Raise `BadProgram` if the graph that is traced uses a resource that is not on a ps.
+
+    `variables`: of the program's models.
+    """
     for outer, inner in tf.compat.v1.get_default_graph().captures:
         if outer.dtype == tf.resource and PS not in outer.device:
             users = [op for op in inner.consumers() if op.type != "Placeholder"]
-            raise BadProgram(_foreign_resource(outer, users), _place_in_program(program, users))
+            paths = [
+                variable.path
+                for variable in variables
+                if any(each.handle is outer for each in ps_variables(variable))
+            ]
+            raise BadProgram(_foreign_resource(paths, users), _place_in_program(program, users))
 
 
-def _foreign_resource(outer: Any, users: list[Any]) -> str:
+def _foreign_resource(paths: Sequence[str], users: list[Any]) -> str:
+    """Return why a step may not use a resource. `paths`: of the variable, if it is a model's."""
     if any(TABLE in op.type for op in users):
         return (
             "the training step uses a lookup table that can change, or that was not made in "
@@ -115,10 +160,11 @@ def _foreign_resource(outer: Any, users: list[Any]) -> str:
             "TextVectorization or tf.lookup.StaticHashTable in model(); for rows that learn, use "
             "keras.layers.Embedding"
         )
+    variable = f"the variable {paths[0]}, which" if paths else "a variable that"
     return (
-        "the training step uses a variable that was not made in model() or optimizer(): it would "
-        "exist on the chief only, not on the parameter servers. Make it, or the layer or metric "
-        "that has it, in model()"
+        f"the training step uses {variable} was not made in model() or optimizer(): it would exist "
+        "on the chief only, not on the parameter servers. Make it, or the layer or metric that has "
+        "it, in model()"
     )
 
 

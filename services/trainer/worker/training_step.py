@@ -184,7 +184,7 @@ def build_model(
     _set_seed(seed)
     with (
         strategy.scope(),
-        step_resources.worker_tables(),
+        step_resources.program_tables(),
         divide_tables(partial(new_shards, ps=ps, fill=fill_tables), whole),
         _place_variables(strategy, plan.next_place, plan.record_size),
     ):
@@ -540,7 +540,7 @@ class StalenessCheck:
 
 def check_resources(program: ModuleType, built: BuiltModel) -> None:
     if step_resources.PS in built.counters.applied.device:
-        step_resources.check_resources(program)
+        step_resources.check_resources(program, built.variables)
 
 
 def _update_by_passes(

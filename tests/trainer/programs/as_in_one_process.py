@@ -313,6 +313,8 @@ EXACT = {
     "accumulated-rows": case_of(
         lambda: o.Adam(1e-2, gradient_accumulation_steps=2), embedded, words
     ),
+    "ftrl-rows": case_of(lambda: o.Ftrl(0.1), embedded, words),
+    "adadelta-rows": case_of(lambda: o.Adadelta(1.0), embedded, words),
     "accumulation-scaled": case_of(
         lambda: o.LossScaleOptimizer(
             o.SGD(0.2, gradient_accumulation_steps=2, clipnorm=0.5), dynamic_growth_steps=20

@@ -32,6 +32,8 @@ CASES = {
     "accumulation": 4,
     "accumulation-ema": 4,
     "accumulated-rows": 2,
+    "ftrl-rows": 1,
+    "adadelta-rows": 1,
     "accumulation-scaled": 2,
     "device-rows": 1,
     "regularized": 2,

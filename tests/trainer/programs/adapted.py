@@ -1,0 +1,55 @@
+"""A training program whose tables, adapted layers and generator are made when it is imported.
+
+`dataset` and `evaluation` use them in every process, `model` in the training step.
+"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+EXAMPLES = 96
+_words = np.array([f"word {number % 7}" for number in range(EXAMPLES)])
+_labels = (np.arange(EXAMPLES) % 7 > 3).astype("float32")[:, None]
+_numbers = keras.layers.TextVectorization(output_sequence_length=2)
+_numbers.adapt(_words)
+_spread = keras.layers.Normalization(axis=None)
+_spread.adapt(_labels)
+_known = keras.layers.StringLookup(vocabulary=["word 1", "word 5"])
+_lengths = tf.lookup.StaticHashTable(
+    tf.lookup.KeyValueTensorInitializer(_words[:7], np.arange(7, dtype="float32")), -1.0
+)
+_noise = tf.random.Generator.from_seed(1)
+
+
+def model():
+    words = keras.Input((), dtype="string")
+    numbers = keras.Input((2,), dtype="int64")
+    rows = keras.layers.Flatten()(keras.layers.Embedding(20, 4)(numbers))
+    known = keras.layers.Embedding(3, 2)(_known(words))
+    return keras.Model(
+        [words, numbers], keras.layers.Dense(1)(keras.layers.Concatenate()([rows, known]))
+    )
+
+
+def optimizer():
+    return keras.optimizers.Adam(1e-2)
+
+
+def loss(labels, outputs):
+    return keras.losses.mean_squared_error(_spread(labels), outputs)
+
+
+def examples():
+    return EXAMPLES
+
+
+def _element(word, label):
+    return (word, _numbers(word)), label + 0.1 * _lengths.lookup(word) + 0.0 * _noise.normal([1])
+
+
+def dataset(numbers):
+    return tf.data.Dataset.from_tensor_slices((_words[numbers], _labels[numbers])).map(_element)
+
+
+def evaluation():
+    return dataset(np.arange(EXAMPLES))

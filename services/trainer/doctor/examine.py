@@ -228,6 +228,7 @@ class Examiner:
             variables=tuple(describe_variables(built)),
             slots=slots,
             scheduled=scheduled,
+            combines_rows=row_combiner(built.optimizer),
             kind=built.kind,
         )
         if built.kind == "loss":
@@ -509,6 +510,18 @@ def _mean_loss(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> fl
         return float(tf.reduce_mean(loss(labels, outputs)))
     except (ValueError, TypeError, tf.errors.OpError):
         return math.nan
+
+
+def row_combiner(optimizer: Any) -> str:
+    """Return the kind of the optimizer whose tables stay whole, because it may combine their rows;
+    empty: none.
+    """
+    from services.trainer.worker import optimizers, row_updates
+
+    for each in optimizers.optimizer_parts(optimizer):
+        if not row_updates.updates_by_element(each):
+            return type(each).__name__
+    return ""
 
 
 def variables_read_whole(traced: Any, candidates: Iterable[Any]) -> list[str]:

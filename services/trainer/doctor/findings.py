@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from services.trainer.doctor.observations import Observations, Shape, VariableInfo
+from services.trainer.doctor.observations import Observations, Shape
 from shared.text import format_count, format_names
 
 Weight = Literal["fine", "advice", "wrong"]
@@ -251,7 +251,7 @@ def _model_findings(here: Observations, rows_example: str) -> Iterator[Finding]:
     yield _size_finding(here)
     if here.kind in TRAINS_BY:
         yield fine_finding(f"it trains by {TRAINS_BY[here.kind]}")
-    yield from _variable_findings(here.variables or (), rows_example)
+    yield from _variable_findings(here, rows_example)
     if here.scheduled:
         what = (
             "the learning rate is a schedule of updates, "
@@ -280,7 +280,8 @@ def _size_finding(here: Observations) -> Finding:
     return fine_finding(what)
 
 
-def _variable_findings(variables: Sequence[VariableInfo], rows_example: str) -> Iterator[Finding]:
+def _variable_findings(here: Observations, rows_example: str) -> Iterator[Finding]:
+    variables = here.variables or ()
     idle = [v.name for v in variables if v.learns is False]
     if idle:
         what = f"{format_names(idle, MAX_NAMES)} never learns: the loss does not depend on it"
@@ -293,6 +294,11 @@ def _variable_findings(variables: Sequence[VariableInfo], rows_example: str) -> 
             "use keras.layers.Embedding, or look rows up with tf.gather(table, ids) and name the "
             f"table in row_lookup_weights ({rows_example})"
         )
+        if here.combines_rows:
+            remedy = (
+                "use an optimizer that updates single rows, such as Adagrad or Adam: "
+                f"{here.combines_rows} may combine the rows of a table"
+            )
         yield advice_finding(f"each batch reads all of {names}, {total} in all", remedy)
 
 

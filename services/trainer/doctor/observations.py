@@ -79,6 +79,7 @@ class Observations(msgspec.Struct, frozen=True, kw_only=True):
     first ones. `together` and `alone`: digests of examples by number, read in a batch and one by
     one; `infinite`: those with a value that is not finite. `ordered`: the labels of the batches
     read are sorted or grouped by class. `slots`: bytes of the optimizer besides the variables.
+    `combines_rows`: the kind of the optimizer, if it may combine the rows of a table.
     `loaded_gib`: memory that the program's import added. `kind`: how it trains
     (`worker/own_step.py`). `labels` and `outputs`: shapes in a batch; `span`: range of the only
     output. `lossy`: shape of a loss with a number for each pair of examples; `mixed`: the loss is
@@ -99,6 +100,7 @@ class Observations(msgspec.Struct, frozen=True, kw_only=True):
     variables: tuple[VariableInfo, ...] | None = None
     slots: int = 0
     scheduled: bool = False
+    combines_rows: str = ""
     labels: tuple[Shape, ...] = ()
     outputs: tuple[Shape, ...] = ()
     span: tuple[float, float] | None = None

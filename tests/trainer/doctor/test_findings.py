@@ -135,7 +135,10 @@ def test_an_idle_variable_and_a_fully_transferred_one_are_named() -> None:
     assert ill(variables=(idle,)).what == "net/idle never learns: the loss does not depend on it"
     small = msgspec.structs.replace(table, bytes=500_000)
     assert [f.weight for f in found(variables=(small,))] == ["fine"] * 5
-    assert ill(variables=(table,)).what == "each batch reads all of net/users, 64 MB in all"
+    read = ill(variables=(table,))
+    assert read.what == "each batch reads all of net/users, 64 MB in all"
+    assert read.remedy.startswith("use keras.layers.Embedding")
+    assert "Lamb may combine the rows" in ill(variables=(table,), combines_rows="Lamb").remedy
 
 
 @pytest.mark.parametrize(

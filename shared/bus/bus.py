@@ -44,7 +44,7 @@ from shared.bus.consumer import (
 )
 from shared.bus.dead_letters import DeadLetters
 from shared.bus.intake import UNCHANGED_RATES, Rates
-from shared.bus.publisher import Publisher, is_no_room
+from shared.bus.publisher import Publisher, Stale, is_no_room
 from shared.bus.subjects import DEFAULT_NAMESPACE, STATE, is_from_newer_service, program_bucket
 from shared.messages import Message
 from shared.runtime import process
@@ -127,6 +127,7 @@ class Bus:
         self.dead_letters = DeadLetters(self.publisher, self.traffic)
         self.health.require("the bus to store its messages", lambda: not self.publisher.waiting)
         self.health.add_source("the bus", self._measures)
+        self._written: dict[str, int] = {}  # the last revision of each entry of `weir-state`
         self._newer: set[str] = set()  # tags of a newer version that were received
         self._tasks: set[asyncio.Future[None]] = set()
         self._stop_callbacks: list[Callable[[], Awaitable[None]]] = []
@@ -450,6 +451,11 @@ class Bus:
 
         Read the revision, check that this replica still leads, then write on top of that revision.
         So the entry of a later leader is never lost.
+
+        Raises `StreamSetBack` if the entry is older than the one that this process wrote last: the
+        bus was restored from a copy, and the copy's entry fits the copy's streams. An entry of this
+        process would not, and the service would have to read the whole log, of which old facts may
+        have been removed.
         """
         subject = bucket_subject(STATE, key)
         try:
@@ -458,8 +464,17 @@ class Bus:
             )
         except NotFoundError:
             seen = 0
+        written = self._written.get(key, 0)
         self.must_lead()
-        await self.replace_entry(subject, body, seen)
+        try:
+            # A replica of the bucket that is behind has an older entry for a moment.
+            self._written[key] = await self.replace_entry(subject, body, max(seen, written))
+        except Stale as error:
+            if seen < written:
+                raise StreamSetBack(
+                    f"the entry {key} of {STATE} is older than the one written last"
+                ) from error
+            raise
 
     async def bucket(self, name: str) -> KeyValue:
         return await self.retry_until_answered(lambda: self.js.key_value(name))

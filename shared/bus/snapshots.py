@@ -115,7 +115,10 @@ class SnapshotStore:
         self.failing_since_s: float | None = None
 
     async def store(self, body: bytes) -> None:
-        """Store a snapshot. A failure is logged: a restart then reads more of the log."""
+        """Store a snapshot. A failure is logged: a restart then reads more of the log.
+
+        Raises `StreamSetBack` (`Bus.write_state`).
+        """
         try:
             await store_snapshot(self.bus, self.key, body)
         except (NatsError, Stale, SnapshotTooLarge) as error:

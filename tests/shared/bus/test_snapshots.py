@@ -6,12 +6,14 @@ In the second case, the one before stays.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import msgspec
 import pytest
 from nats.js.errors import NotFoundError
 
 from shared.bus.bus import Bus
+from shared.bus.consumer import StreamSetBack
 from shared.bus.snapshots import (
     MOST_PARTS,
     PART_BYTES,
@@ -24,6 +26,8 @@ from shared.bus.snapshots import (
     store_snapshot,
 )
 from shared.bus.subjects import ORDERS
+from tests.conftest import NatsServer
+from tests.shared.restored_server import copied_store
 
 LARGE = 2 * PART_BYTES + 1
 
@@ -73,6 +77,19 @@ async def test_incomplete_parts_count_as_absent(bus: Bus) -> None:
 
     with pytest.raises(NotFoundError):
         await load_snapshot(bus, "allocator")
+
+
+async def test_a_snapshot_that_fits_restored_streams_is_not_replaced(
+    nats_server: NatsServer, bus: Bus, tmp_path: Path
+) -> None:
+    await store_snapshot(bus, "allocator", b"first")
+    copy = await copied_store(nats_server, tmp_path / "copy")
+    await store_snapshot(bus, "allocator", b"second")
+    await copy.put_back()
+
+    with pytest.raises(StreamSetBack, match="the entry allocator of weir-state is older"):
+        await SnapshotStore(bus, "allocator").store(b"third")
+    assert await load_snapshot(bus, "allocator") == b"first"
 
 
 async def test_failing_snapshots_are_measured_until_one_succeeds(bus: Bus) -> None:

@@ -1,7 +1,8 @@
 """`python read_counts.py CHECKPOINT`: print how often each example was applied, as JSON.
 
-It also prints how many examples Weir has counted, and the first element of each row of a table. A
-count that is trained has no name of its own, but the shape of all examples.
+It also prints how many examples Weir has counted, and the first element of each row of a table.
+Variables that are trained have no names of their own: such a count has the shape of all examples,
+and a table has many rows.
 """
 
 import json
@@ -13,11 +14,12 @@ child.import_server_library()  # a tenth of TensorFlow is enough to read
 from tensorflow.python.training import py_checkpoint_reader  # noqa: E402 -- behind the line above
 
 reader = py_checkpoint_reader.NewCheckpointReader(sys.argv[1])
+MANY_ROWS = 1000
 names = reader.get_variable_to_shape_map()
 named = [name for name in names if "counts" in name.split("/")]
 trained = [name for name, shape in names.items() if shape == [250]]
 counts = (named or trained)[0]
-tables = [name for name in names if "_embeddings" in name.split("/") and name.startswith("model/")]
+tables = [name for name, shape in names.items() if len(shape) == 2 and shape[0] >= MANY_ROWS]
 applied = next(name for name in names if name.startswith("meter/applied"))
 print(
     json.dumps(

@@ -1,13 +1,20 @@
 """A training program whose tables, adapted layers and generator are made when it is imported.
 
-`dataset` and `evaluation` use them in every process, `model` in the training step.
+`dataset` and `evaluation` use them in every process, `model` in the training step. COUNTING_PACE: as
+in `counting.py`.
 """
+
+import math
+import os
+import time
+from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 EXAMPLES = 96
+_pace = os.environ.get("COUNTING_PACE")
 _words = np.array([f"word {number % 7}" for number in range(EXAMPLES)])
 _labels = (np.arange(EXAMPLES) % 7 > 3).astype("float32")[:, None]
 _numbers = keras.layers.TextVectorization(output_sequence_length=2)
@@ -48,6 +55,8 @@ def _element(word, label):
 
 
 def dataset(numbers):
+    if _pace and len(numbers) > 1:
+        time.sleep(float(Path(_pace).read_text()) * math.ceil(len(numbers) / 16))
     return tf.data.Dataset.from_tensor_slices((_words[numbers], _labels[numbers])).map(_element)
 
 

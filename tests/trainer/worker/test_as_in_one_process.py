@@ -60,7 +60,7 @@ def results() -> Any:
         capture_output=True,
         text=True,
         env=environ,
-        timeout=500,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

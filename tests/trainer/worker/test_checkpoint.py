@@ -30,7 +30,7 @@ def run(ps: int, before: str, folder: Path) -> Any:
     }
     command = [sys.executable, str(SCRIPT), str(ps), before, str(folder)]
     done = subprocess.run(
-        command, capture_output=True, text=True, env=environ, timeout=300, check=False
+        command, capture_output=True, text=True, env=environ, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -73,7 +73,7 @@ def run_cases(*cases: str) -> Any:
         "CUDA_VISIBLE_DEVICES": "",
     }
     command = [sys.executable, str(SCRIPT), *cases]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -46,7 +46,7 @@ def told() -> Any:
         capture_output=True,
         text=True,
         env={**os.environ, **quiet, "PYTHONPATH": str(ROOT)},
-        timeout=400,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -41,7 +41,7 @@ def run_script(name: str, *words: str) -> Any:
     }
     command = [sys.executable, str(PROGRAMS / name), *words]
     done = subprocess.run(
-        command, capture_output=True, text=True, env=environ, timeout=300, check=False
+        command, capture_output=True, text=True, env=environ, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -455,7 +455,8 @@ class Bus:
         Raises `StreamSetBack` if the entry is older than the one that this process wrote last: the
         bus was restored from a copy, and the copy's entry fits the copy's streams. An entry of this
         process would not, and the service would have to read the whole log, of which old facts may
-        have been removed.
+        have been removed. A restored bus that has the last entry of this process is not noticed
+        here, nor is one to which this process has not written yet.
         """
         subject = bucket_subject(STATE, key)
         try:
@@ -470,7 +471,7 @@ class Bus:
             # A replica of the bucket that is behind has an older entry for a moment.
             self._written[key] = await self.replace_entry(subject, body, max(seen, written))
         except Stale as error:
-            if seen < written:
+            if error.revision is not None and error.revision < written:
                 raise StreamSetBack(
                     f"the entry {key} of {STATE} is older than the one written last"
                 ) from error

@@ -13,6 +13,7 @@ failure.
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import Callable
 from typing import TypeGuard
@@ -39,10 +40,23 @@ REMEDY = (
     "Make room: `weir streams create --orders-gib N`, or a larger disk."
 )
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+WRONG_REVISION = re.compile(r"wrong last sequence: (\d+)")
 
 
 class Stale(Exception):
-    """A compare-and-set was refused: another message was stored meanwhile."""
+    """A compare-and-set was refused: another message was stored meanwhile. `revision`: that of the
+    entry, if the refusal names it.
+    """
+
+    def __init__(self, subject: str, revision: int | None = None) -> None:
+        super().__init__(subject)
+        self.revision = revision
+
+
+def leading_revision(error: APIError) -> int | None:
+    """Return the revision that the leader's refusal names; None if it names none."""
+    found = WRONG_REVISION.search(error.description or "")
+    return int(found[1]) if found else None
 
 
 def is_no_room(error: Exception) -> TypeGuard[APIError]:
@@ -118,7 +132,7 @@ class Publisher:
         except APIError as error:
             if error.err_code != WRONG_LAST_SEQUENCE:
                 raise
-            raise Stale(subject) from error
+            raise Stale(subject, leading_revision(error)) from error
         return int(ack.seq)
 
     async def store_message(

@@ -228,7 +228,7 @@ class Examiner:
             variables=tuple(describe_variables(built)),
             slots=slots,
             scheduled=scheduled,
-            combines_rows=row_combiner(built.optimizer),
+            combines_rows=row_combining_optimizer(built.optimizer),
             kind=built.kind,
         )
         if built.kind == "loss":
@@ -512,9 +512,9 @@ def _mean_loss(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> fl
         return math.nan
 
 
-def row_combiner(optimizer: Any) -> str:
-    """Return the kind of the optimizer whose tables stay whole, because it may combine their rows;
-    empty: none.
+def row_combining_optimizer(optimizer: Any) -> str:
+    """Return the class of the first optimizer that may combine rows of a table, so that its tables
+    stay whole; empty if there is none.
     """
     from services.trainer.worker import optimizers, row_updates
 

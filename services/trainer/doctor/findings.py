@@ -295,8 +295,8 @@ def _variable_findings(here: Observations, rows_example: str) -> Iterator[Findin
             f"table in row_lookup_weights ({rows_example})"
         )
         if here.combines_rows:
-            remedy = (
-                "use an optimizer that updates single rows, such as Adagrad or Adam: "
+            remedy += (
+                ", with an optimizer that updates single rows, such as Adagrad or Adam: "
                 f"{here.combines_rows} may combine the rows of a table"
             )
         yield advice_finding(f"each batch reads all of {names}, {total} in all", remedy)

@@ -31,7 +31,6 @@ generations that do so the later one stays, because it does not give way to the 
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -45,7 +44,7 @@ from services.trainer import checkpoint_policy
 from services.trainer.checkpoint_policy import SaveHistory
 from shared.bus.bus import Bus
 from shared.bus.client import RETRY_S, is_outage
-from shared.bus.publisher import Stale
+from shared.bus.publisher import Stale, leading_revision
 from shared.bus.subjects import LEDGER
 from shared.messages import AllocationDecided, NotNegative
 from shared.runtime.log import RateLimitedWarning
@@ -57,7 +56,6 @@ NewestUid = Callable[[], Awaitable[int | None]]
 """The uid of the job in the newest decision about the name; None: there is no decision."""
 SetAside = Callable[[str, int, bytes, str], Awaitable[None]]
 """Key, revision, body, error: store it for a person."""
-WRONG_REVISION = re.compile(r"wrong last sequence: (\d+)")
 REMEDY = (
     "nothing is lost: Weir retries until the bus answers; training continues unless it has to drain"
 )
@@ -339,12 +337,6 @@ class Fence:
             event, error, key=self._key, revision=self._revision, remedy=REMEDY
         )
         await asyncio.sleep(RETRY_S)
-
-
-def leading_revision(error: KeyWrongLastSequenceError) -> int | None:
-    """Return the revision that the leader's refusal names; None if it names none."""
-    found = WRONG_REVISION.search(error.description or "")
-    return int(found[1]) if found else None
 
 
 async def open_fence(bus: Bus, key: str, uid: int, folder: str = "") -> Fence:

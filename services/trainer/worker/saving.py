@@ -170,12 +170,12 @@ class CheckpointSaver:
         if self._is_saved(draft):
             self._last_save_s = time.monotonic()
             return False
-        paused_because = copy_obstacle(self._checkpoint.largest_cut_bytes, self.headroom)
+        pause_reason = copy_obstacle(self._checkpoint.largest_cut_bytes, self.headroom)
         self._checkpoint.cut(draft.ledger, self._most_rows_bytes())
         if not self._checkpoint.is_written_beside:
-            paused_because = ALL_ROWS
-        if paused_because:
-            self._write(draft, paused_because=paused_because, planned=planned)
+            pause_reason = ALL_ROWS
+        if pause_reason:
+            self._write(draft, pause_reason=pause_reason, planned=planned)
             return True
         cut_s = time.monotonic()
         self._writes = threading.Thread(
@@ -206,11 +206,11 @@ class CheckpointSaver:
         self,
         draft: Draft,
         drain: Drain | None = None,
-        paused_because: str = "",
+        pause_reason: str = "",
         cut_s: float | None = None,
         planned: bool = False,
     ) -> bool:
-        """Write the cut and report the result. `paused_because`: why training stands still
+        """Write the cut and report the result. `pause_reason`: why training stands still
         meanwhile; `cut_s`: training has continued since then; `planned`: the save was due.
         """
         path = f"{self._folder}/ckpt-{draft.step}"
@@ -226,7 +226,7 @@ class CheckpointSaver:
             return False
         finally:
             self._last_save_s = time.monotonic()
-        self.newest = self._describe_saved(draft, path, sealed, paused_because, cut_s)
+        self.newest = self._describe_saved(draft, path, sealed, pause_reason, cut_s)
         report = msgspec.structs.replace(self.newest, planned=planned, **_final_fields(drain))
         self.history = history_after_save(self.history, report)
         self._training_since_s, self._interval_s = self._last_save_s, self._next_interval()
@@ -240,7 +240,7 @@ class CheckpointSaver:
         draft: Draft,
         path: str,
         sealed: CheckpointSeal,
-        paused_because: str,
+        pause_reason: str,
         cut_s: float | None,
     ) -> Saved:
         pause_s = (self._last_save_s if cut_s is None else cut_s) - draft.began_s
@@ -252,7 +252,7 @@ class CheckpointSaver:
             drain_s=draft.drained_s - draft.began_s,
             digest=sealed.digest,
             bytes=sealed.bytes,
-            stood=paused_because,
+            stood=pause_reason,
             pause_s=pause_s,
             cost_s=pause_s if cut_s is None else pause_s + self._slowdown_s(draft, cut_s),
             ran_s=self._last_save_s - self._training_since_s,

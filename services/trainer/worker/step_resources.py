@@ -36,6 +36,8 @@ from services.trainer.worker.sharded_table import ps_variables
 PS = "/job:ps"
 CHIEF = "chief"
 TABLE = "LookupTable"
+STATIC_TABLES = ["StaticHashTable", "HashTable"]
+"""`HashTable` is that of a `StaticVocabularyTable`."""
 MUTABLE_TABLES = ["MutableHashTable", "DenseHashTable"]
 BY_REFERENCE = "experimental_is_anonymous"
 _in_step: ContextVar[bool] = ContextVar("in_step", default=False)
@@ -97,13 +99,13 @@ def program_tables() -> Iterator[None]:
     """
 
     def new_static(next_creator: Any, *args: Any, **kwargs: Any) -> WorkerTable:
-        return WorkerTable(*args, **{BY_REFERENCE: True, **kwargs})
+        return WorkerTable(*args, **{**kwargs, BY_REFERENCE: True})
 
     def new_mutable(next_creator: Any, *args: Any, **kwargs: Any) -> Any:
-        return next_creator(*args, **{BY_REFERENCE: True, **kwargs})
+        return next_creator(*args, **{**kwargs, BY_REFERENCE: True})
 
     with (
-        ops.resource_creator_scope("StaticHashTable", new_static),
+        ops.resource_creator_scope(STATIC_TABLES, new_static),
         ops.resource_creator_scope(MUTABLE_TABLES, new_mutable),
     ):
         yield
@@ -112,8 +114,8 @@ def program_tables() -> Iterator[None]:
 def name_devices_of_chief() -> None:
     """Give the devices of this process the names that they have once a chief has connected.
 
-    Call it before anything uses TensorFlow's runtime. It does not start the runtime: a program may
-    still configure that when it is imported.
+    Call it before anything uses TensorFlow's runtime. It looks for devices, and does not start the
+    runtime: a program may still call `tf.config` when it is imported.
     """
     server = ServerDef(job_name=CHIEF, task_index=0, protocol="grpc")
     server.default_session_config.CopyFrom(context.context().config)
@@ -138,7 +140,7 @@ def tables_in_step() -> Iterator[None]:
 def check_resources(program: ModuleType, variables: Iterable[Any]) -> None:
     """Raise `BadProgram` if the graph that is traced uses a resource that is not on a ps.
 
-    `variables`: of the program's models.
+    `variables`: the variables of the program's models.
     """
     for outer, inner in tf.compat.v1.get_default_graph().captures:
         if outer.dtype == tf.resource and PS not in outer.device:
@@ -152,13 +154,14 @@ def check_resources(program: ModuleType, variables: Iterable[Any]) -> None:
 
 
 def _foreign_resource(paths: Sequence[str], users: list[Any]) -> str:
-    """Return why a step may not use a resource. `paths`: of the variable, if it is a model's."""
+    """Return why a step may not use a resource. `paths`: the path of the variable, if a model has
+    it.
+    """
     if any(TABLE in op.type for op in users):
         return (
-            "the training step uses a lookup table that can change, or that was not made in "
-            "model(): it would exist on the chief only. Make a StringLookup, IntegerLookup, "
-            "TextVectorization or tf.lookup.StaticHashTable in model(); for rows that learn, use "
-            "keras.layers.Embedding"
+            "the training step uses a lookup table that can change: it would exist on the chief "
+            "only. Use a StringLookup, IntegerLookup, TextVectorization or "
+            "tf.lookup.StaticHashTable; for rows that learn, use keras.layers.Embedding"
         )
     variable = f"the variable {paths[0]}, which" if paths else "a variable that"
     return (

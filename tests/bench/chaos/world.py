@@ -36,7 +36,7 @@ TASK = {"cpu": 1.0, "memory_gib": 2.0}
 EXAMPLES, BATCH = 250, 16
 CONSISTENCIES = ("global-batch", "async", "async", "global-batch")
 """Of the jobs in turn. Every second job reads its examples from files."""
-WITH_TABLE_TURNS = (1, 3)
+WITH_TABLE_TURNS = (1, 2)
 """Of eight jobs, those with a table: one with `global-batch` and one with `async`."""
 EVERY_S = float(os.environ.get("CHAOS_EVERY_S", "4"))
 """Seconds between two checkpoints; 0: the default of a job."""
@@ -137,14 +137,15 @@ class World:
     async def submit(self, job: str, epochs: int, **fields: Any) -> int:
         """Submit a job of the counting program and make it the current job; return its uid."""
         self.submitted += 1
-        program = self._program(
-            from_files=self.submitted % 2 == 0, with_table=self.submitted % 8 in WITH_TABLE_TURNS
-        )
+        with_table = self.submitted % 8 in WITH_TABLE_TURNS
+        program = self._program(from_files=self.submitted % 2 == 0, with_table=with_table)
         kept = {
             "name": "counting.py",
             "digest": await program_file.store_program(self.watch.bus, program),
         }
         turn = {"consistency": CONSISTENCIES[(self.submitted - 1) % len(CONSISTENCIES)]}
+        if with_table:
+            turn["rate_with_workers"] = "keep"  # each update adds the same
         body = {**REQUEST, **turn, **fields, "job": job, "epochs": epochs, "program": kept}
         self.uid, self.job = await self.watch.bus.request(msgspec.convert(body, JobRequested)), job
         return self.uid

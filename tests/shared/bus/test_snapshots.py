@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from nats.js.errors import NotFoundError
 
+from shared.auth.permissions import stream_of
 from shared.bus.bus import Bus
 from shared.bus.consumer import StreamSetBack
 from shared.bus.snapshots import (
@@ -25,7 +26,7 @@ from shared.bus.snapshots import (
     load_state,
     store_snapshot,
 )
-from shared.bus.subjects import ORDERS
+from shared.bus.subjects import ORDERS, STATE
 from tests.conftest import NatsServer
 from tests.shared.restored_server import copied_store
 
@@ -84,8 +85,10 @@ async def test_a_snapshot_that_fits_restored_streams_is_not_replaced(
 ) -> None:
     await store_snapshot(bus, "allocator", b"first")
     copy = await copied_store(nats_server, tmp_path / "copy")
+    await bus.last_stored(stream_of(STATE))  # waits until the bus answers
     await store_snapshot(bus, "allocator", b"second")
     await copy.put_back()
+    await bus.last_stored(stream_of(STATE))
 
     with pytest.raises(StreamSetBack, match="the entry allocator of weir-state is older"):
         await SnapshotStore(bus, "allocator").store(b"third")

@@ -25,6 +25,9 @@ _known = keras.layers.StringLookup(vocabulary=["word 1", "word 5"])
 _lengths = tf.lookup.StaticHashTable(
     tf.lookup.KeyValueTensorInitializer(_words[:7], np.arange(7, dtype="float32")), -1.0
 )
+_vocabulary = tf.lookup.StaticVocabularyTable(
+    tf.lookup.KeyValueTensorInitializer(_words[:7], np.arange(7)), num_oov_buckets=1
+)
 _noise = tf.random.Generator.from_seed(1)
 
 
@@ -51,7 +54,12 @@ def examples():
 
 
 def _element(word, label):
-    return (word, _numbers(word)), label + 0.1 * _lengths.lookup(word) + 0.0 * _noise.normal([1])
+    number = _lengths.lookup(word)
+    tf.debugging.assert_equal(tf.cast(_vocabulary.lookup(word), tf.float32), number)
+    tf.debugging.assert_greater(_numbers(word), tf.constant(1, tf.int64), "2 is the first word")
+    return (word, _numbers(word)), tf.cast(number > 3.0, tf.float32) * label + 0.0 * _noise.normal(
+        [1]
+    )
 
 
 def dataset(numbers):

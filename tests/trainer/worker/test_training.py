@@ -90,7 +90,7 @@ async def test_what_a_program_makes_when_it_is_imported_works_across_a_resize(st
         finished = await fleet.finished()
 
         assert finished.outcome == "succeeded", finished.cause
-        assert finished.counted == 40 * 96 and finished.metrics["loss"] > 0
+        assert finished.counted == 40 * 96 and 0 < finished.metrics["loss"] < 1
 
 
 async def test_gradients_of_two_workers_are_stale(start: Start) -> None:

@@ -36,8 +36,10 @@ TASK = {"cpu": 1.0, "memory_gib": 2.0}
 EXAMPLES, BATCH = 250, 16
 CONSISTENCIES = ("global-batch", "async", "async", "global-batch")
 """Of the jobs in turn. Every second job reads its examples from files."""
-WITH_TABLE_TURNS = (1, 2)
-"""Of eight jobs, those with a table: one with `global-batch` and one with `async`."""
+WITH_TABLE_TURNS = (1, 3)
+"""Of eight jobs, those with a table: one with `global-batch` and one with `async`. They read numbered
+examples: `rows_wrong` knows the sizes of their batches.
+"""
 EVERY_S = float(os.environ.get("CHAOS_EVERY_S", "4"))
 """Seconds between two checkpoints; 0: the default of a job."""
 REQUEST: dict[str, Any] = {

@@ -25,7 +25,7 @@ def test_a_program_trains_in_one_process(name: str, tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr[-3000:]
     found = json.loads(ended.stdout)
     before, after = found["untrained"], found["metric"]
-    if ZOO[name].metric == "auc":  # a model that guesses has an AUC of 0.5
-        assert after - 0.5 > 2 * abs(before - 0.5)
+    if ZOO[name].metric == "auc":  # at least half of the way from guessing, 0.5, to 1
+        assert after - max(before, 0.5) > 0.25
     else:
         assert abs(after - before) > 0.5 * max(after, before)

@@ -18,7 +18,7 @@ are kept by reference (`program_tables`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType, SimpleNamespace
@@ -145,25 +145,28 @@ def check_resources(program: ModuleType, variables: Iterable[Any]) -> None:
     for outer, inner in tf.compat.v1.get_default_graph().captures:
         if outer.dtype == tf.resource and PS not in outer.device:
             users = [op for op in inner.consumers() if op.type != "Placeholder"]
-            paths = [
-                variable.path
-                for variable in variables
-                if any(each.handle is outer for each in ps_variables(variable))
-            ]
-            raise BadProgram(_foreign_resource(paths, users), _place_in_program(program, users))
+            path = _path_of_variable(outer, variables)
+            raise BadProgram(_foreign_resource(path, users), _place_in_program(program, users))
 
 
-def _foreign_resource(paths: Sequence[str], users: list[Any]) -> str:
-    """Return why a step may not use a resource. `paths`: the path of the variable, if a model has
-    it.
-    """
+def _path_of_variable(handle: Any, variables: Iterable[Any]) -> str:
+    """Return the path of the variable with this handle; empty if it is none of these."""
+    for variable in variables:
+        for each in ps_variables(variable):
+            if each.handle is handle:
+                return str(variable.path)
+    return ""
+
+
+def _foreign_resource(path: str, users: list[Any]) -> str:
+    """Return why a step may not use a resource. `path`: of the variable, if a model has it."""
     if any(TABLE in op.type for op in users):
         return (
             "the training step uses a lookup table that can change: it would exist on the chief "
             "only. Use a StringLookup, IntegerLookup, TextVectorization or "
             "tf.lookup.StaticHashTable; for rows that learn, use keras.layers.Embedding"
         )
-    variable = f"the variable {paths[0]}, which" if paths else "a variable that"
+    variable = f"the variable {path}, which" if path else "a variable that"
     return (
         f"the training step uses {variable} was not made in model() or optimizer(): it would exist "
         "on the chief only, not on the parameter servers. Make it, or the layer or metric that has "

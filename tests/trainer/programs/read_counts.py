@@ -13,8 +13,8 @@ from services.trainer.worker import child
 child.import_server_library()  # a tenth of TensorFlow is enough to read
 from tensorflow.python.training import py_checkpoint_reader  # noqa: E402 -- behind the line above
 
-reader = py_checkpoint_reader.NewCheckpointReader(sys.argv[1])
 MANY_ROWS = 1000
+reader = py_checkpoint_reader.NewCheckpointReader(sys.argv[1])
 names = reader.get_variable_to_shape_map()
 named = [name for name in names if "counts" in name.split("/")]
 trained = [name for name, shape in names.items() if shape == [250]]

@@ -134,7 +134,7 @@ async def counted(log: list[StoredMessage], epochs: int) -> Counted:
     over = standing.of(log, JobFinished)[-1]
     last = [m for m in standing.of(log, CheckpointSaved) if m.samples == over.samples][-1]
     said = await asyncio.to_thread(fleet.read_counts, last.path)
-    found = tallies.counted(said["counts"], epochs, BATCH, tallies.workers_lost(log))
+    found = tallies.counted(said["counts"], epochs, BATCH * tallies.batches_repeated(log))
     for rows in said["rows"]:
         wrong = tallies.rows_wrong(rows, said["counts"], BATCH)
         found = replace(found, rows_wrong=wrong)

@@ -1,12 +1,13 @@
 """The result of a run, from messages, the counts on the ps, and the times of batches.
 
-applied_twice   how often examples were applied beyond their epochs; the bound is one batch for each
-                worker lost
+applied_twice   how often examples were counted beyond their epochs; the bound is one batch for each
+                worker lost, and one for each gradient dropped: the program counts in the forward
+                pass, before a gradient that is too stale is dropped
 updates_wrong   jobs with `consistency: global-batch` that made another number of updates than one
                 process, ceil(examples / batch) in an epoch; the update in progress when a worker is
                 lost is made anew, and counts once
 rows_wrong      examples of jobs with a table whose row is not what their counted updates have added
-                to it; within the bound of examples that are applied twice
+                to it; within the same bound
 redone          updates applied after the checkpoint from which training resumed, in seconds of
                 training, divided by the job's interval between checkpoints (`every_s` and the time
                 of a save): at most 1; in seconds: at most the default of the trainer's `redo_s`
@@ -77,11 +78,10 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """None: the job has no table."""
 
 
-def counted(counts: Sequence[int], epochs: int, batch: int, workers_lost: int) -> Counted:
+def counted(counts: Sequence[int], epochs: int, bound: int) -> Counted:
+    """`bound`: of examples that were counted twice."""
     lost = sum(max(0, epochs - times) for times in counts)
-    return Counted(
-        lost=lost, twice=sum(max(0, times - epochs) for times in counts), bound=batch * workers_lost
-    )
+    return Counted(lost=lost, twice=sum(max(0, times - epochs) for times in counts), bound=bound)
 
 
 def rows_wrong(rows: Sequence[float], counts: Sequence[int], batch: int) -> int:
@@ -114,8 +114,17 @@ def updates_wrong(heard: Sequence[StoredMessage], epochs: int, examples: int) ->
     return "" if over.step == due else f"{over.job}: {over.step} updates in place of {due}"
 
 
+def batches_repeated(heard: Sequence[StoredMessage]) -> int:
+    """Return how many batches of a job may be counted twice."""
+    return workers_lost(heard) + gradients_dropped(heard)
+
+
 def workers_lost(heard: Iterable[StoredMessage]) -> int:
     return len({m.pod_uid for m in of(heard, TaskExited) if m.role == "worker"})
+
+
+def gradients_dropped(heard: Iterable[StoredMessage]) -> int:
+    return sum(m.staleness.dropped for m in of(heard, ProgressReported) if m.staleness is not None)
 
 
 # ---------------------------------------------------------------- repeated work

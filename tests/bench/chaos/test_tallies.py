@@ -17,6 +17,7 @@ from shared.messages import (
     Message,
     ProgressReported,
     Span,
+    Staleness,
     TaskExited,
     TrainingResumed,
 )
@@ -38,9 +39,16 @@ def resumed(generation: int, samples: int = 0) -> TrainingResumed:
     return TrainingResumed(**JOB, generation=generation, step=samples, samples=samples)
 
 
-def report(generation: int, samples: int) -> ProgressReported:
+def report(generation: int, samples: int, staleness: Staleness | None = None) -> ProgressReported:
     fields: dict[str, Any] = {"epoch": 0, "total_samples": 100, "samples_per_second": 1.0}
-    return ProgressReported(**JOB, generation=generation, step=samples, samples=samples, **fields)
+    return ProgressReported(
+        **JOB,
+        generation=generation,
+        step=samples,
+        samples=samples,
+        staleness=staleness,
+        **fields,
+    )
 
 
 def saved(generation: int, samples: int, waited_s: float = 0.0) -> CheckpointSaved:
@@ -65,12 +73,8 @@ def decided(revision: int, generation: int) -> AllocationDecided:
 
 
 def test_examples_applied_too_seldom_are_lost_and_too_often_are_repeated() -> None:
-    assert tallies.counted([3, 2, 5], epochs=3, batch=16, workers_lost=1) == Counted(
-        lost=1, twice=2, bound=16
-    )
-    assert tallies.counted([3, 3], epochs=3, batch=16, workers_lost=0) == Counted(
-        lost=0, twice=0, bound=0
-    )
+    assert tallies.counted([3, 2, 5], epochs=3, bound=16) == Counted(lost=1, twice=2, bound=16)
+    assert tallies.counted([3, 3], epochs=3, bound=0) == Counted(lost=0, twice=0, bound=0)
 
 
 def test_workers_that_make_updates_together_must_have_the_updates_of_one_process() -> None:
@@ -100,6 +104,16 @@ def test_a_row_has_what_the_updates_of_its_example_have_added() -> None:
 def test_a_worker_reported_lost_twice_counts_once_and_a_ps_does_not_count() -> None:
     log = [at(1, lost("a")), at(2, lost("a")), at(3, lost("b")), at(4, lost("c", "ps"))]
     assert tallies.workers_lost(log) == 2
+    assert tallies.batches_repeated(log) == 2
+
+
+def test_the_batch_of_a_dropped_gradient_may_be_counted_twice() -> None:
+    log = [
+        at(1, report(1, 16, staleness=Staleness(dropped=2))),
+        at(2, report(1, 32, staleness=Staleness(mean=1.0))),
+        at(3, report(1, 48)),
+    ]
+    assert tallies.batches_repeated(log) == 2
 
 
 def test_updates_after_the_checkpoint_are_redone() -> None:

@@ -44,7 +44,7 @@ async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
         "applied_twice_within": all(c.twice <= c.bound for c in counts),
         "jobs_with_table": sum(c.rows_wrong is not None for c in counts),
         "rows_wrong": sum(c.rows_wrong or 0 for c in counts),
-        "rows_wrong_within": all((c.rows_wrong or 0) <= c.bound for c in counts),
+        "rows_wrong_within": all((c.rows_wrong or 0) <= c.rows_bound for c in counts),
         "global_batch_jobs": len(together),
         "updates_wrong": [text for text in wrong if text],
         "pods_leaked": await leaked(world),
@@ -134,10 +134,14 @@ async def counted(log: list[StoredMessage], epochs: int) -> Counted:
     over = standing.of(log, JobFinished)[-1]
     last = [m for m in standing.of(log, CheckpointSaved) if m.samples == over.samples][-1]
     said = await asyncio.to_thread(fleet.read_counts, last.path)
-    found = tallies.counted(said["counts"], epochs, BATCH * tallies.batches_repeated(log))
+    lost, dropped = tallies.workers_lost(log), tallies.gradients_dropped(log)
+    found = tallies.counted(said["counts"], epochs, BATCH * (lost + dropped))
     for rows in said["rows"]:
-        wrong = tallies.rows_wrong(rows, said["counts"], BATCH)
-        found = replace(found, rows_wrong=wrong)
+        found = replace(
+            found,
+            rows_wrong=tallies.rows_wrong(rows, epochs, EXAMPLES, BATCH),
+            rows_bound=0 if _makes_updates_together(log) else BATCH * lost,
+        )
     say(f"{over.job}: {found}")
     return found
 

@@ -6,8 +6,9 @@ applied_twice   how often examples were counted beyond their epochs; the bound i
 updates_wrong   jobs with `consistency: global-batch` that made another number of updates than one
                 process, ceil(examples / batch) in an epoch; the update in progress when a worker is
                 lost is made anew, and counts once
-rows_wrong      examples of jobs with a table whose row is not what their counted updates have added
-                to it; within the same bound
+rows_wrong      examples of jobs with a table whose row is not what one update in each epoch adds to
+                it; the bound is one batch for each worker lost, or 0 if workers make updates
+                together
 redone          updates applied after the checkpoint from which training resumed, in seconds of
                 training, divided by the job's interval between checkpoints (`every_s` and the time
                 of a save): at most 1; in seconds: at most the default of the trainer's `redo_s`
@@ -76,6 +77,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     bound: int
     rows_wrong: int | None = None
     """None: the job has no table."""
+    rows_bound: int = 0
 
 
 def counted(counts: Sequence[int], epochs: int, bound: int) -> Counted:
@@ -84,17 +86,17 @@ def counted(counts: Sequence[int], epochs: int, bound: int) -> Counted:
     return Counted(lost=lost, twice=sum(max(0, times - epochs) for times in counts), bound=bound)
 
 
-def rows_wrong(rows: Sequence[float], counts: Sequence[int], batch: int) -> int:
-    """Return the number of examples whose row differs from their updates.
+def rows_wrong(rows: Sequence[float], epochs: int, examples: int, batch: int) -> int:
+    """Return the number of examples whose row differs from one update in each epoch.
 
     An update adds batch by its number of examples: 1, or more in the last batch of an epoch.
     """
-    last = len(counts) % batch
+    last = examples % batch
     more = batch / last - 1 if last else 0.0
-    wrong = max(len(counts) - len(rows), 0)
-    for row, count in zip(rows, counts, strict=False):
-        in_last = round((row - count) / more) if more else 0
-        is_right = 0 <= in_last <= count and abs(count + in_last * more - row) < ROW_TOLERANCE
+    wrong = max(examples - len(rows), 0)
+    for row in rows[:examples]:
+        in_last = round((row - epochs) / more) if more else 0
+        is_right = 0 <= in_last <= epochs and abs(epochs + in_last * more - row) < ROW_TOLERANCE
         wrong += not is_right
     return wrong
 
@@ -112,11 +114,6 @@ def updates_wrong(heard: Sequence[StoredMessage], epochs: int, examples: int) ->
         return ""
     due = updates_of_one_process(epochs, examples, request.batch.start)
     return "" if over.step == due else f"{over.job}: {over.step} updates in place of {due}"
-
-
-def batches_repeated(heard: Sequence[StoredMessage]) -> int:
-    """Return how many batches of a job may be counted twice."""
-    return workers_lost(heard) + gradients_dropped(heard)
 
 
 def workers_lost(heard: Iterable[StoredMessage]) -> int:

@@ -94,26 +94,24 @@ def test_workers_that_make_updates_together_must_have_the_updates_of_one_process
 
 
 def test_a_row_has_what_the_updates_of_its_example_have_added() -> None:
-    counts = [3] * 250
     rows = [3.0] * 240 + [3 + 0.6] * 9 + [3 + 3 * 0.6] + [0.0] * 100
-    assert tallies.rows_wrong(rows, counts, batch=16) == 0
-    assert tallies.rows_wrong([2.0, 3.0, 4.0, 6.0, *rows[4:]], counts, batch=16) == 3
-    assert tallies.rows_wrong([3.0, 2.0], [3, 3], batch=2) == 1
+    assert tallies.rows_wrong(rows, 3, 250, batch=16) == 0
+    assert tallies.rows_wrong([2.0, 3.0, 4.0, 6.0, *rows[4:]], 3, 250, batch=16) == 3
+    assert tallies.rows_wrong([3.0, 2.0], 3, 2, batch=2) == 1
 
 
 def test_a_worker_reported_lost_twice_counts_once_and_a_ps_does_not_count() -> None:
     log = [at(1, lost("a")), at(2, lost("a")), at(3, lost("b")), at(4, lost("c", "ps"))]
     assert tallies.workers_lost(log) == 2
-    assert tallies.batches_repeated(log) == 2
 
 
-def test_the_batch_of_a_dropped_gradient_may_be_counted_twice() -> None:
+def test_dropped_gradients_are_those_of_all_reports() -> None:
     log = [
         at(1, report(1, 16, staleness=Staleness(dropped=2))),
         at(2, report(1, 32, staleness=Staleness(mean=1.0))),
         at(3, report(1, 48)),
     ]
-    assert tallies.batches_repeated(log) == 2
+    assert tallies.gradients_dropped(log) == 2
 
 
 def test_updates_after_the_checkpoint_are_redone() -> None:

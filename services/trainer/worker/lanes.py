@@ -12,6 +12,11 @@ worker has returned. So a hand-over loses nothing.
 
 All but `todo` and applied are `given` in the ledger. A checkpoint counts them as to do.
 
+If an update fails though its worker is there (the connection to a ps broke), nobody knows whether
+it was applied, or on which ps. So the generation ends, and the next one continues from the last
+checkpoint. A worker that is lost may have applied its last update: the bound of examples that are
+applied twice is one batch for each lost worker.
+
 Numbered examples are given out some batches at a time, and early, so that a worker never waits.
 Files are given out late: a worker gets the next group of files when it has read the one before to
 its end. The number of examples of a group is known only at its end.
@@ -93,8 +98,8 @@ PORTIONS_AHEAD = 2
 there.
 """
 TRANSIENT_FAILURES = 3
-"""Number of failures in a row that a worker may have without being lost; one more ends the
-generation.
+"""Number of calls besides updates, in a row, that may fail on a worker without its being lost; one
+more ends the generation.
 """
 
 
@@ -589,6 +594,8 @@ class Lanes:
         try:
             is_applied = lane.worker.update(passes, len(batches))
         except WorkerFailure as failure:
+            if not failure.lost:
+                raise failure.cause from failure
             self._return_batches(batches)
             self._handle_failure(lane, failure, turn)
         else:

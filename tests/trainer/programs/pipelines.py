@@ -99,18 +99,15 @@ if len(sys.argv) > 1:
     CASES = {name: CASES[name] for name in sys.argv[1:]}
 
 
-def failing(call, at, executes):
-    """Return the call of a worker, but with number `at` failing for a moment, before or after it is
-    executed.
-    """
+def failing(call, at):
+    """Return the call of a worker, but with number `at` failing for a moment after it is executed."""
     numbers = itertools.count(1)
 
     def call_or_fail(*arguments):
         number = next(numbers)
         if number != at:
             return call(*arguments)
-        if executes:
-            call(*arguments)
+        call(*arguments)
         cause = tf.errors.UnavailableError(None, None, "Connection reset by peer")
         raise remote_worker.WorkerFailure(cause, lost=False)
 
@@ -144,8 +141,7 @@ def train(functions, shuffle, fields, workers, fails=False):
     lanes = trace_lanes(*parts, inbox).lanes if together else lanes_apart(*parts, inbox)
     if fails:
         for worker in [lane.worker for lane in lanes._lanes]:
-            worker.update = failing(worker.update, 2, executes=False)
-            worker.fetch = failing(worker.fetch, 4, executes=True)
+            worker.fetch = failing(worker.fetch, 4)
     calls.clear()
     lanes.start(source.new_ledger(EPOCHS), 0)
     while (word := inbox.get(timeout=120)) != "finished":

@@ -149,9 +149,29 @@ def test_batches_of_a_lost_worker_are_applied_by_another() -> None:
     assert lanes.lost_workers() == ["worker-0"] and len(first.updates) == 2
 
 
-def test_a_worker_that_fails_for_a_moment_begins_anew() -> None:
+def test_no_checkpoint_is_made_after_an_update_of_which_nobody_knows_whether_it_is_applied() -> (
+    None
+):
     plan, inbox = plan_of(100), queue.Queue[object]()
-    worker = Failing(plan, at=2, lost=False)
+    lanes = Lanes([Failing(plan, at=2, lost=False), FakeWorker(plan, "worker-1")], plan, inbox)
+    assert isinstance(run_lanes(lanes, inbox, 100, 9)[-1], tf.errors.UnavailableError)
+    assert not lanes.lost_workers()
+    with pytest.raises(tf.errors.UnavailableError):
+        lanes.drain()
+
+
+def test_a_worker_that_fails_to_read_for_a_moment_begins_anew() -> None:
+    class FailsToRead(FakeWorker):
+        fetches = 0
+
+        def fetch(self, passes: int, turn: int) -> list[StagedPass]:
+            self.fetches += 1
+            if self.fetches == 2:
+                raise WorkerFailure(gone(), lost=False)
+            return super().fetch(passes, turn)
+
+    plan, inbox = plan_of(100), queue.Queue[object]()
+    worker = FailsToRead(plan)
     lanes = Lanes([worker], plan, inbox)
     assert run_lanes(lanes, inbox, 100, 1) == ["first", "finished"]
     assert covered(worker) == [(0, 16), (16, 32), (32, 48), (48, 64), (64, 80), (80, 96), (96, 100)]
@@ -235,9 +255,9 @@ def test_losses_are_fetched_after_the_last_update() -> None:
     assert lanes.take_losses() == (None, 0)
 
 
-def test_a_worker_that_fails_again_and_again_ends_training() -> None:
+def test_a_worker_that_fails_to_read_again_and_again_ends_training() -> None:
     class Unlucky(FakeWorker):
-        def update(self, passes: int, batches: int) -> bool:
+        def fetch(self, passes: int, turn: int) -> list[StagedPass]:
             raise WorkerFailure(gone(), lost=False)
 
     plan, inbox = plan_of(64), queue.Queue[object]()

@@ -156,10 +156,23 @@ def evaluation():
 MADE_BEFORE = """
 
 encoder = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(4, name="encoder")])
+inputs = keras.Input((2,))
+net = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Dropout(0.5)(encoder(inputs))))
+net.compile(keras.optimizers.Adam(1e-3), "mse", metrics=[keras.metrics.MeanAbsoluteError()])
+net.predict(np.ones((4, 2)), verbose=0)
+del loss, optimizer
 
 
 def model():
-    return keras.Sequential([encoder, keras.layers.Dense(1)])
+    return net
+"""
+IN_NO_MODEL = """
+
+encoder = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(4, name="encoder")])
+
+
+def loss(labels, outputs):
+    return keras.losses.mean_squared_error(encoder(labels), encoder(outputs))
 """
 DYING = "\nimport os\nprint('on the way')\nos._exit(7)\n"
 SMALL = (
@@ -284,12 +297,18 @@ def test_layers_with_vocabularies_and_tables_may_be_made_when_the_program_is_imp
     assert "workers can make an update together" in said and "evaluation()" in said
 
 
-def test_a_layer_with_weights_that_was_made_before_the_model_is_refused_by_name(doctor) -> None:
-    code, said = doctor(HEAD + MADE_BEFORE)
+def test_models_and_optimizers_may_be_made_when_the_program_is_imported(doctor) -> None:
+    code, said = doctor(HEAD + MADE_BEFORE, job=SMALL)
+
+    assert code == 0 and told(said, "wrong") == []
+
+
+def test_a_layer_with_weights_that_belongs_to_no_model_is_refused_by_name(doctor) -> None:
+    code, said = doctor(HEAD + IN_NO_MODEL)
 
     (wrong,) = told(said, "wrong")
-    assert code == 1 and wrong.startswith("mine.py:33: the training step uses the variable ")
-    assert "encoder/kernel, which was not made in model() or optimizer()" in wrong
+    assert code == 1 and "encoder/kernel, which belongs to none of the models" in wrong
+    assert wrong.startswith("mine.py:")
 
 
 def test_nan_is_found_in_data_and_weights(doctor) -> None:

@@ -91,6 +91,7 @@ def _run_role(assignment: Assignment, send: LineWriter, lines: Any) -> int:
     if assignment.request.consistency == "exact":
         exactness.enable_determinism()
         exactness.disable_graph_rewrites()
+        exactness.set_initial_seed(assignment.request)
     from services.trainer.worker import input_pipeline, step_resources
 
     if assignment.role == "chief":

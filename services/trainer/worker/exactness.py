@@ -49,6 +49,17 @@ def initial_seed(request: JobRequested) -> int | None:
     return request.shuffle.seed % 2**32 if request.shuffle else 0
 
 
+def set_initial_seed(request: JobRequested) -> None:
+    """Set the seed of random numbers that the program draws when it is imported, for instance for
+    the weights of a model that it makes then.
+    """
+    import keras
+
+    seed = initial_seed(request)
+    if seed is not None:
+        keras.utils.set_random_seed(seed)
+
+
 def operation_threads(request: JobRequested, role: Role) -> int:
     """Return the number of threads in an operation: it may not change with a task's size."""
     cores = getattr(request.resources, role).cpu if request.resources else 1.0

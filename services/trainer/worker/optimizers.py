@@ -36,6 +36,7 @@ from services.trainer.program import NO_OVERWRITE, BadProgram
 from services.trainer.worker import row_updates
 from services.trainer.worker.packing import pack_gradients
 from services.trainer.worker.sharded_table import ShardedTable
+from services.trainer.worker.step_resources import move_to_ps
 
 READ_OPERATIONS = frozenset(
     {
@@ -74,6 +75,15 @@ def scale_for_half(optimizer: Any, model: Any) -> Any:
     if model.dtype_policy.name != "mixed_float16" or scaled:
         return optimizer
     return keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
+
+
+def move_optimizer_to_ps(optimizer: Any) -> None:
+    """Let an optimizer that was made when the program was imported have its variables on the ps.
+    Call it in the strategy's scope.
+    """
+    for each in (optimizer, *optimizer_parts(optimizer)):
+        move_to_ps(each.variables)
+        each._distribution_strategy = tf.distribute.get_strategy()
 
 
 def build_optimizer(

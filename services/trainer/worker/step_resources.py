@@ -1,12 +1,16 @@
-"""The lookup tables that a traced step may use, besides the variables on the ps.
+"""The resources that a traced step may use: variables on the ps, and lookup tables.
 
 A step that the chief traces runs on a worker. A resource of the chief's process does not exist
 there. A static lookup table (`StringLookup`, `TextVectorization`, `tf.lookup.StaticHashTable`) is
 made on the chief, but it never changes. So a step has its rows as a constant, and each worker fills
 a table of the same name when it looks something up for the first time. Filling a table twice with
-the same rows changes nothing. Anything else would be a copy that only the chief knows: a table that
-changes, a variable or layer made when the program was imported. It is refused, with the line that
-uses it.
+the same rows changes nothing.
+
+Layers, models and optimizers that a program makes when it is imported have their variables on the
+chief. Those of the models that `model()` returns, and of the optimizers, are moved to the ps
+(`move_to_ps`). A metric needs no variable: it begins anew with each batch. Anything else would be a
+copy that only the chief knows, and that no checkpoint has: a table that changes, a variable of no
+model. It is refused, with the line that uses it.
 
 A chief imports the program before it connects to its cluster, and the program's functions use what
 it made then: a `TextVectorization` that `dataset` maps, say. The connection would lose all of it:
@@ -31,7 +35,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import gen_lookup_ops, lookup_ops
 
 from services.trainer.program import BadProgram, is_program_file
-from services.trainer.worker.sharded_table import ps_variables
+from services.trainer.worker.sharded_table import ShardedTable, ps_variables
 
 PS = "/job:ps"
 CHIEF = "chief"
@@ -134,19 +138,64 @@ def tables_in_step() -> Iterator[None]:
         _in_step.reset(token)
 
 
+# ---------------------------------------------------------------- variables made at import
+
+
+def move_models_to_ps(models: Iterable[Any]) -> None:
+    """Move the variables of models that the program made when it was imported to the ps.
+
+    What Keras has traced with the former variables is dropped.
+    """
+    for model in models:
+        if move_to_ps(model.variables):
+            for layer in model._flatten_layers():
+                if isinstance(layer, tf.keras.Model):
+                    layer.train_function = layer.test_function = layer.predict_function = None
+
+
+def move_to_ps(variables: Iterable[Any]) -> bool:
+    """Move Keras variables that are not on a ps there, with their values. Return whether there were
+    any.
+
+    Call it in the scope that places new variables. A Keras variable refers to a variable of
+    TensorFlow, so all that uses the Keras variable follows.
+    """
+    moved = [each for each in variables if _is_on_chief(each)]
+    for each in moved:
+        former = each._value
+        each._value = tf.Variable(
+            former.read_value(), trainable=former.trainable, dtype=former.dtype, name=each.name
+        )
+    return bool(moved)
+
+
+def _is_on_chief(variable: Any) -> bool:
+    if isinstance(variable, ShardedTable) or variable._value is None:
+        return False
+    return PS not in variable._value.device
+
+
 # ---------------------------------------------------------------- what a step must not hold
 
 
-def check_resources(program: ModuleType, variables: Iterable[Any]) -> None:
-    """Raise `BadProgram` if the graph that is traced uses a resource that is not on a ps.
-
-    `variables`: the variables of the program's models.
-    """
+def check_resources(program: ModuleType) -> None:
+    """Raise `BadProgram` if the graph that is traced uses a resource that is not on a ps."""
     for outer, inner in tf.compat.v1.get_default_graph().captures:
         if outer.dtype == tf.resource and PS not in outer.device:
             users = [op for op in inner.consumers() if op.type != "Placeholder"]
-            path = _path_of_variable(outer, variables)
+            path = _path_of_variable(outer, _variables_of_program(program))
             raise BadProgram(_foreign_resource(path, users), _place_in_program(program, users))
+
+
+def _variables_of_program(program: ModuleType) -> Iterator[Any]:
+    """Yield the Keras variables of everything that has a name in the program."""
+    for value in list(vars(program).values()):
+        if isinstance(value, tf.keras.layers.Layer):
+            yield from value.variables
+        elif isinstance(value, tf.keras.random.SeedGenerator):
+            yield value.state
+        elif isinstance(value, tf.keras.Variable):
+            yield value
 
 
 def _path_of_variable(handle: Any, variables: Iterable[Any]) -> str:
@@ -159,7 +208,7 @@ def _path_of_variable(handle: Any, variables: Iterable[Any]) -> str:
 
 
 def _foreign_resource(path: str, users: list[Any]) -> str:
-    """Return why a step may not use a resource. `path`: of the variable, if a model has it."""
+    """Return why a step may not use a resource. `path`: of the variable, if it is known."""
     if any(TABLE in op.type for op in users):
         return (
             "the training step uses a lookup table that can change: it would exist on the chief "
@@ -168,9 +217,9 @@ def _foreign_resource(path: str, users: list[Any]) -> str:
         )
     variable = f"the variable {path}, which" if path else "a variable that"
     return (
-        f"the training step uses {variable} was not made in model() or optimizer(): it would exist "
-        "on the chief only, not on the parameter servers. Make it, or the layer or metric that has "
-        "it, in model()"
+        f"the training step uses {variable} belongs to none of the models that model() returns: it "
+        "would exist on the chief only, and in no checkpoint. Make it, or the layer that has "
+        "it, a part of a model, for instance as an attribute"
     )
 
 

@@ -189,7 +189,8 @@ def build_model(
         _place_variables(strategy, plan.next_place, plan.record_size),
     ):
         model = make_model(program)
-    if any(each is earlier for each in all_models(model) for earlier in all_models(plain)):
+        step_resources.move_models_to_ps(all_models(model))
+    if tables and _have_common_model(model, plain):
         raise BadProgram(SAME_MODEL, program.model)
     with strategy.scope(), _place_variables(strategy, lambda: 0):
         random = own_step.fresh_random_state()
@@ -209,6 +210,10 @@ def build_model(
         ps=ps,
         has_table_rows=fill_tables,
     )
+
+
+def _have_common_model(model: Any, other: Any) -> bool:
+    return any(each is every for each in all_models(model) for every in all_models(other))
 
 
 def model_without_rows(program: ModuleType, sizes: list[int]) -> tuple[Any, frozenset[int]]:
@@ -305,18 +310,23 @@ def _check_model(name: str, made: Any, maker: object) -> None:
 
 
 def _build_metrics(program: ModuleType, model: Any, kind: Kind) -> tuple[Any, ...]:
-    """Return the variables of the models' metrics."""
+    """Return the variables of the models' metrics, and of those that have a name in the program."""
     if kind == "loss":
         return ()
     if kind != "program":
         step_loss.build_metrics(model, program_data.element_spec(program, model))
     found = [each for part in all_models(model) for each in step_loss.metric_variables(part)]
-    return tuple(found)
+    for value in vars(program).values():
+        if isinstance(value, tf.keras.metrics.Metric):
+            found += value.variables
+    return tuple({id(variable): variable for variable in found}.values())
 
 
 def _build_optimizers(program: ModuleType, model: Any, kind: Kind, metrics: Sequence[Any]) -> Any:
     """Return the program's optimizers, built for the variables that they train."""
     made, where, maker = _program_optimizers(program, model, kind)
+    for each in optimizers.all_optimizers(made):
+        optimizers.move_optimizer_to_ps(each)
     if not own_step.is_own_step(kind):
         if kind == "loss":
             made = optimizers.scale_for_half(made, model)
@@ -540,7 +550,7 @@ class StalenessCheck:
 
 def check_resources(program: ModuleType, built: BuiltModel) -> None:
     if step_resources.PS in built.counters.applied.device:
-        step_resources.check_resources(program, built.variables)
+        step_resources.check_resources(program)
 
 
 def _update_by_passes(

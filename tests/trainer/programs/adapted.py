@@ -1,4 +1,5 @@
-"""A training program whose tables, adapted layers and generator are made when it is imported.
+"""A training program whose tables, adapted layers, generator and a part of its model are made when
+it is imported.
 
 `dataset` and `evaluation` use them in every process, `model` in the training step. COUNTING_PACE: as
 in `counting.py`.
@@ -29,12 +30,13 @@ _vocabulary = tf.lookup.StaticVocabularyTable(
     tf.lookup.KeyValueTensorInitializer(_words[:7], np.arange(7)), num_oov_buckets=1
 )
 _noise = tf.random.Generator.from_seed(1)
+_rows = keras.Sequential([keras.Input((2,)), keras.layers.Embedding(20, 4), keras.layers.Flatten()])
 
 
 def model():
     words = keras.Input((), dtype="string")
     numbers = keras.Input((2,), dtype="int64")
-    rows = keras.layers.Flatten()(keras.layers.Embedding(20, 4)(numbers))
+    rows = _rows(numbers)
     known = keras.layers.Embedding(3, 2)(_known(words))
     return keras.Model(
         [words, numbers], keras.layers.Dense(1)(keras.layers.Concatenate()([rows, known]))

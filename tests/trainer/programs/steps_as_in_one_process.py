@@ -174,8 +174,13 @@ def pair_optimizers():
     return {"head": o.Adam(decaying(1e-2), use_ema=True, ema_momentum=0.9), "body": o.SGD(0.1)}
 
 
+mean_loss = keras.metrics.Mean()
+
+
 def pair_step(models, optimizers, batch):
-    """Train with two learning rates; a second model follows the first."""
+    """Train with two learning rates; a second model follows the first. A metric of the program has
+    the loss of the batch.
+    """
     student, follower = models["student"], models["follower"]
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(entropy(batch["label"], student(batch["image"], training=True)))
@@ -185,7 +190,9 @@ def pair_step(models, optimizers, batch):
     optimizers["head"].apply_gradients(zip(gradients[2:], found[2:], strict=True))
     for behind, ahead in zip(follower.variables, student.variables, strict=True):
         behind.assign(0.9 * behind + 0.1 * ahead)
-    return {"loss": loss, "least": tf.reduce_min(gradients[0])}
+    mean_loss.reset_state()
+    mean_loss.update_state(loss)
+    return {"loss": mean_loss.result(), "least": tf.reduce_min(gradients[0])}
 
 
 def scaled_step(model, optimizer, batch):
@@ -233,6 +240,7 @@ LOOPED = {
         model=pair,
         optimizer=pair_optimizers,
         train_step=tf.function(pair_step),
+        mean_loss=mean_loss,
     ),
     "scaled-loss": program(
         (images, labels),
@@ -241,6 +249,8 @@ LOOPED = {
         train_step=scaled_step,
     ),
 }
+AT_IMPORT = ("dropout", "compiled-outputs", "several-models", "scaled-loss")
+"""Cases that are tried with models and optimizers that are made before the ps are known, too."""
 PASSES = {"compiled-passes": 2}
 CUT = {"compiled": 12}
 
@@ -276,10 +286,19 @@ def values(parts):
     return [variable.numpy() for part in parts for variable in part.variables]
 
 
+def made_at_import(program):
+    """Return the program as if it made its models and optimizers when it is imported."""
+    made = {
+        name: getattr(program, name)() for name in ("model", "optimizer") if hasattr(program, name)
+    }
+    functions = {name: lambda each=each: each for name, each in made.items()}
+    return SimpleNamespace(**{**vars(program), **functions})
+
+
 def compared(name, program, by, **fields):
     alone, used, loss, metrics = by(program)
     case = case_of(None, most=CUT.get(name))
-    case.program = program
+    case.program = made_at_import(program) if fields.pop("at_import", False) else program
     built, lanes = trained(case, **{"workers": 1, **fields})
     ours, theirs = built.models, training_step.all_models(alone)
     assert [v.path for m in ours for v in m.variables], "it has variables"
@@ -377,6 +396,10 @@ if __name__ == "__main__":
         together = compared(name, cases[name], by, workers=2, ps=3, makes_updates_together=True)
         said[f"{name} in parts"] = together
         print(name, "in parts", together, file=sys.stderr, flush=True)
+        if name in AT_IMPORT:
+            early = compared(name, cases[name], by, ps=3, at_import=True)
+            said[f"{name} at import"] = early
+            print(name, "at import", early, file=sys.stderr, flush=True)
     if not sys.argv[1:]:
         said["refused"] = {name: refused(asked) for name, asked in REFUSED.items()}
         with tempfile.TemporaryDirectory() as folder:

@@ -33,6 +33,7 @@ CASES = (
     "several-models",
     "scaled-loss",
 )
+AT_IMPORT = ("dropout", "compiled-outputs", "several-models", "scaled-loss")
 ACCUMULATED = {"compiled-passes": 2}
 """Batches per update, if not one."""
 
@@ -57,6 +58,14 @@ def told() -> Any:
 def test_weights_and_optimizers_are_those_of_one_process(told: Any, case: str) -> None:
     assert told[case]["weights"] < CLOSE
     assert told[case]["state"] < CLOSE
+
+
+@pytest.mark.parametrize("case", AT_IMPORT)
+def test_models_made_at_import_train_as_those_of_one_process(told: Any, case: str) -> None:
+    found = told[f"{case} at import"]
+
+    assert found["weights"] < CLOSE and found["state"] < CLOSE
+    assert found["counted"] == [EXAMPLES // BATCH, EXAMPLES, EXAMPLES]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -87,7 +96,7 @@ def test_the_evaluation_gives_what_model_evaluate_gives(told: Any, case: str) ->
     [
         ("condition", "the training step applies gradients inside of a condition"),
         ("table", "the training step uses a lookup table that can change"),
-        ("variable", "the training step uses a variable that was not made in model()"),
+        ("variable", "the training step uses a variable that belongs to none of the models"),
     ],
 )
 def test_what_cannot_be_on_parameter_servers_is_refused_with_its_line(

@@ -299,7 +299,7 @@ class Examiner:
 
     def _time_update(self, worker: Any, plan: Any, weights: Sequence[Any]) -> None:
         """Make two updates, because the first is slower."""
-        from services.trainer.worker.lanes import update_once
+        from services.trainer.worker.rehearsal import update_once
 
         loss = update_once(worker, plan) or math.nan
         began = time.monotonic()

@@ -70,16 +70,13 @@ from services.trainer.worker.checkpoint_files import committed_digests
 from services.trainer.worker.exact_batches import ExactLanes
 from services.trainer.worker.example_source import Order
 from services.trainer.worker.input_pipeline import DataPlan
-from services.trainer.worker.lanes import (
-    Lanes,
-    StallDetector,
-    rehearse_updates,
-    unreachable_tasks,
-)
+from services.trainer.worker.lanes import Lanes
+from services.trainer.worker.rehearsal import rehearse_updates
 from services.trainer.worker.remote_worker import trace_workers
 from services.trainer.worker.saving import CheckpointSaver, Draft
 from services.trainer.worker.shard_ledger import Ledger
 from services.trainer.worker.staleness import read_histogram
+from services.trainer.worker.stall_detector import StallDetector, unreachable_tasks
 from services.trainer.worker.tensorboard_events import EventWriter
 from services.trainer.worker.trace_lanes import trace_lanes
 from services.trainer.worker.watchdog import Watchdog

@@ -13,8 +13,9 @@ from typing import Any
 from services.trainer.worker import program_data, shard_ledger
 from services.trainer.worker.global_batch import GlobalBatchLanes, PlannedPart, Updater
 from services.trainer.worker.input_pipeline import PORTION_EXAMPLES, DataPlan
-from services.trainer.worker.lanes import Lane, PendingPortion, Worker
+from services.trainer.worker.lanes import Lane, Worker
 from services.trainer.worker.part_exchange import Part
+from services.trainer.worker.portions import PendingPortion
 from services.trainer.worker.shard_ledger import Ledger, Shard
 from services.trainer.worker.update_plan import (
     can_begin_exactly,

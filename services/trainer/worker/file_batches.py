@@ -10,8 +10,9 @@ from __future__ import annotations
 from services.trainer.worker import shard_ledger
 from services.trainer.worker.global_batch import GlobalBatchLanes, Update
 from services.trainer.worker.input_pipeline import Portion
-from services.trainer.worker.lanes import Lane, PendingPortion
+from services.trainer.worker.lanes import Lane
 from services.trainer.worker.part_exchange import Part
+from services.trainer.worker.portions import PendingPortion
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Run
 from services.trainer.worker.update_plan import divide_staged
 

@@ -24,15 +24,9 @@ from typing import Any, NamedTuple, Protocol
 
 from services.trainer.worker import program_data, shard_ledger
 from services.trainer.worker.input_pipeline import PORTION_EXAMPLES, DataPlan, Portion
-from services.trainer.worker.lanes import (
-    PORTIONS_AHEAD,
-    TRANSIENT_FAILURES,
-    Lane,
-    Lanes,
-    PendingPortion,
-    Worker,
-)
+from services.trainer.worker.lanes import PORTIONS_AHEAD, TRANSIENT_FAILURES, Lane, Lanes, Worker
 from services.trainer.worker.part_exchange import Part
+from services.trainer.worker.portions import PendingPortion
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import Ledger, Run
 from services.trainer.worker.update_plan import part_speeds, plan_round

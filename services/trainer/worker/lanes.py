@@ -20,11 +20,6 @@ applied twice is one batch for each lost worker.
 Numbered examples are given out some batches at a time, and early, so that a worker never waits.
 Files are given out late: a worker gets the next group of files when it has read the one before to
 its end. The number of examples of a group is known only at its end.
-
-`StallDetector`: while workers have batches, updates must be applied. A step that hangs inside
-TensorFlow shows no Python stack, but no update is applied any more, neither while training nor
-while draining. While the chief saves, evaluates or waits after a drain, no update is due, so that
-time does not count.
 """
 
 from __future__ import annotations
@@ -32,23 +27,19 @@ from __future__ import annotations
 import contextlib
 import math
 import queue
-import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
 
 from services.trainer.program import BadProgram
-from services.trainer.protocol import Failed
 from services.trainer.worker import shard_ledger, staleness
 from services.trainer.worker.file_source import FileOrder
 from services.trainer.worker.input_pipeline import (
     KEPT_SAMPLES,
-    PORTION_EXAMPLES,
     DataPlan,
     Portion,
     StagedPass,
@@ -60,46 +51,32 @@ from services.trainer.worker.noise_estimate import (
     NoiseEstimate,
 )
 from services.trainer.worker.part_exchange import Part
+from services.trainer.worker.portions import (
+    PendingPortion,
+    PortionSize,
+    batches_to_stage,
+    staged_batches,
+)
 from services.trainer.worker.remote_worker import WorkerFailure
-from services.trainer.worker.shard_ledger import Ledger, Run, Shard
+from services.trainer.worker.shard_ledger import Ledger, Run
 from services.trainer.worker.staleness import NO_GRADIENTS
-from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Staleness
-from shared.text import format_count, format_names
+from shared.text import format_count
 
-REACH_S = 1.0
-STAGED_S = 1.0
-"""Seconds of training for which batches are staged on a worker. Half of them are staged by one call,
-which costs the worker as much CPU as staging several batches.
-"""
-FEWEST_STAGED, USUAL_STAGED, MOST_STAGED = 2, 8, 32
-"""Bounds of the number of staged batches: it is USUAL_STAGED unless updates are quick, and at least
-FEWEST_STAGED where batches are large.
-"""
-STAGED_BYTES = 64 * 2**20
 SMOOTHING = 0.9
 """Share of the former value in the mean time of training a batch."""
 LOSSES_S = 0.5
 """Seconds between two fetches of the losses of a worker's updates: a fetch costs the chief as much
 as an update.
 """
-SPANS_NAMED = 4
-QUICK_MS, SLOW_MS = 100, 5_000
-"""Bounds in ms of the time in which the examples of a portion are to be read."""
-CALL_SHARE = 0.1
-"""The time that a portion's call of Python may take, as a share of the time to read its examples.
-"""
-FASTEST_GROWTH, WORST_MS = 16, 20_000
-"""A portion has at most FASTEST_GROWTH times as many batches as the one before. It has fewer if
-reading it might take longer than WORST_MS. It may always have twice as many.
-"""
 PORTIONS_AHEAD = 2
 """Number of portions of a worker of numbered examples: while it reads one, the next one waits
 there.
 """
 TRANSIENT_FAILURES = 3
-"""Number of calls besides updates, in a row, that may fail on a worker without its being lost; one
-more ends the generation.
+"""Number of calls in a row that may fail on a worker without its being lost; one more ends the
+generation. Updates do not count: one that fails ends the generation at once (a part of an update
+can be computed again).
 """
 
 
@@ -145,99 +122,6 @@ class Worker(Protocol):
 
     def explain(self, portion: Portion) -> None:
         """Read this portion in Python. Raise its error, with the line; return if there is none."""
-
-
-def staged_batches(plan: DataPlan, batch_s: float, is_end: bool) -> int:
-    """Return the number of batches to keep staged on a worker that trains one in `batch_s` seconds.
-
-    `is_end`: all batches are given out, so that a worker with many of them may be the last.
-    """
-    wanted = float(USUAL_STAGED)
-    if plan.has_fixed_size and not is_end:
-        wanted = min(max(STAGED_S / max(batch_s, 1e-6), USUAL_STAGED), MOST_STAGED)
-    fits = STAGED_BYTES // (plan.example_bytes * plan.batch)
-    return max(min(int(wanted), fits), FEWEST_STAGED, 2 * plan.accumulated)
-
-
-def batches_to_stage(ready: int, most: int, batch_s: float, read_s: float) -> int:
-    """Return the number of batches to stage in one call, at most `most` and at least one.
-
-    They are as many as are ready, but no more than are read, in `read_s` seconds each, while the
-    worker trains those, in `batch_s` seconds each. So it has work until the call returns.
-    """
-    ready = max(ready, 1)
-    read_meanwhile = ready * batch_s / max(read_s, 1e-6)
-    return int(max(min(ready, most, read_meanwhile), 1))
-
-
-class PortionSize:
-    """The number of batches that a worker reads at a time.
-
-    Each portion costs a call of Python besides its examples: read_ms = call_ms + batch_ms x
-    batches. Both are estimated from the last two sizes. The first portion is one batch, so that
-    training begins soon.
-    """
-
-    def __init__(self) -> None:
-        self.batches = 1
-        self._read_ms: dict[int, int] = {}  # of the last two sizes
-
-    def record_read(self, asked: int, size: int, read_ms: int) -> None:
-        """Choose the size of the next portions after a portion of `size` batches took `read_ms`.
-
-        `asked`: the size that was asked for, which may differ. A portion that was asked for before
-        the last change of size does not count.
-        """
-        if asked != self.batches:
-            return
-        read_ms = max(read_ms, 1)
-        self._read_ms.pop(size, None)
-        self._read_ms = dict([*self._read_ms.items(), (size, read_ms)][-2:])
-        wanted = self._wanted_batches(size, read_ms)
-        growth = min(max(WORST_MS / read_ms, 2), FASTEST_GROWTH)
-        wanted = int(max(min(wanted, growth * size, PORTION_EXAMPLES), 1))
-        if wanted > size or wanted <= size / 2:
-            self.batches = wanted
-
-    def _wanted_batches(self, size: int, read_ms: int) -> float:
-        """Return the size at which the call of Python takes its share of the time.
-
-        The time for the examples stays within `QUICK_MS` and `SLOW_MS`. Return twice the size if
-        the time of a batch cannot be estimated yet.
-        """
-        if len(self._read_ms) == 1:
-            return 2.0 * size
-        other_size, other_ms = next(iter(self._read_ms.items()))
-        batch_ms = max((read_ms - other_ms) / (size - other_size), 0.0)
-        mean_ms = read_ms / size
-        if batch_ms > mean_ms and other_size > size:  # reading was slower at that time
-            return 2.0 * size
-        batch_ms = min(batch_ms, mean_ms)
-        call_ms = read_ms - batch_ms * size
-        examples_ms = min(max(call_ms / CALL_SHARE, QUICK_MS), SLOW_MS)
-        return examples_ms / batch_ms if batch_ms else math.inf
-
-
-class PendingPortion:
-    """A portion that a worker reads.
-
-    `run`: the positions that are not staged; `position`: the position that the worker reports for
-    the next batch (`StagedPass`). `asked`: the number of batches that was asked for; `batches`: the
-    number that it has.
-    """
-
-    def __init__(self, portion: Portion, asked: int) -> None:
-        self.portion = portion
-        self.run = portion.run
-        self.position = portion.start
-        self.asked = asked
-        self.batches = -(-portion.size // portion.batch)
-
-    def take(self, examples: int) -> Run:
-        """Remove the first positions from the run, and return them."""
-        taken, self.run = shard_ledger.split_run(self.run, examples)
-        self.position += examples
-        return taken
 
 
 class Lane:
@@ -567,7 +451,7 @@ class Lanes:
         if not isinstance(order, FileOrder) or not shard_ledger.is_open(self.ledger, rest):
             raise BadProgram(
                 f"{format_count(shard_ledger.run_size(portion.run), 'example')} at the end of "
-                f"{describe_shard(self.ledger, rest)} are missing: each epoch has to have every "
+                f"{shard_ledger.describe_shard(self.ledger, rest)} are missing: each epoch has to have every "
                 "example, and batched() may not leave out any"
             )
         self.ledger = shard_ledger.end_group(self.ledger, rest, order.group(rest.start))
@@ -747,131 +631,3 @@ class Lanes:
                 return
             self._posted.add(key)
         self._inbox.put(word)
-
-
-def update_once(worker: Worker, plan: DataPlan) -> float | None:
-    """Let a worker make an update of the first batch; return its loss.
-
-    Return None if the first file has no example, or if the update was dropped. Raise the error of
-    the program or of the worker.
-    """
-    portion = plan.portion((Shard(0, min(plan.batch, plan.order.examples)),))
-    with explained_errors(worker, portion):
-        passes = stage_portion(worker, portion)
-        if not passes:
-            return None
-        worker.update(len(passes), 1)
-        losses = worker.take_losses()
-        return losses[-1].loss if losses else None
-
-
-def stage_portion(worker: Worker, portion: Portion) -> list[int]:
-    """Let a worker stage a portion to its end; return the number of examples of each pass."""
-    staged: list[StagedPass] = []
-    worker.push(portion)
-    while not staged or staged[-1].size:
-        staged += worker.fetch(1, 0)
-    return [each.size for each in staged if each.size]
-
-
-@contextlib.contextmanager
-def explained_errors(worker: Worker, portion: Portion) -> Iterator[None]:
-    """Raise the error of the program, with its line, or of the worker."""
-    try:
-        yield
-    except WorkerFailure as failure:
-        raise failure.cause from failure
-    except tf.errors.OpError:
-        worker.explain(portion)
-        raise
-
-
-def rehearse_updates(workers: Sequence[Worker], plan: DataPlan) -> None:
-    """Let every worker make two updates of the first batch, in parallel with the other workers."""
-    for _ in range(2):
-        with ThreadPoolExecutor(len(workers)) as threads:
-            list(threads.map(lambda worker: update_once(worker, plan), workers))
-
-
-class LaneProgress(Protocol):
-    """The part of `Lanes` that the detector needs."""
-
-    @property
-    def steps(self) -> int: ...
-
-    @property
-    def ledger(self) -> Ledger: ...
-
-    @property
-    def is_updating(self) -> bool: ...
-
-
-class StallDetector:
-    """A check of the watchdog: fails if workers have batches and apply none for too long."""
-
-    def __init__(self, lanes: LaneProgress, dog: Watchdog, patience: float) -> None:
-        self._lanes = lanes
-        self._dog = dog
-        self._patience = patience
-        self._steps, self._since_s = 0, 0.0
-
-    def __call__(self) -> Failed | None:
-        ledger = self._lanes.ledger
-        steps = self._lanes.steps
-        now = self._dog.clock_s
-        if not self._lanes.is_updating or steps != self._steps:
-            self._steps, self._since_s = steps, now
-        if now - self._since_s < self._patience * self._dog.limit_s:
-            return None
-        return self._dog.failure(describe_stall(ledger, steps, now - self._since_s))
-
-
-def describe_stall(ledger: Ledger, steps: int, waited_s: float) -> str:
-    """Return the facts about a step that does not return."""
-    return (
-        f"no update was applied for {waited_s:.0f} s (since update {steps}), while"
-        f" {_describe_given(ledger)}: a step does not return."
-        " TensorFlow runs the model and loss() in it, so there is no Python stack to show. A likely"
-        " cause is a loop that never ends, for instance a tf.while_loop."
-    )
-
-
-def _describe_given(ledger: Ledger) -> str:
-    if ledger.files is not None:
-        places = [describe_shard(ledger, shard) for shard in ledger.given]
-        return f"workers had {format_names(places, SPANS_NAMED)}"
-    spans = []
-    for shard in ledger.given:
-        start, stop = shard_ledger.example_range(ledger, shard)
-        spans.append(f"{start} .. {stop - 1}")
-    count = format_count(sum([shard.size for shard in ledger.given]), "example")
-    return f"workers had {count} (places {format_names(spans, SPANS_NAMED)} of their epoch)"
-
-
-def describe_shard(ledger: Ledger, shard: Shard) -> str:
-    """Return the place of a shard in its epoch, as text."""
-    start, stop = shard_ledger.example_range(ledger, shard)
-    if ledger.files is None:
-        return f"the examples at places {start} .. {stop - 1} of their epoch"
-    place = shard.start % ledger.examples // ledger.unit + 1
-    group = f"group {place} of {len(ledger.files.lengths)} of the files of their epoch"
-    if shard_ledger.is_open(ledger, shard):
-        return f"the examples from {start} on in {group}"
-    return f"the examples {start} .. {stop - 1} in {group}"
-
-
-def unreachable_tasks(cluster: dict[str, list[str]]) -> list[str]:
-    """Return the ps and workers that accept no connection, as `role-index at address`."""
-    unreachable = []
-    for role in ("ps", "worker"):
-        for index, address in enumerate(cluster[role]):
-            if not _accepts_connection(address):
-                unreachable.append(f"{role}-{index} at {address}")
-    return unreachable
-
-
-def _accepts_connection(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=REACH_S):
-        return True
-    return False

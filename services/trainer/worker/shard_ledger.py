@@ -326,3 +326,15 @@ def example_range(ledger: Ledger, shard: Shard) -> tuple[int, int]:
     """Return the places (start, stop) of a shard within its epoch, or within its group of files."""
     start = shard.start % ledger.unit
     return start, start + shard.size
+
+
+def describe_shard(ledger: Ledger, shard: Shard) -> str:
+    """Return the place of a shard in its epoch, as text."""
+    start, stop = example_range(ledger, shard)
+    if ledger.files is None:
+        return f"the examples at places {start} .. {stop - 1} of their epoch"
+    place = shard.start % ledger.examples // ledger.unit + 1
+    group = f"group {place} of {len(ledger.files.lengths)} of the files of their epoch"
+    if is_open(ledger, shard):
+        return f"the examples from {start} on in {group}"
+    return f"the examples {start} .. {stop - 1} in {group}"

@@ -15,14 +15,9 @@ from services.trainer.worker.exact_batches import ExactLanes
 from services.trainer.worker.file_batches import FileBatchLanes
 from services.trainer.worker.global_batch import GlobalBatchLanes, Updater
 from services.trainer.worker.input_pipeline import DataPlan
-from services.trainer.worker.lanes import (
-    Lanes,
-    Worker,
-    explained_errors,
-    rehearse_updates,
-    stage_portion,
-)
+from services.trainer.worker.lanes import Lanes, Worker
 from services.trainer.worker.part_exchange import Part
+from services.trainer.worker.rehearsal import explained_errors, rehearse_updates, stage_portion
 from services.trainer.worker.remote_worker import (
     WorkerFailure,
     trace_part_workers,

@@ -16,8 +16,9 @@ from services.trainer.worker.exact_batches import ExactLanes
 from services.trainer.worker.file_batches import FileBatchLanes
 from services.trainer.worker.global_batch import GlobalBatchLanes, PlannedPart, Update
 from services.trainer.worker.input_pipeline import DataPlan
-from services.trainer.worker.lanes import Lane, PendingPortion, Worker
+from services.trainer.worker.lanes import Lane, Worker
 from services.trainer.worker.part_exchange import Part
+from services.trainer.worker.portions import PendingPortion
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import Ledger, Shard
 

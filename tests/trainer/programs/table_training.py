@@ -11,7 +11,7 @@ from services.trainer.worker import (
 from services.trainer.worker.checkpoint import Checkpoint
 from services.trainer.worker.checkpoint_files import seal_checkpoint
 from services.trainer.worker.example_order import ExampleOrder
-from services.trainer.worker.lanes import rehearse_updates
+from services.trainer.worker.rehearsal import rehearse_updates
 from services.trainer.worker.watchdog import Watchdog
 from tests.trainer.programs.servers import module_of, started
 

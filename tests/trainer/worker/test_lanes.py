@@ -24,18 +24,18 @@ from services.trainer.worker.input_pipeline import (
     StagedPass,
     UpdateLoss,
 )
-from services.trainer.worker.lanes import (
+from services.trainer.worker.lanes import Lanes
+from services.trainer.worker.noise_estimate import Comparison
+from services.trainer.worker.portions import (
     FEWEST_STAGED,
     MOST_STAGED,
     STAGED_BYTES,
     USUAL_STAGED,
-    Lanes,
     PortionSize,
     batches_to_stage,
     staged_batches,
-    update_once,
 )
-from services.trainer.worker.noise_estimate import Comparison
+from services.trainer.worker.rehearsal import update_once
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
 from tests.trainer.worker.fake_worker import FakeWorker

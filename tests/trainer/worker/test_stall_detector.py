@@ -11,8 +11,8 @@ from services.launcher.settings import Settings as Launcher
 from services.trainer.protocol import Failed
 from services.trainer.settings import Settings as Trainer
 from services.trainer.worker import shard_ledger
-from services.trainer.worker.lanes import StallDetector, unreachable_tasks
 from services.trainer.worker.shard_ledger import Ledger
+from services.trainer.worker.stall_detector import StallDetector, unreachable_tasks
 from services.trainer.worker.watchdog import Watchdog
 
 LIMIT_S, PATIENCE = 100.0, 1.5

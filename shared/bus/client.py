@@ -79,6 +79,8 @@ class ConnectionLost(NatsError):
     """The connection broke before the answer arrived: the request may have been carried out."""
 
 
+STILL_STORING = 10158
+"""Error code: the leader has this message already, but its replicas have not confirmed it."""
 PERMANENT_ERRORS = (
     APIError,
     BadSubjectError,
@@ -320,6 +322,8 @@ def is_transient(error: NatsError) -> bool:
     """Return True if a retry may succeed. A server without a leader, for example, answers that it
     is not available yet.
     """
+    if isinstance(error, APIError) and error.err_code == STILL_STORING:
+        return True
     return isinstance(error, ServiceUnavailableError) or not isinstance(error, PERMANENT_ERRORS)
 
 

@@ -14,9 +14,10 @@ from shared.auth.permissions import MONITOR
 from shared.bus import bus as wire
 from shared.bus import programs
 from shared.bus.bus import Bus
-from shared.bus.client import ConnectionLost, Refused, is_transient
+from shared.bus.client import STILL_STORING, ConnectionLost, Refused, is_transient
 from shared.messages import GenerationAbandoned
 from tests.conftest import NatsServer, connected
+from tests.shared.bus.three_servers import three_servers
 from tests.shared.sample_messages import abandoned
 from tests.shared.secured_server import credentials, guarded
 
@@ -89,6 +90,20 @@ async def test_a_request_without_retries_fails_while_the_server_is_away(
             await hurried.last_message(GenerationAbandoned, KEY)
 
 
+async def test_a_leader_that_still_stores_a_message_refuses_it_for_a_moment(tmp_path: Path) -> None:
+    """A publisher that repeats a message after a timeout may be so early."""
+    async with three_servers(tmp_path) as servers, servers.connection() as bus:
+        refusals = list[APIError]()
+        for generation in range(1, 21):
+            message = abandoned(generation=generation)
+            tries = [bus.publisher.publish_once(message) for _ in range(5)]
+            ends = await asyncio.gather(*tries, return_exceptions=True)
+            refusals += [end for end in ends if isinstance(end, APIError)]
+            assert await bus.publish(message) == generation
+        assert refusals and {each.err_code for each in refusals} == {STILL_STORING}
+        assert all(map(is_transient, refusals))
+
+
 async def test_a_missing_message_is_not_retried(bus: Bus) -> None:
     async with asyncio.timeout(WITHIN_S):
         assert await bus.last_message(GenerationAbandoned, KEY) is None
@@ -108,5 +123,7 @@ async def test_a_request_without_permission_is_not_retried(tmp_path: Path) -> No
 
 
 def test_only_transient_errors_are_retried() -> None:
-    assert all(map(is_transient, (ConnectionLost(), ServiceUnavailableError(), NatsError())))
+    still_storing = APIError(code=409, err_code=STILL_STORING)
+    for error in (ConnectionLost(), ServiceUnavailableError(), NatsError(), still_storing):
+        assert is_transient(error)
     assert not any(map(is_transient, (NotFoundError(), Refused("weir.x"), APIError(code=400))))

@@ -322,7 +322,8 @@ def is_transient(error: NatsError) -> bool:
     """Return True if a retry may succeed. A server without a leader, for example, answers that it
     is not available yet.
     """
-    if isinstance(error, APIError) and error.err_code == STILL_STORING:
+    # Errors of buckets have no code.
+    if getattr(error, "err_code", None) == STILL_STORING:
         return True
     return isinstance(error, ServiceUnavailableError) or not isinstance(error, PERMANENT_ERRORS)
 

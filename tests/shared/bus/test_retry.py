@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from nats.errors import Error as NatsError
-from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
+from nats.js.errors import APIError, KeyNotFoundError, NotFoundError, ServiceUnavailableError
 from structlog.testing import capture_logs
 
 from shared.auth.permissions import MONITOR
@@ -126,4 +126,5 @@ def test_only_transient_errors_are_retried() -> None:
     still_storing = APIError(code=409, err_code=STILL_STORING)
     for error in (ConnectionLost(), ServiceUnavailableError(), NatsError(), still_storing):
         assert is_transient(error)
-    assert not any(map(is_transient, (NotFoundError(), Refused("weir.x"), APIError(code=400))))
+    for error in (NotFoundError(), KeyNotFoundError(), Refused("weir.x"), APIError(code=400)):
+        assert not is_transient(error)

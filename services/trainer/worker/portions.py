@@ -16,6 +16,8 @@ FEWEST_STAGED, USUAL_STAGED, MOST_STAGED = 2, 8, 32
 """Bounds of the number of staged batches: it is USUAL_STAGED unless updates are quick, and at least
 FEWEST_STAGED where batches are large.
 """
+READING_CALL_S = 0.25
+"""Seconds that a call may take to stage batches, where reading is slower than training."""
 STAGED_BYTES = 64 * 2**20
 QUICK_MS, SLOW_MS = 100, 5_000
 """Bounds in ms of the time in which the examples of a portion are to be read."""
@@ -43,12 +45,17 @@ def staged_batches(plan: DataPlan, batch_s: float, is_end: bool) -> int:
 def batches_to_stage(ready: int, most: int, batch_s: float, read_s: float) -> int:
     """Return the number of batches to stage in one call, at most `most` and at least one.
 
-    They are as many as are ready, but no more than are read, in `read_s` seconds each, while the
-    worker trains those, in `batch_s` seconds each. So it has work until the call returns.
+    `batch_s`, `read_s`: seconds for training and for reading a batch. If training is slower, they
+    are as many as are ready, but no more than are read while the worker trains those. So it has
+    work until the call returns. If reading is slower, the worker waits anyway, and they are as many
+    as are read in `READING_CALL_S`: each call costs the worker CPU that it could use for reading.
     """
     ready = max(ready, 1)
-    read_meanwhile = ready * batch_s / max(read_s, 1e-6)
-    return int(max(min(ready, most, read_meanwhile), 1))
+    if read_s > batch_s:
+        wanted = READING_CALL_S / read_s
+    else:
+        wanted = min(ready, ready * batch_s / max(read_s, 1e-6))
+    return int(max(min(wanted, most), 1))
 
 
 class PortionSize:

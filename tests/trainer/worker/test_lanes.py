@@ -235,11 +235,14 @@ def test_quick_updates_have_many_batches_staged_that_fit(
         (10, math.inf, 0.0, 10),
         (10, 0.02, 0.001, 10),
         (30, 0.02, 0.001, 16),
-        (16, 0.01, 0.1, 1),
-        (16, 0.04, 0.1, 6),
+        (16, 0.04, 0.04, 16),
+        (16, 0.04, 0.05, 5),
+        (0, 0.04, 0.05, 5),
+        (0, 0.01, 1.0, 1),
+        (0, 0.001, 0.01, 16),
     ],
 )
-def test_no_more_is_read_in_a_call_than_while_the_worker_has_work(
+def test_a_call_reads_while_the_worker_has_work_or_for_a_while_if_reading_is_slower(
     ready: int, batch_s: float, read_s: float, asked: int
 ) -> None:
     assert batches_to_stage(ready, 16, batch_s, read_s) == asked

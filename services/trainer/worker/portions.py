@@ -50,12 +50,11 @@ def batches_to_stage(ready: int, most: int, batch_s: float, read_s: float) -> in
     work until the call returns. If reading is slower, the worker waits anyway, and they are as many
     as are read in `READING_CALL_S`: each call costs the worker CPU that it could use for reading.
     """
-    ready = max(ready, 1)
     if read_s > batch_s:
-        wanted = READING_CALL_S / read_s
-    else:
-        wanted = min(ready, ready * batch_s / max(read_s, 1e-6))
-    return int(max(min(wanted, most), 1))
+        return int(max(min(READING_CALL_S / read_s, most), 1))
+    ready = max(ready, 1)
+    read_meanwhile = ready * batch_s / max(read_s, 1e-6)
+    return int(max(min(ready, most, read_meanwhile), 1))
 
 
 class PortionSize:

@@ -190,13 +190,28 @@ def _let_import_from(path: Path, entry: str) -> None:
 
 def _forget_helpers() -> None:
     """Forget the other files of a program that was loaded earlier in this process."""
-    for name, module in list(sys.modules.items()):
-        places = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
-        if any(_is_below(place, _import_folders) for place in places if place):
-            del sys.modules[name]
+    for name in _helpers():
+        del sys.modules[name]
     sys.path[:] = [folder for folder in sys.path if folder not in _import_folders]
     _import_folders.clear()
     importlib.invalidate_caches()
+
+
+def _helpers() -> list[str]:
+    """Return the names of the modules that the loaded program has imported from its own files."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        places = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
+        if any(_is_below(place, _import_folders) for place in places if place):
+            found.append(name)
+    return found
+
+
+def program_values(program: ModuleType) -> Iterator[object]:
+    """Yield everything that has a name in a file of the program."""
+    yield from list(vars(program).values())
+    for name in _helpers():
+        yield from list(vars(sys.modules[name]).values())
 
 
 def _is_below(place: str, folders: list[str]) -> bool:

@@ -64,7 +64,7 @@ class Settings(Common, frozen=True, kw_only=True):
     # Limits for one call of the program's code; the job fails after them. `stuck_early_s` holds
     # until a generation trains. It is below the launcher's limits (180 s to prepare, 120 s to
     # resume), so that the program's stack is reported before they pass. A step that hangs in
-    # TensorFlow gets `stuck_patience` times as long (`worker/lanes.py`), so that a hanging
+    # TensorFlow gets `stuck_patience` times as long (`worker/stall_detector.py`), so that a hanging
     # `dataset` is reported first.
     stuck_s: Annotated[float, Meta(gt=0)] = 300.0
     stuck_early_s: Annotated[float, Meta(gt=0)] = 75.0

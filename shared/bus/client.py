@@ -322,7 +322,7 @@ def is_transient(error: NatsError) -> bool:
     """Return True if a retry may succeed. A server without a leader, for example, answers that it
     is not available yet.
     """
-    # Errors of buckets have no code.
+    # A KeyValueError has no `err_code`.
     if getattr(error, "err_code", None) == STILL_STORING:
         return True
     return isinstance(error, ServiceUnavailableError) or not isinstance(error, PERMANENT_ERRORS)

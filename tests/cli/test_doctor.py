@@ -166,6 +166,26 @@ del loss, optimizer
 def model():
     return net
 """
+EARLY = """
+
+net = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+net.compile("sgd", "mse")
+words = compiled = None
+{early}
+del loss, optimizer
+
+
+def model():
+    if compiled:
+        net.compile("sgd", "mse")
+    if words is None:
+        return net
+    inputs = keras.Input((2,))
+    rows = keras.layers.Flatten()(words(inputs))
+    made = keras.Model(inputs, keras.layers.Dense(1)(rows))
+    made.compile("sgd", "mse")
+    return made
+"""
 IN_NO_MODEL = """
 
 encoder = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(4, name="encoder")])
@@ -308,7 +328,24 @@ def test_a_layer_with_weights_that_belongs_to_no_model_is_refused_by_name(doctor
 
     (wrong,) = told(said, "wrong")
     assert code == 1 and "encoder/kernel, which belongs to none of the models" in wrong
-    assert wrong.startswith("mine.py:")
+    lines = (HEAD + IN_NO_MODEL).splitlines()
+    (line,) = [number for number, text in enumerate(lines, 1) if "encoder(labels)" in text]
+    assert wrong.startswith(f"mine.py:{line}: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("words = keras.layers.Embedding(70_000, 64)", "model() uses the large embedding "),
+        ("net.optimizer.build(net.trainable_variables)", "that was used, or loaded with its state"),
+        ("compiled = True", "model() compiles a model again that it has returned before"),
+    ],
+)
+def test_what_cannot_be_made_at_import_is_refused(doctor, text: str, why: str) -> None:
+    code, said = doctor(HEAD + EARLY.format(early=text))
+
+    (wrong,) = told(said, "wrong")
+    assert code == 1 and why in wrong
 
 
 def test_nan_is_found_in_data_and_weights(doctor) -> None:

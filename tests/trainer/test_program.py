@@ -213,6 +213,12 @@ def test_two_programs_in_one_process_do_not_share_their_helpers(tmp_path: Path) 
     assert not hasattr(single, "mark") and "helpers" not in sys.modules
 
 
+def test_what_a_helper_has_is_a_value_of_the_program_too(tmp_path: Path) -> None:
+    files = {**FILES, "helpers.py": b"MARK = 1\nLIMIT = 31_415\n"}
+    loaded = load_folder(tmp_path, files)
+    assert 31_415 in program.program_values(loaded)
+
+
 def test_a_helper_that_was_changed_in_the_pod_is_not_run(tmp_path: Path) -> None:
     path, digest = unpacked(tmp_path, FILES)
     helper = path.with_name("helpers.py")

@@ -69,6 +69,10 @@ def _evaluate(program: ModuleType, trained: Any, dog: Watchdog, most: int = -1) 
         chosen = program_metrics(program)
     if trained is not None:
         _copy_weights(trained, model)
+    for metric in (each.metric for each in chosen):
+        metric.reset_state()  # one that was made at import has counted what was tried before
+    for each in training_step.all_models(model):
+        each.reset_metrics()
     by_itself = kind in ("compiled", "model") and _evaluates_itself(model)
     has_loss = kind in ("loss", "program") and has_function(program, "loss")
     mean = keras.metrics.Mean(name="loss")

@@ -15,7 +15,7 @@ All but `todo` and applied are `given` in the ledger. A checkpoint counts them a
 If an update fails though its worker is there (the connection to a ps broke), nobody knows whether
 it was applied, or on which ps. So the generation ends, and the next one continues from the last
 checkpoint. A worker that is lost may have applied its last update: the bound of examples that are
-applied twice is one batch for each lost worker.
+applied twice is one update for each lost worker.
 
 Numbered examples are given out some batches at a time, and early, so that a worker never waits.
 Files are given out late: a worker gets the next group of files when it has read the one before to
@@ -415,7 +415,8 @@ class Lanes:
         with self._changed:
             if lane.turn != turn:
                 return
-            lane.read_s = read_s * self._batch_passes(lane) / len(staged)
+            if staged[0].size:  # not only the end of a portion
+                lane.read_s = read_s * self._batch_passes(lane) / len(staged)
             for each in staged:
                 if each.size:
                     lane.add_pass(each)
@@ -451,8 +452,8 @@ class Lanes:
         if not isinstance(order, FileOrder) or not shard_ledger.is_open(self.ledger, rest):
             raise BadProgram(
                 f"{format_count(shard_ledger.run_size(portion.run), 'example')} at the end of "
-                f"{shard_ledger.describe_shard(self.ledger, rest)} are missing: each epoch has to have every "
-                "example, and batched() may not leave out any"
+                f"{shard_ledger.describe_shard(self.ledger, rest)} are missing: each epoch has to "
+                "have every example, and batched() may not leave out any"
             )
         self.ledger = shard_ledger.end_group(self.ledger, rest, order.group(rest.start))
 
@@ -479,7 +480,8 @@ class Lanes:
             is_applied = lane.worker.update(passes, len(batches))
         except WorkerFailure as failure:
             if not failure.lost:
-                raise failure.cause from failure
+                why = f"an update may be applied or not: {failure.cause}"
+                raise tf.errors.UnavailableError(None, None, why) from failure
             self._return_batches(batches)
             self._handle_failure(lane, failure, turn)
         else:

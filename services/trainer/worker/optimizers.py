@@ -38,6 +38,10 @@ from services.trainer.worker.packing import pack_gradients
 from services.trainer.worker.sharded_table import ShardedTable
 from services.trainer.worker.step_resources import move_to_ps
 
+USED_AT_IMPORT = (
+    "was used, or loaded with its state, when the program was imported: make a new one, and load a "
+    "model with compile=False"
+)
 READ_OPERATIONS = frozenset(
     {
         "ReadVariableOp",
@@ -77,12 +81,16 @@ def scale_for_half(optimizer: Any, model: Any) -> Any:
     return keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
 
 
-def move_optimizer_to_ps(optimizer: Any) -> None:
+def move_optimizer_to_ps(optimizer: Any, where: str, maker: object) -> None:
     """Let an optimizer that was made when the program was imported have its variables on the ps.
     Call it in the strategy's scope.
+
+    Raise `BadProgram` if it is built already: it knows its variables by their former addresses.
+    `maker`, `where`: as in `build_optimizer`.
     """
     for each in (optimizer, *optimizer_parts(optimizer)):
-        move_to_ps(each.variables)
+        if move_to_ps(each.variables) and each.built:
+            raise BadProgram(f"{where} gives an optimizer that {USED_AT_IMPORT}", maker)
         each._distribution_strategy = tf.distribute.get_strategy()
 
 

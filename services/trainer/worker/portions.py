@@ -45,10 +45,10 @@ def staged_batches(plan: DataPlan, batch_s: float, is_end: bool) -> int:
 def batches_to_stage(ready: int, most: int, batch_s: float, read_s: float) -> int:
     """Return the number of batches to stage in one call, at most `most` and at least one.
 
-    `batch_s`, `read_s`: seconds for training and for reading a batch. If training is slower, they
-    are as many as are ready, but no more than are read while the worker trains those. So it has
-    work until the call returns. If reading is slower, the worker waits anyway, and they are as many
-    as are read in `READING_CALL_S`: each call costs the worker CPU that it could use for reading.
+    `batch_s`, `read_s`: seconds for training and for reading a batch. If training is slower: as many
+    as are ready, but no more than are read while the worker trains those, so that it has work until
+    the call returns. If reading is slower, the worker waits anyway: as many as are read in
+    `READING_CALL_S`, because each call costs the worker CPU that it could use for reading.
     """
     if read_s > batch_s:
         return int(max(min(READING_CALL_S / read_s, most), 1))

@@ -34,7 +34,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import gen_lookup_ops, lookup_ops
 
-from services.trainer.program import BadProgram, is_program_file
+from services.trainer.program import BadProgram, is_program_file, program_values
 from services.trainer.worker.sharded_table import ShardedTable, ps_variables
 
 PS = "/job:ps"
@@ -157,10 +157,12 @@ def move_to_ps(variables: Iterable[Any]) -> bool:
     """Move Keras variables that are not on a ps there, with their values. Return whether there were
     any.
 
-    Call it in the scope that places new variables. A Keras variable refers to a variable of
-    TensorFlow, so all that uses the Keras variable follows.
+    Call it in the scope that places new variables; the largest come first. A Keras variable refers
+    to a variable of TensorFlow, so all that uses the Keras variable follows. A function that was
+    traced before keeps the former variable; a training step that calls it is refused.
     """
     moved = [each for each in variables if _is_on_chief(each)]
+    moved.sort(key=lambda each: each.shape.num_elements() or 0, reverse=True)
     for each in moved:
         former = each._value
         each._value = tf.Variable(
@@ -189,7 +191,7 @@ def check_resources(program: ModuleType) -> None:
 
 def _variables_of_program(program: ModuleType) -> Iterator[Any]:
     """Yield the Keras variables of everything that has a name in the program."""
-    for value in list(vars(program).values()):
+    for value in program_values(program):
         if isinstance(value, tf.keras.layers.Layer):
             yield from value.variables
         elif isinstance(value, tf.keras.random.SeedGenerator):
@@ -218,8 +220,9 @@ def _foreign_resource(path: str, users: list[Any]) -> str:
     variable = f"the variable {path}, which" if path else "a variable that"
     return (
         f"the training step uses {variable} belongs to none of the models that model() returns: it "
-        "would exist on the chief only, and in no checkpoint. Make it, or the layer that has "
-        "it, a part of a model, for instance as an attribute"
+        "would exist on the chief only, and in no checkpoint. Make the layer, optimizer or "
+        "metric that has it a part of a model, for instance as an attribute, and a variable of "
+        "its own by add_weight"
     )
 
 

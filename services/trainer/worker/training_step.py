@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import structlog
 import tensorflow as tf
 
-from services.trainer.program import BadProgram, has_function
+from services.trainer.program import BadProgram, has_function, program_values
 from services.trainer.worker import (
     exactness,
     optimizers,
@@ -56,6 +56,13 @@ from shared.messages import ModelProfile
 
 logger = structlog.get_logger()
 SAME_MODEL = "model() returned a model that it had returned before: it has to build a new one"
+SAME_TABLE = (
+    "model() uses the large embedding {} again, which it has used before: make its layer in model()"
+)
+COMPILED_AGAIN = (
+    "model() compiles a model again that it has returned before: compile it where it is made, or "
+    "make it in model()"
+)
 PASSES = tf.TensorSpec([], tf.int32)
 
 
@@ -175,6 +182,7 @@ def build_model(
     _set_seed(seed)
     plain, whole = model_without_rows(program, sizes)
     tables = _tables_of(plain)
+    first_optimizers = [getattr(each, "optimizer", None) for each in all_models(plain)]
     if tables and any(ps_gib):
         slots = _slots_of_tables(program, plain)
         held = sum((1 + slots) * each.bytes + each.mark_bytes for each in tables)
@@ -190,8 +198,7 @@ def build_model(
     ):
         model = make_model(program)
         step_resources.move_models_to_ps(all_models(model))
-    if tables and _have_common_model(model, plain):
-        raise BadProgram(SAME_MODEL, program.model)
+    _check_second_model(program, model, plain, tables, first_optimizers)
     with strategy.scope(), _place_variables(strategy, lambda: 0):
         random = own_step.fresh_random_state()
         metrics = _build_metrics(program, model, kind)
@@ -212,8 +219,22 @@ def build_model(
     )
 
 
-def _have_common_model(model: Any, other: Any) -> bool:
-    return any(each is every for each in all_models(model) for every in all_models(other))
+def _check_second_model(
+    program: ModuleType, model: Any, first: Any, tables: Sequence[Any], first_optimizers: list[Any]
+) -> None:
+    """Raise `BadProgram` if the second call of `model()` returned what the first one made, where
+    that cannot be used: a divided table without rows, or a model that is compiled anew at each call.
+
+    `tables`, `first_optimizers`: of the first call.
+    """
+    for table in _tables_of(model):
+        if any(table is each for each in tables):
+            raise BadProgram(SAME_TABLE.format(table.path), program.model)
+    for each, before, optimizer in zip(
+        all_models(model), all_models(first), first_optimizers, strict=False
+    ):
+        if each is before and getattr(each, "optimizer", None) is not optimizer:
+            raise BadProgram(COMPILED_AGAIN, program.model)
 
 
 def model_without_rows(program: ModuleType, sizes: list[int]) -> tuple[Any, frozenset[int]]:
@@ -227,7 +248,11 @@ def model_without_rows(program: ModuleType, sizes: list[int]) -> tuple[Any, froz
         sizes.clear()
         with record_whole_uses() as uses:
             try:
-                with _record_sizes(sizes), divide_tables(no_shards, whole):
+                with (
+                    _record_sizes(sizes),
+                    step_resources.program_tables(),
+                    divide_tables(no_shards, whole),
+                ):
                     made = make_model(program)
                 if _tables_of(made):
                     _trace_outputs(program, made)
@@ -316,7 +341,7 @@ def _build_metrics(program: ModuleType, model: Any, kind: Kind) -> tuple[Any, ..
     if kind != "program":
         step_loss.build_metrics(model, program_data.element_spec(program, model))
     found = [each for part in all_models(model) for each in step_loss.metric_variables(part)]
-    for value in vars(program).values():
+    for value in program_values(program):
         if isinstance(value, tf.keras.metrics.Metric):
             found += value.variables
     return tuple({id(variable): variable for variable in found}.values())
@@ -326,7 +351,7 @@ def _build_optimizers(program: ModuleType, model: Any, kind: Kind, metrics: Sequ
     """Return the program's optimizers, built for the variables that they train."""
     made, where, maker = _program_optimizers(program, model, kind)
     for each in optimizers.all_optimizers(made):
-        optimizers.move_optimizer_to_ps(each)
+        optimizers.move_optimizer_to_ps(each, where, maker)
     if not own_step.is_own_step(kind):
         if kind == "loss":
             made = optimizers.scale_for_half(made, model)

@@ -91,7 +91,7 @@ async def test_a_request_without_retries_fails_while_the_server_is_away(
 
 
 async def test_a_leader_that_still_stores_a_message_refuses_it_for_a_moment(tmp_path: Path) -> None:
-    """A publisher that repeats a message after a timeout may be so early."""
+    """A message that is repeated after a timeout may arrive while the first copy is being stored."""
     async with three_servers(tmp_path) as servers, servers.connection() as bus:
         refusals = list[APIError]()
         for generation in range(1, 21):

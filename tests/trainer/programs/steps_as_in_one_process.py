@@ -304,7 +304,8 @@ def compared(name, program, by, **fields):
     assert [v.path for m in ours for v in m.variables], "it has variables"
     measured = {}
     if not isinstance(built.model, dict):
-        measured = evaluation.evaluation_metrics(program, built.model, DOG)
+        evaluation.try_evaluation(case.program, DOG)
+        measured = evaluation.evaluation_metrics(case.program, built.model, DOG)
     return {
         "weights": apart(values(ours), values(theirs)),
         "state": apart(values(optimizers.all_optimizers(built.optimizer)), values(used)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -76,3 +77,15 @@ def test_the_threads_of_an_operation_follow_the_request_and_not_the_task() -> No
     asked = request(consistency="exact", resources=large)
     assert exactness.operation_threads(asked, "worker") == 4
     assert exactness.operation_threads(asked, "ps") == 1
+
+
+def test_weights_that_a_program_makes_at_import_are_those_of_the_seed() -> None:
+    def weight(seed: int) -> float:
+        asked = request(consistency="exact", shuffle=Shuffle(seed=seed))
+        exactness.set_initial_seed(asked)
+        layer = keras.layers.Dense(1)
+        layer.build((None, 1))
+        return float(layer.kernel[0, 0])
+
+    first, again, other = weight(1), weight(1), weight(2)
+    assert first == again != other

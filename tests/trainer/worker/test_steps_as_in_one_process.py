@@ -66,6 +66,7 @@ def test_models_made_at_import_train_as_those_of_one_process(told: Any, case: st
 
     assert found["weights"] < CLOSE and found["state"] < CLOSE
     assert found["counted"] == [EXAMPLES // BATCH, EXAMPLES, EXAMPLES]
+    assert found["metrics"][0] == pytest.approx(told[case]["metrics"][0], rel=1e-4)
 
 
 @pytest.mark.parametrize("case", CASES)

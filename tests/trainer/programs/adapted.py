@@ -1,5 +1,5 @@
-"""A training program whose tables, adapted layers, generator and a part of its model are made when
-it is imported.
+"""A training program whose tables, adapted layers, generator, optimizer and a part of its model are
+made when it is imported.
 
 `dataset` and `evaluation` use them in every process, `model` in the training step. COUNTING_PACE: as
 in `counting.py`.
@@ -30,6 +30,7 @@ _vocabulary = tf.lookup.StaticVocabularyTable(
     tf.lookup.KeyValueTensorInitializer(_words[:7], np.arange(7)), num_oov_buckets=1
 )
 _noise = tf.random.Generator.from_seed(1)
+_adam = keras.optimizers.Adam(1e-2)
 _rows = keras.Sequential([keras.Input((2,)), keras.layers.Embedding(20, 4), keras.layers.Flatten()])
 
 
@@ -44,7 +45,7 @@ def model():
 
 
 def optimizer():
-    return keras.optimizers.Adam(1e-2)
+    return _adam
 
 
 def loss(labels, outputs):

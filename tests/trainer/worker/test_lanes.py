@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 from collections import Counter
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -26,15 +24,6 @@ from services.trainer.worker.input_pipeline import (
 )
 from services.trainer.worker.lanes import Lanes
 from services.trainer.worker.noise_estimate import Comparison
-from services.trainer.worker.portions import (
-    FEWEST_STAGED,
-    MOST_STAGED,
-    STAGED_BYTES,
-    USUAL_STAGED,
-    PortionSize,
-    batches_to_stage,
-    staged_batches,
-)
 from services.trainer.worker.rehearsal import update_once
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
@@ -206,46 +195,6 @@ def test_an_update_that_is_in_progress_counts_when_reading_fails_beside_it() -> 
 
     assert [inbox.get(timeout=WITHIN_S) for _ in range(2)] == ["first", "finished"]
     assert covered(worker) == [(at, at + BATCH) for at in range(0, 160, BATCH)]
-
-
-@pytest.mark.parametrize(
-    ("batch_s", "fields", "is_end", "staged"),
-    [
-        (0.001, {}, False, MOST_STAGED),
-        (0.1, {}, False, 10),
-        (2.0, {}, False, USUAL_STAGED),
-        (math.inf, {}, False, USUAL_STAGED),
-        (0.001, {}, True, USUAL_STAGED),
-        (0.001, {"has_fixed_size": False}, False, USUAL_STAGED),
-        (0.001, {"example_bytes": STAGED_BYTES // BATCH // 5}, False, 5),
-        (0.001, {"example_bytes": STAGED_BYTES}, False, FEWEST_STAGED),
-        (0.001, {"accumulated": 50}, False, 100),
-    ],
-)
-def test_quick_updates_have_many_batches_staged_that_fit(
-    batch_s: float, fields: dict[str, Any], is_end: bool, staged: int
-) -> None:
-    assert staged_batches(plan_of(640)._replace(**fields), batch_s, is_end) == staged
-
-
-@pytest.mark.parametrize(
-    ("ready", "batch_s", "read_s", "asked"),
-    [
-        (0, math.inf, 0.0, 1),
-        (10, math.inf, 0.0, 10),
-        (10, 0.02, 0.001, 10),
-        (30, 0.02, 0.001, 16),
-        (16, 0.04, 0.04, 16),
-        (16, 0.04, 0.05, 5),
-        (0, 0.04, 0.05, 5),
-        (0, 0.01, 1.0, 1),
-        (0, 0.001, 0.01, 16),
-    ],
-)
-def test_a_call_reads_while_the_worker_has_work_or_for_a_while_if_reading_is_slower(
-    ready: int, batch_s: float, read_s: float, asked: int
-) -> None:
-    assert batches_to_stage(ready, 16, batch_s, read_s) == asked
 
 
 def test_losses_are_fetched_after_the_last_update() -> None:
@@ -439,78 +388,6 @@ def test_a_portion_ends_with_a_window_of_the_order() -> None:
         sizes.append(shard.size)
     assert sum(sizes) == 200_000
     assert all(size % update == 0 and 1_024 - update < size <= 1_024 for size in sizes[:97])
-
-
-CALL_AND_BATCH = [
-    (0, 0, 1_000, 200_000),
-    (300, 0, 1_000, 200_000),
-    (250, 1, 1_000, 4_000),
-    (0, 1, 100, 200),
-    (0, 300, 1, 2),
-    (6_000, 0, 1_000, 200_000),
-    (0, 6_000, 1, 1),
-    (3_000, 500, 10, 10),
-]
-CASES = [
-    "quick",
-    "a slow call",
-    "a slow call and batches",
-    "quick batches",
-    "slow batches",
-    "a very slow call",
-    "very slow batches",
-    "both are slow",
-]
-
-
-def read_portions(size: PortionSize, call_ms: float, batch_ms: float, portions: int) -> list[int]:
-    """Read portions, two of which are requested at a time. Return the time in ms of each."""
-    waiting, times = [size.batches], []
-    for _ in range(portions):
-        waiting.append(size.batches)
-        asked = waiting.pop(0)
-        times.append(int(call_ms + batch_ms * asked))
-        size.record_read(asked, asked, times[-1])
-    return times
-
-
-@pytest.mark.parametrize(("call_ms", "batch_ms", "least", "most"), CALL_AND_BATCH, ids=CASES)
-def test_a_portion_has_so_many_batches_that_its_call_costs_little(
-    call_ms: int, batch_ms: int, least: int, most: int
-) -> None:
-    size = PortionSize()
-    assert size.batches == 1, "training begins soon"
-    times = read_portions(size, call_ms, batch_ms, 60)
-    assert least <= size.batches <= most
-    assert max(times) <= max(20_000, 2 * (call_ms + batch_ms))
-
-
-def test_portions_become_shorter_while_reading_is_slow_and_longer_after_that() -> None:
-    size = PortionSize()
-    read_portions(size, 20, 2, 20)
-    usual = size.batches
-    read_portions(size, 20, 2_000, 20)
-    assert size.batches <= 2
-    read_portions(size, 20, 2, 40)
-    assert size.batches >= usual / 4
-
-
-def test_a_portion_that_had_to_be_shorter_shows_its_costs_too() -> None:
-    """For example, memory or a window of the order ends it, or it must have whole updates."""
-    size = PortionSize()
-    for _ in range(20):
-        size.record_read(size.batches, min(size.batches, 37), 50)
-    assert size.batches > 37
-    for _ in range(20):
-        given = min(size.batches, 37)
-        size.record_read(size.batches, given, 1_600 * given)
-    assert size.batches <= 3
-
-    updates_of_eight = PortionSize()
-    for _ in range(20):
-        asked = updates_of_eight.batches
-        updates_of_eight.record_read(asked, max(asked // 8, 1) * 8, 100 + asked)
-    assert updates_of_eight.batches >= 500
 
 
 @pytest.mark.parametrize("accumulated", [1, 8])

@@ -190,14 +190,14 @@ def _let_import_from(path: Path, entry: str) -> None:
 
 def _forget_helpers() -> None:
     """Forget the other files of a program that was loaded earlier in this process."""
-    for name in _helpers():
+    for name in _helper_modules():
         del sys.modules[name]
     sys.path[:] = [folder for folder in sys.path if folder not in _import_folders]
     _import_folders.clear()
     importlib.invalidate_caches()
 
 
-def _helpers() -> list[str]:
+def _helper_modules() -> list[str]:
     """Return the names of the modules that the loaded program has imported from its own files."""
     found = []
     for name, module in list(sys.modules.items()):
@@ -210,7 +210,7 @@ def _helpers() -> list[str]:
 def program_values(program: ModuleType) -> Iterator[object]:
     """Yield everything that has a name in a file of the program."""
     yield from list(vars(program).values())
-    for name in _helpers():
+    for name in _helper_modules():
         yield from list(vars(sys.modules[name]).values())
 
 

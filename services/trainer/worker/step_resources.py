@@ -220,9 +220,8 @@ def _foreign_resource(path: str, users: list[Any]) -> str:
     variable = f"the variable {path}, which" if path else "a variable that"
     return (
         f"the training step uses {variable} belongs to none of the models that model() returns: it "
-        "would exist on the chief only, and in no checkpoint. Make the layer, optimizer or "
-        "metric that has it a part of a model, for instance as an attribute, and a variable of "
-        "its own by add_weight"
+        "would exist on the chief only, and in no checkpoint. Make the layer that has it an attribute "
+        "of a model; for a single variable, call the model's add_weight"
     )
 
 

@@ -11,7 +11,7 @@ from tests.bench.chaos.ending import result
 from tests.bench.chaos.naive import compared
 from tests.bench.chaos.play import Play
 from tests.bench.chaos.put_up import world
-from tests.bench.chaos.schedule import BY_NAME, Fault, counted, schedule
+from tests.bench.chaos.schedule import BY_NAME, Fault, count_kinds, schedule
 from tests.bench.report import finish_in_a_folder, say
 
 FAULTS, SEED = int(os.environ.get("CHAOS_FAULTS", "92")), int(os.environ.get("CHAOS_SEED", "1"))
@@ -26,7 +26,7 @@ def told(faults: tuple[Fault, ...]) -> None:
         f"seed {SEED}: {len(faults)} faults, {sum(f.trains for f in faults)} on processes that"
         " train, "
     )
-    say(f"{sum(f.inside for f in faults)} inside a hand-over; {counted(faults)}")
+    say(f"{sum(f.inside for f in faults)} inside a hand-over; {count_kinds(faults)}")
     for fault in faults:
         say(fault.told())
 

@@ -33,7 +33,7 @@ TIDY_S, LOOK_S = 30.0, 0.5
 async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
     logs = {uid: standing.of_job(world.watch.heard, uid) for uid in play.jobs}
     succeeded = {uid: log for uid, log in logs.items() if _succeeded(log)}
-    counts = [await counted(log, play.jobs[uid]) for uid, log in succeeded.items()]
+    counts = [await read_job_counts(log, play.jobs[uid]) for uid, log in succeeded.items()]
     together = [log for log in succeeded.values() if _makes_updates_together(log)]
     wrong = [tallies.updates_wrong(log, play.jobs[uid], EXAMPLES) for uid, log in succeeded.items()]
     return {
@@ -126,7 +126,7 @@ def struck(records: list[Record]) -> dict[str, Any]:
     }
 
 
-async def counted(log: list[StoredMessage], epochs: int) -> Counted:
+async def read_job_counts(log: list[StoredMessage], epochs: int) -> Counted:
     """Return how often each example was applied, as counted in the job's last checkpoint.
 
     Another process reads the checkpoint.
@@ -135,7 +135,7 @@ async def counted(log: list[StoredMessage], epochs: int) -> Counted:
     last = [m for m in standing.of(log, CheckpointSaved) if m.samples == over.samples][-1]
     said = await asyncio.to_thread(fleet.read_counts, last.path)
     lost, dropped = tallies.workers_lost(log), tallies.gradients_dropped(log)
-    found = tallies.counted(said["counts"], epochs, BATCH * (lost + dropped))
+    found = tallies.compare_counts(said["counts"], epochs, BATCH * (lost + dropped))
     for rows in said["rows"]:
         found = replace(
             found,

@@ -122,5 +122,5 @@ def _fault(chance: random.Random, number: int, kind: Kind, turn: int) -> Fault:
     )
 
 
-def counted(faults: Sequence[Fault]) -> dict[str, int]:
+def count_kinds(faults: Sequence[Fault]) -> dict[str, int]:
     return dict(Counter(fault.kind for fault in faults))

@@ -80,8 +80,10 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     rows_bound: int = 0
 
 
-def counted(counts: Sequence[int], epochs: int, bound: int) -> Counted:
-    """`bound`: of examples that were counted twice."""
+def compare_counts(counts: Sequence[int], epochs: int, bound: int) -> Counted:
+    """Compare how often each example was counted with the number of epochs. `bound`: the examples that
+    may have been counted twice.
+    """
     lost = sum(max(0, epochs - times) for times in counts)
     return Counted(lost=lost, twice=sum(max(0, times - epochs) for times in counts), bound=bound)
 

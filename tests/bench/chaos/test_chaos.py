@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shared.messages import ClusterSpecPublished, GenerationAbandoned, TaskAddress
 from tests.bench.chaos import standing
-from tests.bench.chaos.schedule import BY_NAME, INSIDE, counted, schedule
+from tests.bench.chaos.schedule import BY_NAME, INSIDE, count_kinds, schedule
 from tests.bench.chaos.test_tallies import JOB, UID, at, decided, lost, report, resumed
 from tests.launcher.builders import request
 
@@ -14,7 +14,7 @@ FAULTS, LEAST, TRAINING, INSIDE_LEAST = 92, 4, 30, 10
 def test_an_hour_has_four_faults_of_every_kind_and_more_of_the_hard_ones() -> None:
     for seed in range(1, 20):
         faults = schedule(seed, FAULTS)
-        assert counted(faults) == dict.fromkeys(BY_NAME, LEAST)
+        assert count_kinds(faults) == dict.fromkeys(BY_NAME, LEAST)
         assert sum(fault.trains for fault in faults) >= TRAINING
         assert sum(fault.inside for fault in faults) >= INSIDE_LEAST
 
@@ -37,7 +37,10 @@ def test_the_schedule_is_a_function_of_the_seed() -> None:
 
 
 def test_a_short_run_may_name_its_kinds_of_faults() -> None:
-    assert counted(schedule(1, 6, ("ps killed", "disk full"))) == {"ps killed": 3, "disk full": 3}
+    assert count_kinds(schedule(1, 6, ("ps killed", "disk full"))) == {
+        "ps killed": 3,
+        "disk full": 3,
+    }
 
 
 def published(generation: int, *pods: str) -> ClusterSpecPublished:

@@ -73,8 +73,10 @@ def decided(revision: int, generation: int) -> AllocationDecided:
 
 
 def test_examples_applied_too_seldom_are_lost_and_too_often_are_repeated() -> None:
-    assert tallies.counted([3, 2, 5], epochs=3, bound=16) == Counted(lost=1, twice=2, bound=16)
-    assert tallies.counted([3, 3], epochs=3, bound=0) == Counted(lost=0, twice=0, bound=0)
+    assert tallies.compare_counts([3, 2, 5], epochs=3, bound=16) == Counted(
+        lost=1, twice=2, bound=16
+    )
+    assert tallies.compare_counts([3, 3], epochs=3, bound=0) == Counted(lost=0, twice=0, bound=0)
 
 
 def test_workers_that_make_updates_together_must_have_the_updates_of_one_process() -> None:

@@ -47,7 +47,7 @@ def test_a_model_that_a_ps_cannot_hold_is_not_built() -> None:
 
 def test_a_model_with_a_large_embedding_that_is_returned_twice_is_refused() -> None:
     made = program(model=cache(rows_model), optimizer=lambda: keras.optimizers.Adagrad(0.1))
-    with pytest.raises(BadProgram, match="uses the large embedding .* make its layer in model"):
+    with pytest.raises(BadProgram, match=r"uses the large embedding .* make its layer in model"):
         training_step.build_model(made, tf.distribute.get_strategy(), 2)
 
 

@@ -44,7 +44,7 @@ from services.local.stack import Stack
 from shared.messages import ProgressReported, Resources
 from tests.bench import hand, handwritten, plain
 from tests.bench.overhead import Side, await_progress, speed_between
-from tests.bench.player import NODE, PATIENCE_S, Player, sizes
+from tests.bench.player import MEMORY_GIB, NODE, PATIENCE_S, Player, sizes
 from tests.bench.report import NoLimits, finish_or_refuse, median, say
 
 FORMS = tuple(os.environ.get("BENCH_FORMS", "tfrecord,range,array").split(","))
@@ -192,10 +192,16 @@ async def weir_job(
 
 
 async def start_plain(
-    stack: Stack, folder: Path, program: Path, workers: int, cores: float, theirs: str = THEIRS
+    stack: Stack,
+    folder: Path,
+    program: Path,
+    workers: int,
+    cores: float,
+    theirs: str = THEIRS,
+    memory_gib: float = MEMORY_GIB,
 ) -> Path:
-    """Start the plain loop, with so many cores for each task, and wait until it trains. Return the
-    file with its progress.
+    """Start the plain loop, with so many cores and so much memory for each task, and wait until it
+    trains. Return the file with its progress.
     """
     folder.mkdir()
     tasks = [("chief", 0), ("ps", 0), *[("worker", number) for number in range(workers)]]
@@ -203,7 +209,7 @@ async def start_plain(
         tasks = [(ALONE, 0)]
     counts = {"chief": 1, "ps": 1, "worker": workers}
     handwritten.write(folder / "cluster.json", hand.cluster(counts))
-    limits = sizes(chief=cores, ps=cores, worker=cores, alone=cores)
+    limits = sizes(memory_gib, chief=cores, ps=cores, worker=cores, alone=cores)
     command = ["python", "-m", THEIRS, str(folder), str(program)]
     await hand.pods(stack, command, tasks, limits)
     await await_progress(folder / "progress")

@@ -26,8 +26,8 @@ MEMORY_GIB = 2.5
 PATIENCE_S = 180.0
 
 
-def sizes(**cpu: float) -> dict[str, Resources]:
-    return {role: Resources(cpu=cores, memory_gib=MEMORY_GIB) for role, cores in cpu.items()}
+def sizes(memory_gib: float = MEMORY_GIB, **cpu: float) -> dict[str, Resources]:
+    return {role: Resources(cpu=cores, memory_gib=memory_gib) for role, cores in cpu.items()}
 
 
 @asynccontextmanager

@@ -16,7 +16,8 @@ The job starts with 1 worker, grows to 2, and shrinks to 1. Reported, as medians
 The first generation's parts lack the import of TensorFlow, which its pod does before; the start has
 it. The other generations prepare while the one before trains, and share the cores with it.
 
-Environment: BENCH_ROUNDS (3).
+Environment: BENCH_ROUNDS (3), BENCH_CORES (0.2), BENCH_PROGRAM (another program; for a large model on
+idle cores: tests/bench/programs/large_dense.py with 2 cores).
 """
 
 from __future__ import annotations
@@ -39,15 +40,17 @@ from tests.bench.player import Player, sizes
 from tests.bench.report import finish_or_refuse, median, say
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
-CORES = 0.2
-LIMITS = sizes(chief=CORES, ps=CORES, worker=CORES)
+CORES = float(os.environ.get("BENCH_CORES", "0.2"))
+PROGRAM = os.environ.get("BENCH_PROGRAM", "")
+MEMORY_GIB = 12
+LIMITS = sizes(MEMORY_GIB, chief=CORES, ps=CORES, worker=CORES)
 GENERATIONS = {"first": (1, 1), "grown": (1, 2), "shrunk": (1, 1)}
 Parts = dict[str, float]
 
 
 async def main() -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as name:
-        program = write_program("array", Path(name))
+        program = Path(PROGRAM).resolve() if PROGRAM else write_program("array", Path(name))
         rounds = []
         for number in range(ROUNDS):
             measured = {**await with_weir(program), **await by_hand(program)}
@@ -87,7 +90,9 @@ async def by_hand(program: Path) -> dict[str, Parts]:
     ):
         async with Stack(Path(name), cluster, services=()) as stack:
             began_s = time.time()
-            progress = await start_plain(stack, Path(name) / "plain", program, 1, CORES)
+            progress = await start_plain(
+                stack, Path(name) / "plain", program, 1, CORES, memory_gib=MEMORY_GIB
+            )
             prepared = progress.with_name("prepared")
             start_s = prepared.stat().st_mtime - began_s
             parts = json.loads(prepared.read_text())

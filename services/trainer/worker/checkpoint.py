@@ -31,6 +31,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -221,7 +222,7 @@ class Checkpoint:
 
     @contextmanager
     def rehearse(self, folder: str, failed: Callable[[Any], None]) -> Iterator[None]:
-        """Write a checkpoint before the body runs and restore it after, to undo the body.
+        """Write a checkpoint while the body runs and restore it after, to undo the body.
 
         A slow or impossible save then shows before training stops for it. `failed` receives an
         error of the files and may raise; otherwise the values are restored from memory.
@@ -231,23 +232,23 @@ class Checkpoint:
         if self.tables is not None:
             self.tables.cut_for_rehearsal()
         try:
-            with self._without_table_updates():
-                yield from self._rehearse_files(path, failed)
+            with self._without_table_updates(), ThreadPoolExecutor(1) as writer:
+                written = writer.submit(self._write_files, path)
+                yield
+                self._undo_rehearsal(path, written, failed)
         finally:
+            self._release_cut()
             remove_checkpoint(path)
 
-    def _rehearse_files(self, path: str, failed: Callable[[Any], None]) -> Iterator[None]:
+    def _undo_rehearsal(
+        self, path: str, written: Future[None], failed: Callable[[Any], None]
+    ) -> None:
         try:
-            self.write_cut(path)
+            written.result()
         except tf.errors.OpError as error:
             failed(error)
-            self._cut()
-            yield
             self._restore_cut()
-            self._drop()
-            return
-        yield
-        with self._all_or_nothing():
+        else:
             self._read(tf.constant(path))
 
     def _without_table_updates(self) -> AbstractContextManager[None]:
@@ -276,14 +277,17 @@ class Checkpoint:
     def write_cut(self, path: str) -> None:
         """Write the cut and release it. Training may continue meanwhile if `is_written_beside`."""
         try:
-            make_folder(path.rpartition("/")[0])
             self._write_files(path)
         finally:
-            self._drop()
-            if self.tables is not None:
-                self.tables.release_cut()
+            self._release_cut()
+
+    def _release_cut(self) -> None:
+        self._drop()
+        if self.tables is not None:
+            self.tables.release_cut()
 
     def _write_files(self, path: str) -> None:
+        make_folder(path.rpartition("/")[0])
         if self.tables is None:
             self._write(tf.constant(path))
             return

@@ -1,4 +1,7 @@
-"""Rehearse updates before training begins, so that TensorFlow has built all that they need."""
+"""Rehearse updates before training begins, so that TensorFlow has built all that they need.
+
+One update is enough: with two, the pauses of hand-overs are no shorter (10 M and 100 M parameters).
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,6 @@ def explained_errors(worker: Worker, portion: Portion) -> Iterator[None]:
 
 
 def rehearse_updates(workers: Sequence[Worker], plan: DataPlan) -> None:
-    """Let every worker make two updates of the first batch, in parallel with the other workers."""
-    for _ in range(2):
-        with ThreadPoolExecutor(len(workers)) as threads:
-            list(threads.map(lambda worker: update_once(worker, plan), workers))
+    """Let every worker make an update of the first batch, in parallel with the other workers."""
+    with ThreadPoolExecutor(len(workers)) as threads:
+        list(threads.map(lambda worker: update_once(worker, plan), workers))

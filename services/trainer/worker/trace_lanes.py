@@ -33,12 +33,12 @@ from services.trainer.worker.whole_updates import (
     WholeUpdates,
 )
 
-REHEARSED = (-1, -2)
-"""The numbers of the updates before training."""
+REHEARSED = -1
+"""The number of the update before training."""
 
 
 class TracedLanes(NamedTuple):
-    """Lanes, and a function that makes two updates on every worker."""
+    """Lanes, and a function that makes an update on every worker."""
 
     lanes: Lanes
     rehearse: Callable[[], None]
@@ -96,12 +96,12 @@ def _trace_whole_updates(
 
 
 def rehearse_parts(workers: Sequence[Worker], plan: DataPlan, updater: Updater, slots: int) -> None:
-    """Let all workers make two updates of the first examples together. `slots`: of an update."""
+    """Let all workers make an update of the first examples together. `slots`: of an update."""
     shares = divide_examples(slots, [1.0] * len(workers))
     firsts = list(itertools.accumulate(shares, initial=0))
     size = min(-(-plan.update // slots), plan.most or plan.update, plan.order.examples)
 
-    def compute(update: int, place: int) -> int:
+    def compute(place: int) -> int:
         """Compute the parts of a worker's slots. Return the number of passes; 0 if the first file
         has no example.
         """
@@ -113,16 +113,15 @@ def rehearse_parts(workers: Sequence[Worker], plan: DataPlan, updater: Updater, 
                 rows = tuple(sizes) if plan.reads_files else ()
                 passes = len(sizes) // share
                 for slot in range(firsts[place], firsts[place] + share):
-                    worker.compute_part(Part(update, slot, passes, size * slots, rows))
+                    worker.compute_part(Part(REHEARSED, slot, passes, size * slots, rows))
                 worker.take_losses()
             return len(sizes)
 
     used = [place for place, share in enumerate(shares) if share]
-    for update in REHEARSED:
-        with ThreadPoolExecutor(len(used)) as threads:
-            passes = list(threads.map(partial(compute, update), used))
-        if all(passes):
-            try:
-                updater.apply(update, slots, size * slots)
-            except WorkerFailure as failure:
-                raise failure.cause from failure
+    with ThreadPoolExecutor(len(used)) as threads:
+        passes = list(threads.map(compute, used))
+    if all(passes):
+        try:
+            updater.apply(REHEARSED, slots, size * slots)
+        except WorkerFailure as failure:
+            raise failure.cause from failure

@@ -24,7 +24,14 @@ from typing import Any, NamedTuple, Protocol
 
 from services.trainer.worker import program_data, shard_ledger
 from services.trainer.worker.input_pipeline import PORTION_EXAMPLES, DataPlan, Portion
-from services.trainer.worker.lanes import PORTIONS_AHEAD, TRANSIENT_FAILURES, Lane, Lanes, Worker
+from services.trainer.worker.lanes import (
+    PORTIONS_AHEAD,
+    TRANSIENT_FAILURES,
+    Lane,
+    Lanes,
+    Worker,
+    unknown_result,
+)
 from services.trainer.worker.part_exchange import Part
 from services.trainer.worker.portions import PendingPortion
 from services.trainer.worker.remote_worker import WorkerFailure
@@ -219,7 +226,9 @@ class GlobalBatchLanes(Lanes):
         except WorkerFailure as failure:
             update.failures.append((lane, failure))
         else:
-            lane.record_update(time.monotonic() - began_s, 1, update.part_size(lane))
+            lane.record_update(
+                time.monotonic() - began_s, len(update.parts[lane]), update.part_size(lane)
+            )
         with self._changed:
             update.missing.remove(lane)
             return not update.missing and self._update is update
@@ -257,7 +266,7 @@ class GlobalBatchLanes(Lanes):
             update.is_applying = True
             self._updater.apply(update.number, update.stored, update.examples)
         except WorkerFailure as failure:
-            raise failure.cause from failure  # nobody knows whether it is applied
+            raise unknown_result(failure) from failure
         finally:
             update.is_applying = False
         with self._changed:

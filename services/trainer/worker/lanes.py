@@ -187,6 +187,14 @@ class Lane:
             self.passes = []
 
 
+def unknown_result(failure: WorkerFailure) -> Any:
+    """Return the error that ends a generation, because nobody knows whether an update is applied.
+    The next one continues from the last checkpoint.
+    """
+    why = f"an update may be applied or not: {failure.cause}"
+    return tf.errors.UnavailableError(None, None, why)
+
+
 class Lanes:
     """Begin with `start`, stop at a batch boundary with `drain`, go on with `resume`.
 
@@ -480,8 +488,7 @@ class Lanes:
             is_applied = lane.worker.update(passes, len(batches))
         except WorkerFailure as failure:
             if not failure.lost:
-                why = f"an update may be applied or not: {failure.cause}"
-                raise tf.errors.UnavailableError(None, None, why) from failure
+                raise unknown_result(failure) from failure
             self._return_batches(batches)
             self._handle_failure(lane, failure, turn)
         else:

@@ -16,7 +16,7 @@ from services.trainer.worker.exact_batches import ExactLanes
 from services.trainer.worker.file_batches import FileBatchLanes
 from services.trainer.worker.global_batch import GlobalBatchLanes, PlannedPart, Update
 from services.trainer.worker.input_pipeline import DataPlan
-from services.trainer.worker.lanes import Lane, Worker
+from services.trainer.worker.lanes import Lane, Worker, unknown_result
 from services.trainer.worker.part_exchange import Part
 from services.trainer.worker.portions import PendingPortion
 from services.trainer.worker.remote_worker import WorkerFailure
@@ -47,7 +47,7 @@ class WholeUpdates(GlobalBatchLanes):
         try:
             lane.worker.update(part.passes, batches)
         except WorkerFailure as failure:
-            raise failure.cause from failure  # nobody knows whether it is applied
+            raise unknown_result(failure) from failure
 
 
 class WholeUpdateLanes(WholeUpdates):

@@ -17,6 +17,7 @@ from services.trainer.worker.file_batches import FileBatchLanes
 from services.trainer.worker.file_source import FileOrder
 from services.trainer.worker.global_batch import GlobalBatchLanes
 from services.trainer.worker.input_pipeline import DataPlan, Portion, StagedPass, UpdateLoss
+from services.trainer.worker.lanes import Lanes
 from services.trainer.worker.part_exchange import Part
 from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
@@ -532,19 +533,40 @@ def test_whole_updates_have_all_accumulated_batches(
     check_updates(ps.applied, 100, 2, 24)
 
 
-def test_a_whole_update_that_fails_ends_training_because_it_may_be_applied() -> None:
-    class Fails(Whole):
-        def update(self, passes: int, batches: int) -> bool:
-            raise WorkerFailure(gone(), lost=False)
+def refused() -> tf.errors.InvalidArgumentError:
+    return tf.errors.InvalidArgumentError(None, None, "some remote workers have been restarted")
 
-    plan, ps, inbox = DataPlan(ExampleOrder(100), 8), Ps(), queue.Queue[object]()
-    remote = [Fails(plan, ps), Whole(plan, ps, "worker-1")]
-    lanes = WholeUpdateLanes(remote, plan, inbox)
+
+def check_ends_with_unknown_result(lanes: Lanes, inbox: queue.Queue[object]) -> None:
     lanes.start(shard_ledger.new_ledger(100, 2), 0)
     words = [inbox.get(timeout=WITHIN_S)]
     while words[-1] == "first":
         words.append(inbox.get(timeout=WITHIN_S))
     assert isinstance(words[-1], tf.errors.UnavailableError)
+    assert "may be applied or not" in str(words[-1])
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_whole_update_that_fails_ends_training_because_it_may_be_applied(lost: bool) -> None:
+    class Fails(Whole):
+        def update(self, passes: int, batches: int) -> bool:
+            raise WorkerFailure(refused(), lost)
+
+    plan, ps, inbox = DataPlan(ExampleOrder(100), 8), Ps(), queue.Queue[object]()
+    lanes = WholeUpdateLanes([Fails(plan, ps), Whole(plan, ps, "worker-1")], plan, inbox)
+    check_ends_with_unknown_result(lanes, inbox)
+
+
+def test_a_joint_update_that_fails_on_a_ps_ends_training_because_it_may_be_applied() -> None:
+    class Fails(Ps):
+        def apply(self, update: int, parts: int, examples: int) -> None:
+            raise WorkerFailure(refused(), lost=False)
+
+    plan, ps, inbox = DataPlan(ExampleOrder(100), 8), Fails(), queue.Queue[object]()
+    lanes = GlobalBatchLanes(
+        [PartWorker(plan, ps), PartWorker(plan, ps, "worker-1")], plan, inbox, ps
+    )
+    check_ends_with_unknown_result(lanes, inbox)
 
 
 @settings(deadline=None, max_examples=30)

@@ -208,10 +208,17 @@ def _helper_modules() -> list[str]:
 
 
 def program_values(program: ModuleType) -> Iterator[object]:
-    """Yield everything that has a name in a file of the program."""
-    yield from list(vars(program).values())
-    for name in _helper_modules():
-        yield from list(vars(sys.modules[name]).values())
+    """Yield everything that has a name in a file of the program, and the elements of its lists,
+    tuples and dicts.
+    """
+    helpers = [sys.modules[name] for name in _helper_modules()]
+    for module in (program, *helpers):
+        for value in list(vars(module).values()):
+            yield value
+            if type(value) in (list, tuple):
+                yield from list(value)
+            elif type(value) is dict:
+                yield from list(value.values())
 
 
 def _is_below(place: str, folders: list[str]) -> bool:

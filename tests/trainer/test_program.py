@@ -214,9 +214,12 @@ def test_two_programs_in_one_process_do_not_share_their_helpers(tmp_path: Path) 
 
 
 def test_what_a_helper_has_is_a_value_of_the_program_too(tmp_path: Path) -> None:
-    files = {**FILES, "helpers.py": b"MARK = 1\nLIMIT = 31_415\n"}
-    loaded = load_folder(tmp_path, files)
-    assert 31_415 in program.program_values(loaded)
+    helper = (
+        b"MARK = 1\nLIMIT = 31_415\nLIST = [31_416]\nPAIR = (31_417, 0)\nDICT = {'a': 31_418}\n"
+    )
+    loaded = load_folder(tmp_path, {**FILES, "helpers.py": helper})
+    values = [each for each in program.program_values(loaded) if isinstance(each, int)]
+    assert {31_415, 31_416, 31_417, 31_418} <= set(values)
 
 
 def test_a_helper_that_was_changed_in_the_pod_is_not_run(tmp_path: Path) -> None:

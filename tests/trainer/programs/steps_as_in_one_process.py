@@ -174,7 +174,7 @@ def pair_optimizers():
     return {"head": o.Adam(decaying(1e-2), use_ema=True, ema_momentum=0.9), "body": o.SGD(0.1)}
 
 
-mean_loss = keras.metrics.Mean()
+pair_metrics = {"loss": keras.metrics.Mean()}
 
 
 def pair_step(models, optimizers, batch):
@@ -190,9 +190,9 @@ def pair_step(models, optimizers, batch):
     optimizers["head"].apply_gradients(zip(gradients[2:], found[2:], strict=True))
     for behind, ahead in zip(follower.variables, student.variables, strict=True):
         behind.assign(0.9 * behind + 0.1 * ahead)
-    mean_loss.reset_state()
-    mean_loss.update_state(loss)
-    return {"loss": mean_loss.result(), "least": tf.reduce_min(gradients[0])}
+    pair_metrics["loss"].reset_state()
+    pair_metrics["loss"].update_state(loss)
+    return {"loss": pair_metrics["loss"].result(), "least": tf.reduce_min(gradients[0])}
 
 
 def scaled_step(model, optimizer, batch):
@@ -240,7 +240,7 @@ LOOPED = {
         model=pair,
         optimizer=pair_optimizers,
         train_step=tf.function(pair_step),
-        mean_loss=mean_loss,
+        pair_metrics=pair_metrics,
     ),
     "scaled-loss": program(
         (images, labels),

@@ -170,8 +170,8 @@ class Runs:
                         await self._train_pair(name, arm, seed)
 
     async def train_least_certain(self, until_s: float) -> None:
-        """Spend the time on the least certain difference. A pair may need two runs."""
-        while time.monotonic() + 2 * self._longest_s < until_s:
+        """Spend the time on the least certain difference."""
+        while time.monotonic() + self._longest_s < until_s:
             bounded = {
                 key: each
                 for key, each in self.differences().items()
@@ -186,16 +186,26 @@ class Runs:
             say(f"{name}, {arm}: {paired.describe(self.differences()[chosen])}")
 
     async def _train_pair(self, name: str, arm: str, seed: int) -> None:
-        for each in (STATIC, arm):
-            if seed in self._runs[name, each]:
-                continue
-            began_s = time.monotonic()
-            run = self._runs[name, each][seed] = await train(CASES[name], seed, each)
-            self._longest_s = max(self._longest_s, time.monotonic() - began_s)
-            if self._file is not None:
-                with self._file.open("ab") as file:
-                    file.write(msgspec.json.encode((name, each, seed, run)) + b"\n")
-            say(describe_run(name, seed, each, run))
+        """Train what is missing of an arm and of `static` with this seed: at the same time, unless
+        the speed of the workers matters.
+        """
+        missing = [each for each in (STATIC, arm) if seed not in self._runs[name, each]]
+        if arm.startswith("async"):
+            for each in missing:
+                await self._train(name, each, seed)
+            return
+        async with asyncio.TaskGroup() as group:
+            for each in missing:
+                group.create_task(self._train(name, each, seed))
+
+    async def _train(self, name: str, arm: str, seed: int) -> None:
+        began_s = time.monotonic()
+        run = self._runs[name, arm][seed] = await train(CASES[name], seed, arm)
+        self._longest_s = max(self._longest_s, time.monotonic() - began_s)
+        if self._file is not None:
+            with self._file.open("ab") as file:
+                file.write(msgspec.json.encode((name, arm, seed, run)) + b"\n")
+        say(describe_run(name, seed, arm, run))
 
     def differences(self) -> dict[Difference, list[float]]:
         """Return the difference of each run to the static one with the same seed, in points."""

@@ -262,13 +262,13 @@ class Examiner:
         from services.trainer.worker.training_step import WholeBatchNeeded
 
         module, strategy, built, plan, spec = traced
-        slots = None
+        part_count = None
         if self._is_exact:
             plan = plan._replace(most=min(plan.most or plan.batch, plan.batch))
-            slots = plan.slot_count
+            part_count = plan.part_count
         try:
             workers, updater = remote_worker.trace_part_workers(
-                module, strategy, built, plan, spec, 1, slots
+                module, strategy, built, plan, spec, 1, part_count
             )
         except WholeBatchNeeded as needed:
             if self._is_exact:
@@ -277,7 +277,7 @@ class Examiner:
             return
         if self._is_exact:
             exactness.check_step(module, workers[0].step.graph)
-        trace_lanes.rehearse_parts(workers, plan, updater, slots or 1)
+        trace_lanes.rehearse_parts(workers, plan, updater, part_count or 1)
         self.report(parts=True)
 
     def _check_loss_shapes(self, module: ModuleType, model: Any) -> None:

@@ -514,7 +514,7 @@ class Chief:
             raise failure_cause.plain_failure(
                 f"{CONTINUE_FROM}: {self.assignment.continue_from} ends within an epoch, and not "
                 f"where exact updates of {format_count(self.plan.update, 'example')} in "
-                f"{format_count(self.plan.slot_count, 'part')} leave off: continue from the end of an "
+                f"{format_count(self.plan.part_count, 'part')} leave off: continue from the end of an "
                 "epoch, or from an exact job with the same batch and virtual_workers"
             )
 

@@ -83,12 +83,12 @@ class FileBatchLanes(GlobalBatchLanes):
             lane: [_take_examples(lane, size) for size in sizes]
             for lane, sizes in self._divide_staged().items()
         }
-        slots = {lane: slot for slot, lane in enumerate(parts)}
-        return Update(self._begun, slots, parts, len(parts))
+        firsts = {lane: number for number, lane in enumerate(parts)}
+        return Update(self._begun, firsts, parts, len(parts))
 
     def _part_of(self, lane: Lane, update: Update) -> Part:
         rows = tuple([shard_ledger.run_size(run) for run in update.parts[lane]])
-        return Part(update.number, update.slots[lane], len(rows), update.examples, rows)
+        return Part(update.number, update.firsts[lane], len(rows), update.examples, rows)
 
 
 def _take_examples(lane: Lane, count: int) -> Run:

@@ -49,27 +49,26 @@ class Updater(Protocol):
         """Drop all stored parts."""
 
 
-class PlannedPart(NamedTuple):
-    """A lane's part of an update: the first of its slots, and the number of staged batches.
-
-    A slot is the number of a stored part. A lane has one slot, but several with `ExactLanes`.
+class PlannedParts(NamedTuple):
+    """What a lane computes of an update: the number of its first part, and the number of staged
+    batches. A lane computes one part, but several with `ExactLanes`.
     """
 
-    slot: int
+    first: int
     batches: int = 1
 
 
 class Update:
-    """An update in progress. `slots`: the first slot of each lane; `parts`: the runs of its passes;
+    """An update in progress. `firsts`: the number of the first part of each lane; `parts`: the runs of its passes;
     `unbegun`: lanes whose part is not begun; `missing`: lanes whose part is not stored. `stored`:
     number of parts to store. `measures_noise`: all lanes measure gradient noise after their parts.
     """
 
     def __init__(
-        self, number: int, slots: dict[Lane, int], parts: dict[Lane, list[Run]], stored: int
+        self, number: int, firsts: dict[Lane, int], parts: dict[Lane, list[Run]], stored: int
     ) -> None:
         self.number = number
-        self.slots = slots
+        self.firsts = firsts
         self.parts = parts
         self.stored = stored
         self.examples = sum([self.part_size(lane) for lane in parts])
@@ -100,7 +99,7 @@ class GlobalBatchLanes(Lanes):
         super().__init__(workers, plan, inbox)
         self._updater = updater
         self._assigned: dict[Lane, deque[PendingPortion]] = {lane: deque() for lane in self._lanes}
-        self._planned: deque[dict[Lane, PlannedPart]] = deque()
+        self._planned: deque[dict[Lane, PlannedParts]] = deque()
         self._update: Update | None = None
         self._begun = 0
 
@@ -139,7 +138,7 @@ class GlobalBatchLanes(Lanes):
                 portion = self._plan.portion(run, batch=part)
                 self._assigned[lane].append(PendingPortion(portion, asked))
         used = [lane for lane, part in zip(lanes, planned.parts, strict=True) if part]
-        places = {lane: PlannedPart(slot) for slot, lane in enumerate(used)}
+        places = {lane: PlannedParts(number) for number, lane in enumerate(used)}
         self._planned += [places] * planned.updates
 
     def _most_updates(self, part: int, asked: int) -> int:
@@ -210,12 +209,12 @@ class GlobalBatchLanes(Lanes):
     def _take_update(self) -> Update:
         """Take the examples of the next update from what is staged."""
         planned = self._planned.popleft()
-        slots = {lane: part.slot for lane, part in planned.items()}
+        firsts = {lane: part.first for lane, part in planned.items()}
         parts = {
             lane: [lane.ready.popleft() for _ in range(part.batches)]
             for lane, part in planned.items()
         }
-        return Update(self._begun, slots, parts, sum([part.batches for part in planned.values()]))
+        return Update(self._begun, firsts, parts, sum([part.batches for part in planned.values()]))
 
     def _compute_part(self, lane: Lane, update: Update) -> bool:
         """Return whether this was the last part of the update in progress, also if it failed."""
@@ -240,7 +239,7 @@ class GlobalBatchLanes(Lanes):
     def _part_of(self, lane: Lane, update: Update) -> Part:
         sizes = [shard_ledger.run_size(run) for run in update.parts[lane]]
         passes = sum([self._plan.passes(size) for size in sizes])
-        return Part(update.number, update.slots[lane], passes, update.examples)
+        return Part(update.number, update.firsts[lane], passes, update.examples)
 
     def _leave(self, lane: Lane) -> None:
         """Let the update in progress fail if a lost lane did not begin its part."""

@@ -137,7 +137,7 @@ class DataPlan(NamedTuple):
     `batch`: examples of a batch; `most`: maximum examples of a pass, None: no limit; `accumulated`:
     batches of an update; `example_bytes`: size of an example; `has_fixed_size`: False if examples
     may be larger. `noise_share`: the most of a worker's time in which it measures gradient noise.
-    `virtual_workers`: the wanted number of slots of an exact update.
+    `virtual_workers`: the wanted number of parts of an exact update.
     """
 
     order: Order
@@ -150,9 +150,9 @@ class DataPlan(NamedTuple):
     virtual_workers: int = FEWEST_VIRTUAL_WORKERS
 
     @property
-    def slot_count(self) -> int:
-        """The number of slots of an exact update."""
-        return update_plan.slot_count(self.update, self.most, self.virtual_workers)
+    def part_count(self) -> int:
+        """The number of parts of an exact update."""
+        return update_plan.count_parts(self.update, self.most, self.virtual_workers)
 
     @property
     def measures_noise(self) -> bool:

@@ -25,13 +25,13 @@ _numbers = itertools.count()
 
 
 class Part(NamedTuple):
-    """A part of an update. `update`: a number that is not used again; `slot`: number of the part;
+    """A part of an update. `update`: a number that is not used again; `number`: of the part;
     `passes`: in which it is computed; `examples`: of the whole update. `rows`: the examples of each
     pass if they are cut from what is staged; empty if they are the staged passes.
     """
 
     update: int
-    slot: int
+    number: int
     passes: int
     examples: int
     rows: tuple[int, ...] = ()
@@ -107,7 +107,9 @@ class PartExchange:
         combined: list[Any] = [None] * len(self._contributions)
         for device, stored in self._stored.items():
             with tf.device(device):
-                found = [self._take_part(stored, part_key(update, slot)) for slot in range(parts)]
+                found = [
+                    self._take_part(stored, part_key(update, number)) for number in range(parts)
+                ]
                 for what, *tensors in zip(stored, *found, strict=True):
                     self._combine(what, tensors, combined)
         return combined
@@ -172,8 +174,8 @@ class PartExchange:
                 _run_independently()
 
 
-def part_key(update: tf.Tensor, slot: int) -> tf.Tensor:
-    return update * MOST_PARTS + slot
+def part_key(update: tf.Tensor, number: int) -> tf.Tensor:
+    return update * MOST_PARTS + number
 
 
 def _group_by_ps(contributions: Sequence[Contribution]) -> dict[str, list[_Packed | int]]:

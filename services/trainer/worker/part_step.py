@@ -93,7 +93,7 @@ class PartStep:
     def _compute_in_one_pass(self, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         part = _fields(order)
         batch, count, _ = self._pipeline.take()
-        with record_states(self._built, part.slot) as states:
+        with record_states(self._built, part.number) as states:
             loss, self._updates = self._loss_and_updates(batch)
         self._store(part, states, tf.cast(count / part.examples, tf.float32))
         training_step.check_resources(self._program, self._built)
@@ -145,7 +145,7 @@ class PartStep:
         ]
         counters = self._built.counters
         begun = Contribution(counters.step, counters.updates(), "first")
-        key = part_key(part.update, part.slot)
+        key = part_key(part.update, part.number)
         self._exchange.store(key, [*contributions, *states, begun], share)
 
     # ------------------------------------------------------------ on the ps
@@ -181,8 +181,8 @@ class PartStep:
 
 
 def _fields(order: tf.Tensor) -> Part:
-    update, slot, passes, examples = tf.unstack(order[:PART_FIELDS], PART_FIELDS)
-    return Part(update, slot, passes, examples, order[PART_FIELDS:])
+    update, number, passes, examples = tf.unstack(order[:PART_FIELDS], PART_FIELDS)
+    return Part(update, number, passes, examples, order[PART_FIELDS:])
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -208,9 +208,9 @@ def _check_sequence(updates: Sequence[RecordedUpdate], on_ps: Mapping[int, tf.Va
 
 
 @contextmanager
-def record_states(built: BuiltModel, slot: tf.Tensor) -> Iterator[list[Contribution]]:
+def record_states(built: BuiltModel, number: tf.Tensor) -> Iterator[list[Contribution]]:
     """Add what is assigned to variables that are not trained to the list that this returns, at the
-    end, and assign nothing. `slot`: the number of the part. A step of the program's own may assign
+    end, and assign nothing. `number`: of the part. A step of the program's own may assign
     to any variable.
     """
     metrics = {id(variable) for variable in built.metrics}
@@ -224,7 +224,7 @@ def record_states(built: BuiltModel, slot: tf.Tensor) -> Iterator[list[Contribut
     for variable, value in kept:
         variable._direct_assign = partial(_set_value, variable)
         if variable.name == SEED_STATE:
-            variable._value = _seed_of_part(value, slot)
+            variable._value = _seed_of_part(value, number)
     contributions: list[Contribution] = []
     read = [variable._value for variable in states]
     try:
@@ -246,9 +246,9 @@ def _set_value(variable: Any, value: Any) -> None:
     variable._value = tf.cast(value, variable._value.dtype)
 
 
-def _seed_of_part(state: tf.Variable, slot: tf.Tensor) -> tf.Tensor:
+def _seed_of_part(state: tf.Variable, number: tf.Tensor) -> tf.Tensor:
     """Return the state of random numbers, of two whole numbers, for a part."""
-    distance = tf.stack([slot * SEED_DISTANCE, tf.zeros_like(slot)])
+    distance = tf.stack([number * SEED_DISTANCE, tf.zeros_like(number)])
     return state.read_value() + tf.cast(distance, state.dtype)
 
 

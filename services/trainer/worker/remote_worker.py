@@ -85,14 +85,14 @@ def trace_part_workers(
     plan: DataPlan,
     spec: Any,
     count: int,
-    slots: int | None = None,
+    part_count: int | None = None,
 ) -> tuple[list[RemoteWorker], RemoteUpdater]:
     """Trace the functions of updates that workers make together; return `count` workers, and what
     applies their updates. Raise `WholeBatchNeeded` if an update cannot be computed in parts.
 
-    `spec`: the structure of a batch; `slots`: of each update, None: one for each worker.
+    `spec`: the structure of a batch; `part_count`: of each update, None: one for each worker.
     """
-    is_cut = plan.most is not None and plan.most < plan.update and slots is None
+    is_cut = plan.most is not None and plan.most < plan.update and part_count is None
     if (is_cut or plan.reads_files) and own_step.is_own_step(built.kind):
         raise WholeBatchNeeded("train_step cannot add up the gradients of several passes")
     kind: PartKind = "passes" if is_cut else "one pass"
@@ -108,7 +108,7 @@ def trace_part_workers(
     step, part = training_step.trace_with_packed_reads(built, trace)
     measurement = gradient_noise.NoiseMeasurement(program, strategy, built, pipeline)
     workers = [RemoteWorker(index, pipeline, part, False, measurement) for index in range(count)]
-    return workers, RemoteUpdater(step, slots or count, measurement.tracing)
+    return workers, RemoteUpdater(step, part_count or count, measurement.tracing)
 
 
 class RemoteWorker:

@@ -61,24 +61,24 @@ def trace_lanes(
     """
     together: type[GlobalBatchLanes] = GlobalBatchLanes
     in_turn: type[WholeUpdates] = WholeUpdateLanes
-    slots = None
+    part_count = None
     if is_exact:
         exactness.check_program(program)
         together, in_turn = ExactLanes, WholeUpdateExactLanes
-        slots = plan.slot_count
+        part_count = plan.part_count
     elif plan.reads_files:
         together, in_turn = FileBatchLanes, WholeUpdateFileLanes
     parts = program, strategy, built, plan, spec, workers
     if workers == 1 and together is GlobalBatchLanes:
         return _trace_whole_updates(in_turn, parts, inbox)
     try:
-        remote, updater = trace_part_workers(*parts, slots)
+        remote, updater = trace_part_workers(*parts, part_count)
     except WholeBatchNeeded:
         return _trace_whole_updates(in_turn, parts, inbox)
     if is_exact:
         exactness.check_step(program, remote[0].step.graph)
     lanes = together(remote, plan, inbox, updater)
-    return TracedLanes(lanes, partial(rehearse_parts, remote, plan, updater, slots or workers))
+    return TracedLanes(lanes, partial(rehearse_parts, remote, plan, updater, part_count or workers))
 
 
 def _trace_whole_updates(
@@ -95,14 +95,16 @@ def _trace_whole_updates(
     return TracedLanes(kind(workers, plan, inbox), partial(rehearse_updates, workers, plan))
 
 
-def rehearse_parts(workers: Sequence[Worker], plan: DataPlan, updater: Updater, slots: int) -> None:
-    """Let all workers make an update of the first examples together. `slots`: of an update."""
-    shares = divide_examples(slots, [1.0] * len(workers))
+def rehearse_parts(
+    workers: Sequence[Worker], plan: DataPlan, updater: Updater, part_count: int
+) -> None:
+    """Let all workers make an update of the first examples together. `part_count`: of an update."""
+    shares = divide_examples(part_count, [1.0] * len(workers))
     firsts = list(itertools.accumulate(shares, initial=0))
-    size = min(-(-plan.update // slots), plan.most or plan.update, plan.order.examples)
+    size = min(-(-plan.update // part_count), plan.most or plan.update, plan.order.examples)
 
     def compute(place: int) -> int:
-        """Compute the parts of a worker's slots. Return the number of passes; 0 if the first file
+        """Compute a worker's parts. Return the number of passes; 0 if the first file
         has no example.
         """
         worker, share = workers[place], shares[place]
@@ -112,8 +114,8 @@ def rehearse_parts(workers: Sequence[Worker], plan: DataPlan, updater: Updater, 
             if sizes:
                 rows = tuple(sizes) if plan.reads_files else ()
                 passes = len(sizes) // share
-                for slot in range(firsts[place], firsts[place] + share):
-                    worker.compute_part(Part(REHEARSED, slot, passes, size * slots, rows))
+                for number in range(firsts[place], firsts[place] + share):
+                    worker.compute_part(Part(REHEARSED, number, passes, size * part_count, rows))
                 worker.take_losses()
             return len(sizes)
 
@@ -122,6 +124,6 @@ def rehearse_parts(workers: Sequence[Worker], plan: DataPlan, updater: Updater, 
         passes = list(threads.map(compute, used))
     if all(passes):
         try:
-            updater.apply(REHEARSED, slots, size * slots)
+            updater.apply(REHEARSED, part_count, size * part_count)
         except WorkerFailure as failure:
             raise failure.cause from failure

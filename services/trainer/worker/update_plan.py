@@ -12,8 +12,8 @@ An update has examples of one epoch. The last one of an epoch has those that are
 process. A faster worker gets a larger part, so that all parts are ready at about the same time.
 
 With `consistency: exact`, the examples of an update do not depend on the number of workers. A round
-is a fixed number of updates, and is divided among a fixed number of slots (virtual workers). Each
-worker computes the parts of some slots.
+is a fixed number of updates, and each update has a fixed number of parts (virtual workers). Each
+worker computes some of them.
 
 Files have unknown lengths, so the examples of an update are not planned. Each update takes the
 first staged examples of all workers, cut so that they are as many as it needs (`divide_staged`).
@@ -78,8 +78,8 @@ def divide_examples(examples: int, speeds: Sequence[float]) -> tuple[int, ...]:
     return tuple(parts)
 
 
-def slot_count(update: int, most: int | None, wanted: int) -> int:
-    """Return the number of slots of an update: it divides the update, and a part has at most `most`
+def count_parts(update: int, most: int | None, wanted: int) -> int:
+    """Return the number of parts of an exact update: it divides the update, and a part has at most `most`
     examples. It is the largest up to `wanted`, or else the smallest above.
     """
     divisors = [count for count in range(1, update + 1) if update % count == 0]
@@ -88,9 +88,9 @@ def slot_count(update: int, most: int | None, wanted: int) -> int:
     return max(few) if few else min(fitting)
 
 
-def exact_updates(ledger: Ledger, update: int, slots: int) -> list[tuple[Shard, ...]]:
-    """Return the parts of the slots in each update, from the first that is to do to the end of its
-    round. `update`: examples of an update.
+def exact_updates(ledger: Ledger, update: int, part_count: int) -> list[tuple[Shard, ...]]:
+    """Return the parts of each update, from the first that is to do to the end of its round.
+    `update`: examples of an update; `part_count`: its number of parts.
 
     They depend on the number of examples that are applied in the epoch alone. Raise ValueError if
     that is no whole number of updates.
@@ -104,19 +104,19 @@ def exact_updates(ledger: Ledger, update: int, slots: int) -> list[tuple[Shard, 
     whole = ledger.examples // update
     if number == whole:
         start, stop = base + whole * update, base + ledger.examples
-        part = -(-(stop - start) // slots)
+        part = -(-(stop - start) // part_count)
         return [tuple([Shard(at, min(at + part, stop)) for at in range(start, stop, part)])]
     first = number // EXACT_ROUND * EXACT_ROUND
     count = min(EXACT_ROUND, whole - first)
-    part = update // slots
+    part = update // part_count
     start = base + first * update
     return [
-        tuple([_part_at(start + (slot * count + place) * part, part) for slot in range(slots)])
+        tuple([_part_at(start + (at * count + place) * part, part) for at in range(part_count)])
         for place in range(number - first, count)
     ]
 
 
-def can_begin_exactly(ledger: Ledger, update: int, slots: int) -> bool:
+def can_begin_exactly(ledger: Ledger, update: int, part_count: int) -> bool:
     """Return whether exact updates can continue here: what is to do is what they leave to do. Any
     number of whole epochs may be applied.
     """
@@ -127,7 +127,7 @@ def can_begin_exactly(ledger: Ledger, update: int, slots: int) -> bool:
     if later != (ledger.epochs - first - 1) * ledger.examples:
         return False
     try:
-        updates = exact_updates(ledger, update, slots)
+        updates = exact_updates(ledger, update, part_count)
         rest = shard_ledger.take_shards(ledger, [part for parts in updates for part in parts])
     except ValueError:
         return False

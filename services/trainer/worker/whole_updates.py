@@ -14,7 +14,7 @@ from typing import Any
 from services.trainer.worker import shard_ledger
 from services.trainer.worker.exact_batches import ExactLanes
 from services.trainer.worker.file_batches import FileBatchLanes
-from services.trainer.worker.global_batch import GlobalBatchLanes, PlannedPart, Update
+from services.trainer.worker.global_batch import GlobalBatchLanes, PlannedParts, Update
 from services.trainer.worker.input_pipeline import DataPlan
 from services.trainer.worker.lanes import Lane, Worker, unknown_result
 from services.trainer.worker.part_exchange import Part
@@ -39,9 +39,9 @@ class WholeUpdates(GlobalBatchLanes):
     def __init__(self, workers: Sequence[Worker], plan: DataPlan, inbox: queue.Queue[Any]) -> None:
         super().__init__(workers, plan, inbox, AppliedByWorkers())
 
-    def _whole_update(self, examples: int) -> PlannedPart:
+    def _whole_update(self, examples: int) -> PlannedParts:
         """Return an update that one lane makes, of as many batches as it takes."""
-        return PlannedPart(0, -(-examples // self._plan.batch))
+        return PlannedParts(0, -(-examples // self._plan.batch))
 
     def _call_worker(self, lane: Lane, part: Part, batches: int) -> None:
         try:
@@ -98,7 +98,7 @@ class WholeUpdateFileLanes(WholeUpdates, FileBatchLanes):
 class WholeUpdateExactLanes(WholeUpdates, ExactLanes):
     """Lanes that make whole exact updates in turn. Each update is one part."""
 
-    def _slot_count(self) -> int:
+    def _parts_of_update(self) -> int:
         return 1
 
     def _used_lanes(self) -> list[Lane]:

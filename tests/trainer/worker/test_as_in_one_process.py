@@ -5,20 +5,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.trainer.worker.scaling import largest_first
+from tests.trainer.script import SAME_BITS, run_script
 
-ROOT = Path(__file__).parents[3]
-SCRIPT = Path(__file__).parents[1] / "programs" / "as_in_one_process.py"
 EXAMPLES, BATCH = 1408, 32
 CLOSE = 2e-5  # float32, and sums in another order
 ROUGH = 2e-3  # float16
@@ -53,18 +47,7 @@ def results() -> Any:
 
     It takes minutes, so one test checks all results.
     """
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
-    environ = {**os.environ, **quiet, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)],
-        capture_output=True,
-        text=True,
-        env=environ,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return run_script("as_in_one_process.py", environ=SAME_BITS)
 
 
 def check_one_worker_has_the_weights_and_the_state_that_one_process_has(

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,25 +11,13 @@ import pytest
 import tensorflow as tf
 
 from services.trainer import program
+from tests.trainer.script import PROGRAMS, run_script
 
-ROOT = Path(__file__).parents[3]
-SCRIPT = Path(__file__).parents[1] / "programs" / "across.py"
 UNDER = [1, 2, 4, 3, 1]
 
 
 def run(ps: int, before: str, folder: Path) -> Any:
-    environ = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    command = [sys.executable, str(SCRIPT), str(ps), before, str(folder)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environ, timeout=900, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return run_script("across.py", str(ps), before, str(folder))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +72,7 @@ def test_slots_are_on_the_ps_of_their_variable(told: list[Any]) -> None:
 
 
 def test_a_checkpoint_can_be_restored_without_weir(told: list[Any]) -> None:
-    path = SCRIPT.with_name("counting.py")
+    path = PROGRAMS / "counting.py"
     counting = program.load(path, program.program_digest(path.read_bytes()))
     model, optimizer = counting.model(), counting.optimizer()
     optimizer.build(model.trainable_variables)

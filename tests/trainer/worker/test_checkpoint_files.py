@@ -5,41 +5,20 @@ If a checkpoint cannot be written, the cause and a remedy are reported.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.trainer.worker.failure_cause import STORAGE_TEXT_LENGTH, explain_storage_error
+from tests.trainer.script import run_script
 
-ROOT = Path(__file__).parents[3]
-SCRIPT = Path(__file__).parents[1] / "programs" / "cutting.py"
 COUNTED = 4 * 8 + 8 * 2 + 1  # weights of `counting.py`, those of its two dense layers
 
 
 @pytest.fixture(scope="module", params=["folder", "ram://store/job"])
 def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     to = request.param if "://" in request.param else str(tmp_path_factory.mktemp("cutting"))
-    environ = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), to],
-        capture_output=True,
-        text=True,
-        env=environ,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return run_script("cutting.py", to)
 
 
 def test_a_background_checkpoint_is_bit_equal_to_its_snapshot(told: Any) -> None:

@@ -23,10 +23,10 @@ from services.trainer.worker.remote_worker import WorkerFailure
 from services.trainer.worker.shard_ledger import GROUP_POSITIONS, Ledger, Shard
 from services.trainer.worker.update_plan import (
     can_begin_exactly,
+    count_parts,
     divide_examples,
     part_speeds,
     plan_round,
-    slot_count,
 )
 from services.trainer.worker.whole_updates import (
     WholeUpdateExactLanes,
@@ -54,7 +54,7 @@ class Ps:
         self.cleared = 0
 
     def apply(self, update: int, parts: int, examples: int) -> None:
-        found = [each for slot in range(parts) for each in self.stored.pop((update, slot))]
+        found = [each for number in range(parts) for each in self.stored.pop((update, number))]
         assert len(found) == examples
         self.applied.append(found)
 
@@ -110,7 +110,7 @@ class PartWorker(FakeWorker):
         for _ in range(part.passes):
             self.staged.popleft()
             stored += self.staged_positions.popleft()
-        self.ps.stored[part.update, part.slot] = stored
+        self.ps.stored[part.update, part.number] = stored
         self.losses.append(UpdateLoss(1.0, len(stored)))
 
 
@@ -282,7 +282,7 @@ class FileWorker(FakeWorker):
             assert count <= len(self.rows), "a pass is of one staged batch"
             stored += self.rows[:count]
             del self.rows[:count]
-        self.ps.stored[part.update, part.slot] = stored
+        self.ps.stored[part.update, part.number] = stored
         self.losses.append(UpdateLoss(1.0, len(stored)))
 
     def update(self, passes: int, batches: int) -> bool:
@@ -371,8 +371,7 @@ class Stopping(Ps):
         self.lanes: list[GlobalBatchLanes] = []
 
     def apply(self, update: int, parts: int, examples: int) -> None:
-        slots = [self.stored.pop((update, slot)) for slot in range(parts)]
-        self.applied += slots
+        self.applied += [self.stored.pop((update, number)) for number in range(parts)]
         self.applied.append([])  # the end of an update
         self.stop_after -= 1
         if not self.stop_after:
@@ -382,7 +381,7 @@ class Stopping(Ps):
 def train_exactly(
     examples: int, epochs: int, batch: int, sizes: list[tuple[int, int, frozenset[int]]]
 ) -> list[list[int]]:
-    """Return the positions of each slot, with an empty list after each update.
+    """Return the positions of each part, with an empty list after each update.
 
     `sizes`: for each generation the number of workers, the updates after which the next one
     follows, and the calls of its first worker that fail.
@@ -436,11 +435,11 @@ def test_exact_updates_do_not_depend_on_the_history(
 
 
 @pytest.mark.parametrize(
-    ("update", "most", "slots"),
+    ("update", "most", "parts"),
     [(32, None, 8), (100, None, 5), (7, None, 7), (13, None, 1), (64, 4, 16), (1, None, 1)],
 )
-def test_slots_divide_an_update(update: int, most: int | None, slots: int) -> None:
-    assert slot_count(update, most, wanted=8) == slots
+def test_parts_divide_an_update(update: int, most: int | None, parts: int) -> None:
+    assert count_parts(update, most, wanted=8) == parts
 
 
 def ledger_after(applied: list[tuple[int, int]], examples: int, epochs: int = 2) -> Ledger:
@@ -467,7 +466,7 @@ def ledger_after(applied: list[tuple[int, int]], examples: int, epochs: int = 2)
 def test_exact_updates_continue_only_where_exact_updates_leave_off(
     applied: list[tuple[int, int]], can_begin: bool
 ) -> None:
-    assert can_begin_exactly(ledger_after(applied, 100), update=8, slots=2) == can_begin
+    assert can_begin_exactly(ledger_after(applied, 100), update=8, part_count=2) == can_begin
 
 
 class LosesAtLosses(PartWorker):

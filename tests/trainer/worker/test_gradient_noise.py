@@ -4,11 +4,6 @@ changes by it. `programs/noise.py` does the training.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -17,21 +12,15 @@ import pytest
 import tensorflow as tf
 
 from services.trainer.worker.gradient_noise import changing_operations, square_norm
+from tests.trainer.script import run_script
 
-ROOT = Path(__file__).parents[3]
-SCRIPT = Path(__file__).parents[1] / "programs" / "noise.py"
 PROGRAMS = ("line", "convnet", "half-precision", "wide-and-deep")
 
 
 @pytest.mark.long
 def test_the_noise_scale_is_that_of_the_gradients_of_all_examples() -> None:
     """One process trains and measures all programs, because it takes minutes."""
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    environ = {**os.environ, **quiet, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(SCRIPT)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=900)
-    assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout.splitlines()[-1])
+    told = run_script("noise.py")
 
     for name in PROGRAMS:
         assert told[name]["measured"] == pytest.approx(told[name]["offline"], rel=0.3), name

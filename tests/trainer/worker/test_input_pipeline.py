@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
 from services.trainer.worker.input_pipeline import _rows
+from tests.trainer.script import run_script
 
-ROOT = Path(__file__).parents[3]
-SCRIPT = Path(__file__).parents[1] / "programs" / "pipelines.py"
 EXAMPLES, EPOCHS, BATCH, ACCUMULATED = 250, 2, 16, 3
 CASES = (
     "shuffled range",
@@ -65,22 +59,9 @@ if shutil.which("g++"):  # it is a plugin of TensorFlow, which the test compiles
     MORE_CASES += ("a registered file system",)
 
 
-def run_cases(*cases: str) -> Any:
-    environ = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    command = [sys.executable, str(SCRIPT), *cases]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=900)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.fixture(scope="module")
 def told() -> Any:
-    return run_cases(*CASES)
+    return run_script("pipelines.py", *CASES)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -91,7 +72,7 @@ def test_every_example_is_applied_once_per_epoch(told: Any, case: str) -> None:
 
 @pytest.mark.long
 def test_every_example_is_applied_once_per_epoch_with_every_other_form_of_data() -> None:
-    told = run_cases(*MORE_CASES)
+    told = run_script("pipelines.py", *MORE_CASES)
     assert set(told) == set(MORE_CASES)
     for case, found in told.items():
         assert (found["counts"], found["applied"]) == ([EPOCHS], EPOCHS * EXAMPLES), case

@@ -5,17 +5,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-SCRIPT = Path(__file__).parents[1] / "programs" / "steps_as_in_one_process.py"
+from tests.trainer.script import PROGRAMS, SAME_BITS, run_script
+
+SCRIPT = "steps_as_in_one_process.py"
 EXAMPLES, BATCH = 1408, 32
 CLOSE = 1e-4  # float32, and sums in another order
 RATHER_CLOSE = 1e-2
@@ -41,17 +37,7 @@ ACCUMULATED = {"compiled-passes": 2}
 @pytest.fixture(scope="module")
 def told() -> Any:
     """Train every case once, in a process of its own, which contains a cluster."""
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **quiet, "PYTHONPATH": str(ROOT)},
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return run_script(SCRIPT, environ=SAME_BITS)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -111,7 +97,7 @@ def test_what_cannot_be_on_parameter_servers_is_refused_with_its_line(
         "table": "table.lookup(words)",
         "variable": "outputs * outside",
     }[what]
-    assert used in SCRIPT.read_text().splitlines()[line - 1]
+    assert used in (PROGRAMS / SCRIPT).read_text().splitlines()[line - 1]
 
 
 @pytest.mark.parametrize("case", ["dropout", "lookup"])

@@ -5,12 +5,8 @@ without Weir restores the checkpoint.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import shlex
 import shutil
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,29 +18,13 @@ import tensorflow as tf
 from services.__main__ import weir
 from services.trainer import program
 from services.trainer.worker import stored_checkpoints
+from tests.trainer.script import PROGRAMS, run_script
 
-ROOT = Path(__file__).parents[3]
-PROGRAMS = Path(__file__).parents[1] / "programs"
 UNDER = [1, 2, 4, 3, 7, 1]
 
 
 def run(ps: int, before: str, folder: Path, *options: str, script: str = "tables_across.py") -> Any:
     return run_script(script, str(ps), before, str(folder), *options)
-
-
-def run_script(name: str, *words: str) -> Any:
-    environ = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    command = [sys.executable, str(PROGRAMS / name), *words]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environ, timeout=900, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")

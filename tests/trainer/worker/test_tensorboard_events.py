@@ -6,10 +6,6 @@ reported.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,28 +17,11 @@ from services.trainer.protocol import Finished, Progress, Resumed
 from services.trainer.worker import tensorboard_events
 from services.trainer.worker.tensorboard_events import GenerationSize, OpenPoint
 from tests.trainer.cradle import PLAIN, Cradle
-
-ROOT = Path(__file__).parents[3]
-SCRIPT = Path(__file__).parents[1] / "programs" / "events.py"
+from tests.trainer.script import run_script
 
 
 def told(*words: str) -> Any:
-    environ = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *words],
-        capture_output=True,
-        text=True,
-        env=environ,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return run_script("events.py", *words)
 
 
 def curve(events: list[dict[str, Any]], tag: str) -> list[tuple[int, Any]]:

@@ -221,24 +221,32 @@ class Checkpoint:
         return max(held.values(), default=0)
 
     @contextmanager
-    def rehearse(self, folder: str, failed: Callable[[Any], None]) -> Iterator[None]:
-        """Write a checkpoint while the body runs and restore it after, to undo the body.
+    def rehearse(
+        self, folder: str, failed: Callable[[Any], None], beside: bool = False
+    ) -> Iterator[None]:
+        """Write a checkpoint before the body runs and restore it after, to undo the body.
 
         A slow or impossible save then shows before training stops for it. `failed` receives an
-        error of the files and may raise; otherwise the values are restored from memory.
+        error of the files and may raise; otherwise the values are restored from memory. `beside`:
+        the body runs while the files are written; a ps then holds what the body changes twice.
         """
         path = f"{folder}/{checkpoint_policy.REHEARSAL}"
         self._cut()
         if self.tables is not None:
             self.tables.cut_for_rehearsal()
         try:
+            # If the body fails, its error is reported when the files are written.
             with self._without_table_updates(), ThreadPoolExecutor(1) as writer:
                 written = writer.submit(self._write_files, path)
+                if not beside and written.exception() is None:
+                    self._release_cut()
                 yield
                 self._undo_rehearsal(path, written, failed)
         finally:
-            self._release_cut()
-            remove_checkpoint(path)
+            try:
+                self._release_cut()
+            finally:
+                remove_checkpoint(path)
 
     def _undo_rehearsal(
         self, path: str, written: Future[None], failed: Callable[[Any], None]
@@ -249,6 +257,7 @@ class Checkpoint:
             failed(error)
             self._restore_cut()
         else:
+            self._release_cut()  # values that are read need memory, too
             self._read(tf.constant(path))
 
     def _without_table_updates(self) -> AbstractContextManager[None]:

@@ -71,6 +71,7 @@ from services.trainer.worker.exact_batches import ExactLanes
 from services.trainer.worker.example_source import Order
 from services.trainer.worker.input_pipeline import DataPlan
 from services.trainer.worker.lanes import Lanes
+from services.trainer.worker.ps_memory import GIB, PS_GIB
 from services.trainer.worker.rehearsal import rehearse_updates
 from services.trainer.worker.remote_worker import trace_workers
 from services.trainer.worker.saving import CheckpointSaver, Draft
@@ -276,10 +277,19 @@ class Chief:
         So their slow first run, or their error, comes before training needs them.
         """
         if self.assignment.warms_up:
-            with self.checkpoint.rehearse(self.folder, self._on_rehearsal_failed):
+            room = self._ps_have_room_for_copies()
+            with self.checkpoint.rehearse(self.folder, self._on_rehearsal_failed, room):
                 self._rehearse_updates()
         if self.assignment.first:
             evaluation.try_evaluation(self.program, self.watchdog)
+
+    def _ps_have_room_for_copies(self) -> bool:
+        """Return whether each ps is known to have room for this generation and the one that trains,
+        each with its values, a copy of them and their gradients.
+        """
+        generation_gib = PS_GIB + 3 * self.checkpoint.largest_cut_bytes / GIB
+        limits = self.assignment.ps_gib
+        return bool(limits) and min(limits) >= 2 * generation_gib
 
     def _missing_tasks(self) -> list[str]:
         """Return the tasks that have gone: lost workers, and those that cannot be reached at their

@@ -55,6 +55,11 @@ def test_an_invalid_folder_fails_a_save_and_the_next_one_works(told: Any) -> Non
     assert told["unwritten"].endswith("Error")
 
 
+def test_a_rehearsal_leaves_no_change(told: Any) -> None:
+    assert told["rehearsed"] == [[0, True, True]] * 2
+    assert told["rehearsed unwritten"] == [[1, True, True]] * 2
+
+
 def test_a_mark_does_not_change_the_digest(told: Any) -> None:
     assert told["marked"] and told["marks"] == ["", False]
     assert told["torn mark"] == 1, "one that was not written to its end counts as none"

@@ -523,7 +523,7 @@ def test_a_job_file_without_a_program_is_wrong_use(
         ),
         (
             "def model(): ...\n",
-            "Weir's README.md, Write a training program, explains each function",
+            "services/trainer/README.md explains each function",
         ),
     ],
 )

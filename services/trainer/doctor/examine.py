@@ -3,8 +3,8 @@
     python -m services.trainer.doctor.examine FD REQUEST
 
 It tries the import, the examples, the model on parameter servers, two updates and the evaluation.
-With the consistency `global-batch` or `exact` it also makes two updates in parts, as workers make
-them together.
+With the consistency `global-batch` or `exact` it also makes an update in parts, as workers make
+it together.
 Chief, ps and worker run in this one process, which reports over FD (`observations.py`) and ends
 with its reader.
 """
@@ -254,7 +254,7 @@ class Examiner:
                 self._try_parts(worker, (module, strategy, built, plan, spec))
 
     def _try_parts(self, worker: Any, traced: tuple[Any, ...]) -> None:
-        """Make two updates in parts, or report why they cannot be made so.
+        """Make an update in parts, or report why it cannot be made so.
 
         `worker`: makes whole updates; `traced`: the first arguments of `trace_part_workers`.
         """

@@ -22,7 +22,7 @@ from services.trainer.doctor.findings import (
 from services.trainer.doctor.observations import Observations, VariableInfo
 from services.trainer.worker import ps_memory
 from services.trainer.worker.ps_memory import GIB, PS_GIB
-from shared.messages import JobRequested, RoleResources
+from shared.messages import DEFAULT_CONSISTENCY, JobRequested, RoleResources
 from shared.text import format_count
 
 CHIEF_GIB = 0.6
@@ -64,6 +64,12 @@ def _batch_findings(examples: int, job: JobRequested) -> Iterator[Finding]:
         epoch = f"an epoch has {format_count(examples, 'example')}"
         remedy = f"batch.max of at most {examples}: no batch goes beyond an epoch"
         yield advice_finding(f"batch may grow to {job.batch.max}, and {epoch}", remedy)
+    if (job.consistency or DEFAULT_CONSISTENCY) != "async":
+        if job.workers.max > job.batch.start:
+            update = f"an update has {format_count(job.batch.start, 'example')}"
+            remedy = f"workers.max of at most {job.batch.start}: a worker without an example waits"
+            yield advice_finding(f"{update}, and workers.max is {job.workers.max}", remedy)
+        return
     batches = ceil(examples / min(job.batch.start, examples))
     if job.workers.max > batches:
         epoch = f"an epoch has {format_count(batches, 'batch')} of {job.batch.start}"

@@ -82,7 +82,7 @@ from services.trainer.worker.tensorboard_events import EventWriter
 from services.trainer.worker.trace_lanes import trace_lanes
 from services.trainer.worker.watchdog import Watchdog
 from shared.checkpoints import restore_candidates
-from shared.messages import FEWEST_VIRTUAL_WORKERS, PreparationParts, TableRound
+from shared.messages import FEWEST_VIRTUAL_WORKERS, PreparationParts, RoleResources, TableRound
 from shared.sample_efficiency import staleness_cost
 from shared.text import format_count
 
@@ -327,10 +327,10 @@ class Chief:
 
     def _ps_limits(self) -> tuple[float, ...]:
         """Return the memory of each ps, if the request names one. What Weir has chosen grows if it
-        was too little.
+        was too little; an answered request without `resources` has the defaults.
         """
         asked = self.assignment.request.resources
-        return self.assignment.ps_gib if asked is not None and asked.ps.memory_gib else ()
+        return () if asked in (None, RoleResources()) else self.assignment.ps_gib
 
     def _unreachable_ps(self) -> list[str]:
         return unreachable_tasks({"ps": self.assignment.cluster["ps"], "worker": []})

@@ -21,7 +21,7 @@ its few workers allow is beyond it as soon as six continue at the same rate: we 
 converged net jump from 0.001 to 61 within a second and never come back. The user chose the rate for
 `workers.start`. With more workers, each update's rate falls with the bound, about as 1 / workers,
 so that a round of all workers moves the weights about as far as one did. This rule is our own. It
-is off with `rate_with_workers: keep`, and with `consistency: global-batch`, where no gradient is
+is off with `rate_with_workers: keep`, and with `global-batch` and `exact`, where no gradient is
 stale. If the rate is a schedule, its result at each step is scaled (`optimizers.py`).
 
 The delay d is workers - 1, and not the staleness that is measured (`staleness.py`). The mean

@@ -335,7 +335,7 @@ def _check_model(name: str, made: Any, maker: object) -> None:
 
 
 def _build_metrics(program: ModuleType, model: Any, kind: Kind) -> tuple[Any, ...]:
-    """Return the variables of the models' metrics, and of those that have a name in the program."""
+    """Return the variables of the models' metrics, and of those in `program_values`."""
     if kind == "loss":
         return ()
     if kind != "program":

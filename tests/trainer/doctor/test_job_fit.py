@@ -80,10 +80,20 @@ def test_a_batch_larger_than_an_epoch_is_reported() -> None:
 
 
 def test_workers_without_a_batch_are_reported() -> None:
-    told = ill(Observations(examples=100), batch=span(32), workers=span(1, most=6))
+    alone: dict[str, Any] = {"batch": span(32), "consistency": "async"}
+    told = ill(Observations(examples=100), workers=span(1, most=6), **alone)
 
     assert told.what == "an epoch has 4 batches of 32, and workers.max is 6"
-    assert found(Observations(examples=100), batch=span(32), workers=span(1, most=4)) == []
+    assert found(Observations(examples=100), workers=span(1, most=4), **alone) == []
+
+
+@pytest.mark.parametrize("consistency", [None, "global-batch", "exact"])
+def test_workers_without_an_example_of_a_joint_update_are_reported(consistency: Any) -> None:
+    joint: dict[str, Any] = {"batch": span(8), "consistency": consistency}
+    told = ill(Observations(examples=16), workers=span(1, most=9), **joint)
+
+    assert told.what == "an update has 8 examples, and workers.max is 9"
+    assert found(Observations(examples=16), workers=span(1, most=8), **joint) == []
 
 
 # ---------------------------------------------------------------- parameter servers

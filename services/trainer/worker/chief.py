@@ -45,7 +45,6 @@ from services.trainer.protocol import (
     Progress,
     Resumed,
     SaveNow,
-    Unsaved,
 )
 from services.trainer.worker import (
     evaluation,
@@ -181,7 +180,6 @@ class Chief:
         self._noise_tracing: threading.Thread | None = None
         self._read_path = ""
         """The checkpoint whose tables were read before training began; empty: none."""
-        self._cannot_save = False
         self._postponed: deque[Any] = deque()
         """Messages of the inbox that were taken too early; they come before those in it."""
         self.summaries = EventWriter(
@@ -316,14 +314,11 @@ class Chief:
         return plan
 
     def _on_rehearsal_failed(self, error: Any) -> None:
-        """Fail a hand-over that cannot save. A generation with nothing beside it trains anyway."""
+        """Fail a hand-over whose next generation cannot save."""
         if self._unreachable_ps():
             raise error
         why, remedy = failure_cause.explain_storage_error(type(error).__name__, error.message)
-        if self.assignment.beside:
-            raise failure_cause.plain_failure(f"a checkpoint cannot be written: {why}; {remedy}")
-        self._cannot_save = True
-        self.send(Unsaved(step=0, path=self.folder, cause=why, remedy=remedy))
+        raise failure_cause.plain_failure(f"a checkpoint cannot be written: {why}; {remedy}")
 
     def _ps_limits(self) -> tuple[float, ...]:
         """Return the memory of each ps, if the request names one. What Weir has chosen grows if it
@@ -479,7 +474,13 @@ class Chief:
 
         Return the time of its last update in this job; 0: there was none.
         """
-        found = self._restore_newest(order)
+        found = restore_newest(
+            self.checkpoint,
+            order,
+            self.assignment.checkpoint_dir,
+            self.send,
+            self._unreachable_ps,
+        )
         if found is None:
             if self.assignment.continue_from:
                 self.ledger = restore_earlier(
@@ -495,28 +496,6 @@ class Chief:
         self.ledger = found
         self.built.counters.first_s.assign(0.0)
         return float(self.built.counters.last_s)
-
-    def _restore_newest(self, order: Begin) -> Ledger | None:
-        """Restore the newest checkpoint. A new job trains without checkpoints if its folder cannot
-        be used: `_on_rehearsal_failed` has said so.
-        """
-        try:
-            return restore_newest(
-                self.checkpoint,
-                order,
-                self.assignment.checkpoint_dir,
-                self.send,
-                self._unreachable_ps,
-            )
-        except (
-            failure_cause.StorageUnavailable,
-            failure_cause.RemoteFailure,
-            tf.errors.UnimplementedError,
-        ) as error:
-            if order.paths or not (self.assignment.first and self._cannot_save):
-                raise
-            logger.warning("NothingRestored", error=str(error))
-            return None
 
     def _check_exact_start(self) -> None:
         """Fail an exact job that continues another one where no exact update begins."""

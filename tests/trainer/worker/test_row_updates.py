@@ -200,6 +200,7 @@ def test_given_weights_are_divided() -> None:
 def test_initial_values_have_the_distribution_of_the_initializer(
     initializer: str, deviation: float
 ) -> None:
+    keras.utils.set_random_seed(5)  # two of 200 random values are equal in one of 400 runs
     found = rows_of(divided(embeddings_initializer=initializer))
     assert len(np.unique(found)) == found.size
     assert np.std(found) == pytest.approx(deviation, rel=0.25)

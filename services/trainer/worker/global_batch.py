@@ -50,8 +50,8 @@ class Updater(Protocol):
 
 
 class PlannedParts(NamedTuple):
-    """What a lane computes of an update: the number of its first part, and the number of staged
-    batches. A lane computes one part, but several with `ExactLanes`.
+    """The parts of an update that a lane computes: the number of the first one, and how many staged
+    batches they take. A lane computes one part, but several with `ExactLanes`.
     """
 
     first: int
@@ -59,9 +59,10 @@ class PlannedParts(NamedTuple):
 
 
 class Update:
-    """An update in progress. `firsts`: the number of the first part of each lane; `parts`: the runs of its passes;
-    `unbegun`: lanes whose part is not begun; `missing`: lanes whose part is not stored. `stored`:
-    number of parts to store. `measures_noise`: all lanes measure gradient noise after their parts.
+    """An update in progress. `firsts`: the number of the first part of each lane; `parts`: the runs
+    of its passes; `unbegun`: lanes whose part is not begun; `missing`: lanes whose part is not
+    stored. `stored`: number of parts to store. `measures_noise`: all lanes measure gradient noise
+    after their parts.
     """
 
     def __init__(

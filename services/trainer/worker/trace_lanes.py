@@ -104,9 +104,7 @@ def rehearse_parts(
     size = min(-(-plan.update // part_count), plan.most or plan.update, plan.order.examples)
 
     def compute(place: int) -> int:
-        """Compute a worker's parts. Return the number of passes; 0 if the first file
-        has no example.
-        """
+        """Compute a worker's parts. Return the number of passes; 0 if the first file has no example."""
         worker, share = workers[place], shares[place]
         portion = plan.portion((Shard(0, size),) * share, batch=size)
         with explained_errors(worker, portion):

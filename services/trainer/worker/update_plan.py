@@ -79,8 +79,8 @@ def divide_examples(examples: int, speeds: Sequence[float]) -> tuple[int, ...]:
 
 
 def count_parts(update: int, most: int | None, wanted: int) -> int:
-    """Return the number of parts of an exact update: it divides the update, and a part has at most `most`
-    examples. It is the largest up to `wanted`, or else the smallest above.
+    """Return the number of parts of an exact update: it divides the update, and a part has at most
+    `most` examples. It is the largest up to `wanted`, or else the smallest above.
     """
     divisors = [count for count in range(1, update + 1) if update % count == 0]
     fitting = [count for count in divisors if most is None or update // count <= most]

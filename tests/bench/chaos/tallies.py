@@ -81,8 +81,8 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_counts(counts: Sequence[int], epochs: int, bound: int) -> Counted:
-    """Compare how often each example was counted with the number of epochs. `bound`: the examples that
-    may have been counted twice.
+    """Compare how often each example was counted with the number of epochs. `bound`: the number of
+    examples that may have been counted twice.
     """
     lost = sum(max(0, epochs - times) for times in counts)
     return Counted(lost=lost, twice=sum(max(0, times - epochs) for times in counts), bound=bound)

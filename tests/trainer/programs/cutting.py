@@ -106,7 +106,7 @@ except tf.errors.OpError as error:
     said["unwritten"] = type(error).__name__
 
 
-def rehearsed(folder, beside):
+def rehearse(folder, beside):
     """Return the number of errors, and whether values changed inside, and are as before after it."""
     errors, before = [], hashes(built)
     with whole.rehearse(folder, errors.append, beside):
@@ -115,8 +115,8 @@ def rehearsed(folder, beside):
     return [len(errors), inside != before, hashes(built) == before]
 
 
-said["rehearsed"] = [rehearsed(f"{TO}/gen-1", beside) for beside in (False, True)]
-said["rehearsed unwritten"] = [rehearsed(f"{TO}/file", beside) for beside in (False, True)]
+said["rehearsed"] = [rehearse(f"{TO}/gen-1", beside) for beside in (False, True)]
+said["rehearsed unwritten"] = [rehearse(f"{TO}/file", beside) for beside in (False, True)]
 whole.write(f"{TO}/gen-2/ckpt-9", later)
 whole.write(f"{TO}/gen-2/ckpt-10", later)
 named = checkpoint_files.seal_checkpoint(f"{TO}/gen-2/ckpt-9").digest

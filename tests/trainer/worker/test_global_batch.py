@@ -532,7 +532,7 @@ def test_whole_updates_have_all_accumulated_batches(
     check_updates(ps.applied, 100, 2, 24)
 
 
-def refused() -> tf.errors.InvalidArgumentError:
+def restarted_worker_error() -> tf.errors.InvalidArgumentError:
     return tf.errors.InvalidArgumentError(None, None, "some remote workers have been restarted")
 
 
@@ -549,7 +549,7 @@ def check_ends_with_unknown_result(lanes: Lanes, inbox: queue.Queue[object]) -> 
 def test_a_whole_update_that_fails_ends_training_because_it_may_be_applied(lost: bool) -> None:
     class Fails(Whole):
         def update(self, passes: int, batches: int) -> bool:
-            raise WorkerFailure(refused(), lost)
+            raise WorkerFailure(restarted_worker_error(), lost)
 
     plan, ps, inbox = DataPlan(ExampleOrder(100), 8), Ps(), queue.Queue[object]()
     lanes = WholeUpdateLanes([Fails(plan, ps), Whole(plan, ps, "worker-1")], plan, inbox)
@@ -559,7 +559,7 @@ def test_a_whole_update_that_fails_ends_training_because_it_may_be_applied(lost:
 def test_a_joint_update_that_fails_on_a_ps_ends_training_because_it_may_be_applied() -> None:
     class Fails(Ps):
         def apply(self, update: int, parts: int, examples: int) -> None:
-            raise WorkerFailure(refused(), lost=False)
+            raise WorkerFailure(restarted_worker_error(), lost=False)
 
     plan, ps, inbox = DataPlan(ExampleOrder(100), 8), Fails(), queue.Queue[object]()
     lanes = GlobalBatchLanes(

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import fnmatch
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +45,17 @@ async def reports(folder: Path, count: int) -> list[dict[str, Any]]:
 
 
 def refusals(folder: Path) -> list[str]:
-    """Return the permission violations in the logs of services and of pods that still exist."""
-    texts = [path.read_text(errors="replace") for path in folder.rglob("*.log")]
-    return [
-        line
-        for text in texts
-        for line in text.splitlines()
-        if "permissions violation" in line.lower()
-    ]
+    """Return the permission violations in the logs of services and of pods that still exist.
+
+    Folders of pods may go while they are read: `os.walk` leaves those out.
+    """
+    found = []
+    for parent, _, names in os.walk(folder):
+        for name in fnmatch.filter(names, "*.log"):
+            with contextlib.suppress(FileNotFoundError):
+                lines = (Path(parent) / name).read_text(errors="replace").splitlines()
+                found += [line for line in lines if "permissions violation" in line.lower()]
+    return found
 
 
 async def secrets(scene: Scene) -> list[dict[str, Any]]:

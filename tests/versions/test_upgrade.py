@@ -18,7 +18,7 @@ from tests.versions.two_versions import NEW, TwoVersions
 
 pytestmark = pytest.mark.long
 
-VERSION, EPOCHS = "0.2.0", 60  # a version without the field `consistency`
+VERSION, EPOCHS = "0.2.0", 60  # a version without `consistency` and `max_staleness`
 THREE_NODES = f"{PLACES}  - {{name: node-3, cpu: 2, memory_gib: 8}}\n"
 SPAN = {"start": 1, "min": 1, "max": 3}
 """The policy adds a ps and a worker at a time, so each growth needs the room of two pods."""
@@ -51,7 +51,9 @@ async def test_a_job_continues_training_while_services_are_upgraded(
             node: [await scene.stranger_comes(node) for _ in range(2)]
             for node in ("node-2", "node-3")
         }
-        await scene.submit(epochs=EPOCHS, ps=SPAN, workers=SPAN, consistency=None)
+        await scene.submit(
+            epochs=EPOCHS, ps=SPAN, workers=SPAN, consistency=None, max_staleness=None
+        )
         small = await scene.hear(TrainingResumed)
         await scene.hear(CheckpointSaved)
 

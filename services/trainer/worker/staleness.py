@@ -16,9 +16,9 @@ Gradients are sent meanwhile, so a worker does not wait for the check (`optimize
 So the gradients of an update are applied as a whole or not at all, and the chief knows which when
 its call returns. It puts the examples of a dropped update back to do before the next one. What the
 forward pass changes (moving averages of batch normalisation, counters of the program) is changed
-before the check, also by an update that is dropped. The histogram has the
-staleness at the time of application. That can be larger than the limit: by the updates that others
-apply while the answer and the gradient are sent. Only a lock on all ps would prevent that.
+before the check, also by an update that is dropped. The histogram has the staleness at the time of
+application. That can be larger than the limit: by the updates that others apply while the answer
+and the gradient are sent. Only a lock on all ps would prevent that.
 """
 
 from __future__ import annotations

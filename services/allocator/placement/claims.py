@@ -164,14 +164,16 @@ class ReachableNodes:
         if not tolerations:
             return NO_NODES
         if tolerations not in self._tolerated:
-            self._tolerated[tolerations] = frozenset(
-                [
-                    name
-                    for name, taints in self._tainted.items()
-                    if all([is_tolerated(taint, tolerations) for taint in taints])
-                ]
-            )
+            self._tolerated[tolerations] = self._nodes_tolerated_by(tolerations)
         return self._tolerated[tolerations] - self.unreachable_nodes(job)
+
+    def _nodes_tolerated_by(self, tolerations: tuple[Toleration, ...]) -> frozenset[str]:
+        """Return the nodes whose taints are all tolerated, of those that have taints."""
+        found = set()
+        for name, taints in self._tainted.items():
+            if all(is_tolerated(taint, tolerations) for taint in taints):
+                found.add(name)
+        return frozenset(found)
 
     def groups(self, jobs: Mapping[str, Job]) -> list[ReachGroup]:
         """Return the jobs that may use the same nodes, each group with all jobs that may use some

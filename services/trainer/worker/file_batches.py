@@ -51,39 +51,45 @@ class FileBatchLanes(GlobalBatchLanes):
     def _divide_staged(self) -> dict[Lane, list[int]]:
         """Return the sizes of the passes of the next update; empty if too few are staged."""
         epoch = self._first_epoch()
-        ready = [
-            [shard_ledger.run_size(run) for run in lane.ready if self._epoch(run) == epoch]
-            for lane in self._lanes
-        ]
-        staged = sum([sum(sizes) for sizes in ready])
+        ready = [self._staged_sizes(lane, epoch) for lane in self._lanes]
+        staged = sum(map(sum, ready))
         examples = min(staged, self._plan.update) if self._is_read(epoch) else self._plan.update
         divided = divide_staged(ready, examples) if staged else None
         if divided is None:
             return {}
         return {lane: sizes for lane, sizes in zip(self._lanes, divided, strict=True) if sizes}
 
+    def _staged_sizes(self, lane: Lane, epoch: int) -> list[int]:
+        """Return the number of examples of each staged batch of an epoch."""
+        return [shard_ledger.run_size(run) for run in lane.ready if self._epoch(run) == epoch]
+
     def _first_epoch(self) -> int:
         """Return the first epoch of which examples are not in an update."""
-        unread = [portion.run for lane in self._lanes for portion in lane.pending]
-        ready = [run for lane in self._lanes for run in lane.ready]
-        todo = [(shard,) for shard in self.ledger.todo[:1]]
-        return min([self._epoch(run) for run in (*unread, *ready, *todo) if run], default=0)
+        runs = self._unread_runs()
+        for lane in self._lanes:
+            runs += lane.ready
+        return min(map(self._epoch, runs), default=0)
 
     def _is_read(self, epoch: int) -> bool:
         """Return whether all examples of this epoch, and of those before, are staged."""
-        unread = [portion.run for lane in self._lanes for portion in lane.pending]
-        todo = [(shard,) for shard in self.ledger.todo[:1]]
-        return all(self._epoch(run) > epoch for run in (*unread, *todo) if run)
+        return all(self._epoch(run) > epoch for run in self._unread_runs())
+
+    def _unread_runs(self) -> list[Run]:
+        """Return what is given out and not staged, and the first shard that is to do."""
+        runs: list[Run] = [(shard,) for shard in self.ledger.todo[:1]]
+        for lane in self._lanes:
+            runs += [portion.run for portion in lane.pending if portion.run]
+        return runs
 
     def _epoch(self, run: Run) -> int:
         return run[0].start // self.ledger.examples
 
     def _take_update(self) -> Update:
-        parts = {
-            lane: [_take_examples(lane, size) for size in sizes]
-            for lane, sizes in self._divide_staged().items()
-        }
-        firsts = {lane: number for number, lane in enumerate(parts)}
+        firsts: dict[Lane, int] = {}
+        parts: dict[Lane, list[Run]] = {}
+        for number, (lane, sizes) in enumerate(self._divide_staged().items()):
+            firsts[lane] = number
+            parts[lane] = [_take_examples(lane, size) for size in sizes]
         return Update(self._begun, firsts, parts, len(parts))
 
     def _part_of(self, lane: Lane, update: Update) -> Part:

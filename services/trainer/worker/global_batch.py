@@ -209,13 +209,14 @@ class GlobalBatchLanes(Lanes):
 
     def _take_update(self) -> Update:
         """Take the examples of the next update from what is staged."""
-        planned = self._planned.popleft()
-        firsts = {lane: part.first for lane, part in planned.items()}
-        parts = {
-            lane: [lane.ready.popleft() for _ in range(part.batches)]
-            for lane, part in planned.items()
-        }
-        return Update(self._begun, firsts, parts, sum([part.batches for part in planned.values()]))
+        firsts: dict[Lane, int] = {}
+        parts: dict[Lane, list[Run]] = {}
+        stored = 0
+        for lane, planned in self._planned.popleft().items():
+            firsts[lane] = planned.first
+            parts[lane] = [lane.ready.popleft() for _ in range(planned.batches)]
+            stored += planned.batches
+        return Update(self._begun, firsts, parts, stored)
 
     def _compute_part(self, lane: Lane, update: Update) -> bool:
         """Return whether this was the last part of the update in progress, also if it failed."""

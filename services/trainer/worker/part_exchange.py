@@ -116,14 +116,14 @@ class PartExchange:
 
     def _take_part(self, stored: list[_Packed | int], key: tf.Tensor) -> list[list[tf.Tensor]]:
         """Return the tensors of a part on the current ps, for each element of `stored`."""
-        kinds = [self._dtypes(what) for what in stored]
-        dtypes = [dtype for kind in kinds for dtype in kind]
+        dtypes_of_each = [self._dtypes(what) for what in stored]
+        dtypes = list(itertools.chain.from_iterable(dtypes_of_each))
         values = tf.raw_ops.MapUnstage(
             key=key, indices=list(range(len(dtypes))), dtypes=dtypes, shared_name=self._name
         )
         _run_independently()
         left = iter(values)
-        return [[next(left) for _ in kind] for kind in kinds]
+        return [list(itertools.islice(left, len(each))) for each in dtypes_of_each]
 
     def _dtypes(self, what: _Packed | int) -> list[tf.DType]:
         if isinstance(what, _Packed):

@@ -213,33 +213,49 @@ def record_states(built: BuiltModel, number: tf.Tensor) -> Iterator[list[Contrib
     end, and assign nothing. `number`: of the part. A step of the program's own may assign
     to any variable.
     """
-    metrics = {id(variable) for variable in built.metrics}
-    states = [each for model in built.models for each in model.non_trainable_variables]
-    if own_step.is_own_step(built.kind):
-        states = list(built.variables)
-    if built.random is not None:
-        states.append(built.random)
-    states = list({id(each): each for each in states if id(each) not in metrics}.values())
-    kept = [(variable, variable._value) for variable in states]
-    for variable, value in kept:
+    states = _recorded_variables(built)
+    values = [variable._value for variable in states]
+    for variable in states:
         variable._direct_assign = partial(_set_value, variable)
         if variable.name == SEED_STATE:
-            variable._value = _seed_of_part(value, number)
+            variable._value = _seed_of_part(variable._value, number)
+    before = [variable._value for variable in states]
     contributions: list[Contribution] = []
-    read = [variable._value for variable in states]
     try:
         yield contributions
-        for (variable, value), before in zip(kept, read, strict=True):
-            assigned = variable._value
-            if assigned is not before:
-                if assigned.graph is not tf.compat.v1.get_default_graph():
-                    raise WholeBatchNeeded(f"{variable.path} is assigned in a loop or a condition")
-                combine: Any = "sum" if assigned.dtype.is_floating else "first"
-                contributions.append(Contribution(value, assigned, combine))
+        for variable, value, earlier in zip(states, values, before, strict=True):
+            if variable._value is not earlier:
+                contributions.append(_assigned_state(variable, value))
     finally:
-        for variable, value in kept:
+        for variable, value in zip(states, values, strict=True):
             variable._value = value
             del variable._direct_assign
+
+
+def _recorded_variables(built: BuiltModel) -> list[Any]:
+    """Return the variables that are not trained, without metrics; for a step of the program's own,
+    all variables without metrics. Each of them once.
+    """
+    if own_step.is_own_step(built.kind):
+        states = list(built.variables)
+    else:
+        states = [each for model in built.models for each in model.non_trainable_variables]
+    if built.random is not None:
+        states.append(built.random)
+    by_id = {id(variable): variable for variable in states}
+    for metric in built.metrics:
+        by_id.pop(id(metric), None)
+    return list(by_id.values())
+
+
+def _assigned_state(variable: Any, value: tf.Variable) -> Contribution:
+    """Return the contribution of a part to a variable that the part has assigned. `value`: the
+    variable on the ps.
+    """
+    assigned = variable._value
+    if assigned.graph is not tf.compat.v1.get_default_graph():
+        raise WholeBatchNeeded(f"{variable.path} is assigned in a loop or a condition")
+    return Contribution(value, assigned, "sum" if assigned.dtype.is_floating else "first")
 
 
 def _set_value(variable: Any, value: Any) -> None:

@@ -110,10 +110,11 @@ def exact_updates(ledger: Ledger, update: int, part_count: int) -> list[tuple[Sh
     count = min(EXACT_ROUND, whole - first)
     part = update // part_count
     start = base + first * update
-    return [
-        tuple([_part_at(start + (at * count + place) * part, part) for at in range(part_count)])
-        for place in range(number - first, count)
-    ]
+    updates = []
+    for place in range(number - first, count):
+        starts = [start + (at * count + place) * part for at in range(part_count)]
+        updates.append(tuple([_part_at(each, part) for each in starts]))
+    return updates
 
 
 def can_begin_exactly(ledger: Ledger, update: int, part_count: int) -> bool:

@@ -6,6 +6,8 @@ The 95 % confidence interval of the mean of n differences with the standard devi
 
 and the power of a paired t-test for a true difference d, by the noncentral t distribution (Cohen
 1988), is P(|T| > t(0.975, n - 1)) with n - 1 degrees of freedom and the noncentrality d sqrt(n) / s.
+T^2 has the noncentral F distribution with 1 and n - 1 degrees of freedom, which is used here: SciPy
+returns nan for the lower tail of T where that is almost 0.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ def power(spread: float, count: int, resolved: float) -> float:
         return 1.0
     free, shift = count - 1, resolved / spread * math.sqrt(count)
     limit = stats.t.ppf(1 - SURE / 2, free)
-    return float(stats.nct.sf(limit, free, shift) + stats.nct.cdf(-limit, free, shift))
+    return float(stats.ncf.sf(limit**2, 1, free, shift**2))
 
 
 def power_of(differences: Sequence[float], resolved: float) -> float:

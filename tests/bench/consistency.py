@@ -25,8 +25,9 @@ exact. `exact_refused`: why a program may not.
 
 Environment: PROGRAM (names with commas), BENCH_MINUTES (55: no run begins that would end later),
 BENCH_SEEDS (24: the most), BENCH_ARMS, BENCH_ALTERNATIONS (4; 0: without throughput),
-BENCH_STEADY_S (10), BENCH_RUNS: a file to which the runs are written and from which earlier ones
-are read, so that seeds of several hours count together (of the same version of the programs).
+BENCH_STEADY_S (10), BENCH_BATCH (256: examples of an update when speed is measured). BENCH_RUNS: a
+file to which the runs are written and from which earlier ones are read, so that seeds of several
+hours count together (of the same version of the programs).
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ async def main() -> dict[str, Any]:
     say(f"throughput: {throughput}")
     bits = {name: await compare_bits(name) for name in PROGRAMS if EXACT_ARMS}
     runs = Runs(Path(RUNS) if RUNS else None)
-    await runs.train_least()
+    await runs.train_least(until_s)
     await runs.train_least_certain(until_s)
     return {
         **gap_figures(runs),
@@ -163,10 +164,13 @@ class Runs:
                 self._runs[name, arm][seed] = run
                 self._longest_s = max(self._longest_s, run.seconds)
 
-    async def train_least(self) -> None:
+    async def train_least(self, until_s: float) -> None:
+        """Train the fewest seeds of each arm, as far as the time permits."""
         for seed in range(1, min(max(LEAST_SEEDS.values()), SEEDS) + 1):
             for name in PROGRAMS:
                 for arm in GAP_ARMS:
+                    if time.monotonic() + self._longest_s >= until_s:
+                        return
                     if seed <= LEAST_SEEDS[arm.rsplit("-", 1)[0]]:
                         await self._train_pair(name, arm, seed)
 

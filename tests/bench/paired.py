@@ -61,7 +61,7 @@ def least_certain(
     open_ = {
         key: half_width(each)
         for key, each in found.items()
-        if len(each) < most and power_of(each, resolved) < sure
+        if len(each) < most and not power_of(each, resolved) >= sure
     }
     return max(open_, key=lambda key: open_[key], default=None)
 

@@ -212,10 +212,10 @@ class GlobalBatchLanes(Lanes):
         firsts: dict[Lane, int] = {}
         parts: dict[Lane, list[Run]] = {}
         stored = 0
-        for lane, planned in self._planned.popleft().items():
-            firsts[lane] = planned.first
-            parts[lane] = [lane.ready.popleft() for _ in range(planned.batches)]
-            stored += planned.batches
+        for lane, part in self._planned.popleft().items():
+            firsts[lane] = part.first
+            parts[lane] = [lane.ready.popleft() for _ in range(part.batches)]
+            stored += part.batches
         return Update(self._begun, firsts, parts, stored)
 
     def _compute_part(self, lane: Lane, update: Update) -> bool:

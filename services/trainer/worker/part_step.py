@@ -214,7 +214,7 @@ def record_states(built: BuiltModel, number: tf.Tensor) -> Iterator[list[Contrib
     to any variable.
     """
     states = _recorded_variables(built)
-    values = [variable._value for variable in states]
+    on_ps = [variable._value for variable in states]
     for variable in states:
         variable._direct_assign = partial(_set_value, variable)
         if variable.name == SEED_STATE:
@@ -223,18 +223,18 @@ def record_states(built: BuiltModel, number: tf.Tensor) -> Iterator[list[Contrib
     contributions: list[Contribution] = []
     try:
         yield contributions
-        for variable, value, earlier in zip(states, values, before, strict=True):
+        for variable, value, earlier in zip(states, on_ps, before, strict=True):
             if variable._value is not earlier:
-                contributions.append(_assigned_state(variable, value))
+                contributions.append(_state_contribution(variable, value))
     finally:
-        for variable, value in zip(states, values, strict=True):
+        for variable, value in zip(states, on_ps, strict=True):
             variable._value = value
             del variable._direct_assign
 
 
 def _recorded_variables(built: BuiltModel) -> list[Any]:
-    """Return the variables that are not trained, without metrics; for a step of the program's own,
-    all variables without metrics. Each of them once.
+    """Return each variable once whose assignment is recorded: those that are not trained, or all if
+    the step is the program's own; and the state of random numbers. Metrics are left out.
     """
     if own_step.is_own_step(built.kind):
         states = list(built.variables)
@@ -248,14 +248,12 @@ def _recorded_variables(built: BuiltModel) -> list[Any]:
     return list(by_id.values())
 
 
-def _assigned_state(variable: Any, value: tf.Variable) -> Contribution:
-    """Return the contribution of a part to a variable that the part has assigned. `value`: the
-    variable on the ps.
-    """
+def _state_contribution(variable: Any, on_ps: tf.Variable) -> Contribution:
+    """Return the contribution of a part to a variable that the part has assigned."""
     assigned = variable._value
     if assigned.graph is not tf.compat.v1.get_default_graph():
         raise WholeBatchNeeded(f"{variable.path} is assigned in a loop or a condition")
-    return Contribution(value, assigned, "sum" if assigned.dtype.is_floating else "first")
+    return Contribution(on_ps, assigned, "sum" if assigned.dtype.is_floating else "first")
 
 
 def _set_value(variable: Any, value: Any) -> None:

@@ -11,7 +11,7 @@ more examples to evaluate. For each seed of the initial weights a job trains
 
 `..._gap_points`: the mean of the differences to `static` with the same seed, in points (hundredths
 of the metric), of the arm where it is largest. Each arm of `async` has 1 seed, and each of
-`global-batch` at least 4. The time that is left goes, run by run, to the program and arm of
+`global-batch` 4 if there is time. What is left of it goes, run by run, to the program and arm of
 `global-batch` with the widest confidence interval of the difference (`paired.py`), until each
 resolves 0.5 points with a probability of 80 %. `power`: the least of these probabilities; `seeds`:
 the number of each arm.
@@ -23,8 +23,8 @@ exact. `exact_refused`: why a program may not.
 `global_batch_throughput`, `exact_throughput`: examples per second divided by those of `async`, with
 4 workers and the same examples in an update, in alternation on enforced CPU limits, as in `data.py`.
 
-Environment: PROGRAM (names with commas), BENCH_MINUTES (55: no run begins that would end later),
-BENCH_SEEDS (24: the most), BENCH_ARMS, BENCH_ALTERNATIONS (4; 0: without throughput),
+Environment: PROGRAM (names with commas), BENCH_MINUTES (55: no run begins that would end later, but
+for the first of each arm), BENCH_SEEDS (24: the most), BENCH_ARMS, BENCH_ALTERNATIONS (4; 0: none),
 BENCH_STEADY_S (10), BENCH_BATCH (256: examples of an update when speed is measured). BENCH_RUNS: a
 file to which the runs are written and from which earlier ones are read, so that seeds of several
 hours count together (of the same version of the programs).
@@ -165,18 +165,20 @@ class Runs:
                 self._longest_s = max(self._longest_s, run.seconds)
 
     async def train_least(self, until_s: float) -> None:
-        """Train the fewest seeds of each arm, as far as the time permits."""
+        """Train the fewest seeds of each arm: the first one in any case, the others as far as the
+        time permits.
+        """
         for seed in range(1, min(max(LEAST_SEEDS.values()), SEEDS) + 1):
             for name in PROGRAMS:
                 for arm in GAP_ARMS:
-                    if time.monotonic() + self._longest_s >= until_s:
+                    if seed > 1 and not self._has_time(until_s):
                         return
                     if seed <= LEAST_SEEDS[arm.rsplit("-", 1)[0]]:
                         await self._train_pair(name, arm, seed)
 
     async def train_least_certain(self, until_s: float) -> None:
         """Spend the time on the least certain difference."""
-        while time.monotonic() + self._longest_s < until_s:
+        while self._has_time(until_s):
             bounded = {
                 key: each
                 for key, each in self.differences().items()
@@ -189,6 +191,10 @@ class Runs:
             missing = set(range(1, SEEDS + 1)) - set(self._runs[chosen])
             await self._train_pair(name, arm, min(missing))
             say(f"{name}, {arm}: {paired.describe(self.differences()[chosen])}")
+
+    def _has_time(self, until_s: float) -> bool:
+        """Return whether a run that takes as long as the longest one would end before `until_s`."""
+        return time.monotonic() + self._longest_s < until_s
 
     async def _train_pair(self, name: str, arm: str, seed: int) -> None:
         """Train what is missing of an arm and of `static` with this seed: at the same time, unless

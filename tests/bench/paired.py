@@ -21,6 +21,8 @@ from scipy import stats
 
 K = TypeVar("K")
 SURE = 0.05
+ROUNDING = 1e-9
+"""Standard deviation of differences that are equal but for rounding. SciPy may return nan for it."""
 
 
 def half_width(differences: Sequence[float]) -> float:
@@ -39,7 +41,7 @@ def power(spread: float, count: int, resolved: float) -> float:
     """
     if count < 2:
         return 0.0
-    if spread <= 0:
+    if spread <= ROUNDING:
         return 1.0
     free, shift = count - 1, resolved / spread * math.sqrt(count)
     limit = stats.t.ppf(1 - SURE / 2, free)
@@ -61,7 +63,7 @@ def least_certain(
     open_ = {
         key: half_width(each)
         for key, each in found.items()
-        if len(each) < most and not power_of(each, resolved) >= sure
+        if len(each) < most and power_of(each, resolved) < sure
     }
     return max(open_, key=lambda key: open_[key], default=None)
 

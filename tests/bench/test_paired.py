@@ -20,6 +20,7 @@ def test_power_grows_with_the_number_of_pairs() -> None:
     assert power(0.5, 2, 0.5) < power(0.5, 5, 0.5) < power(0.5, 20, 0.5)
     assert power(0.5, 34, 0.25) == pytest.approx(0.80, abs=0.02)  # Cohen 1988: d = 0.5, n = 34
     assert power_of([0.1, 0.1], 0.5) == 1.0
+    assert power_of([0.1, 0.1 + 1e-12], 0.5) == 1.0  # equal but for rounding
     assert power_of([0.0, 0.001], 0.5) == pytest.approx(1.0, abs=0.001)
     assert power_of([0.1], 0.5) == 0.0
     assert power(0.02, 2, 0.5) == pytest.approx(0.994, abs=0.001)  # the lower tail is almost 0

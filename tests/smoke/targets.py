@@ -52,6 +52,7 @@ SMOKE = {
             "PROGRAM": "wide-and-deep",
             "BENCH_SEEDS": "1",
             "BENCH_ARMS": "global-batch-2,exact-2",
+            "BENCH_MINUTES": "0",
             "BENCH_ALTERNATIONS": "1",
             "BENCH_STEADY_S": "4",
         },

@@ -75,7 +75,7 @@ class FileBatchLanes(GlobalBatchLanes):
         return all(self._epoch(run) > epoch for run in self._unread_runs())
 
     def _unread_runs(self) -> list[Run]:
-        """Return what is given out and not staged, and the first shard that is to do."""
+        """Return the runs that lanes have to read, and the next one that is not given out."""
         runs: list[Run] = [(shard,) for shard in self.ledger.todo[:1]]
         for lane in self._lanes:
             runs += [portion.run for portion in lane.pending if portion.run]

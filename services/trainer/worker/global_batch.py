@@ -211,12 +211,10 @@ class GlobalBatchLanes(Lanes):
         """Take the examples of the next update from what is staged."""
         firsts: dict[Lane, int] = {}
         parts: dict[Lane, list[Run]] = {}
-        stored = 0
         for lane, part in self._planned.popleft().items():
             firsts[lane] = part.first
             parts[lane] = [lane.ready.popleft() for _ in range(part.batches)]
-            stored += part.batches
-        return Update(self._begun, firsts, parts, stored)
+        return Update(self._begun, firsts, parts, stored=sum(map(len, parts.values())))
 
     def _compute_part(self, lane: Lane, update: Update) -> bool:
         """Return whether this was the last part of the update in progress, also if it failed."""

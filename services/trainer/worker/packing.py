@@ -1,5 +1,5 @@
 """Small tensors between a worker and a parameter server are sent as one, because each one that is
-sent costs a message.
+sent costs a message. Tensors of several types are sent as their bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def pack_gradients(gradients: Sequence[Any], variables: Sequence[tf.Variable]) -
         is_there = (
             bool(variable.device) and gradient is not None and (gradient.device == variable.device)
         )
-        if isinstance(gradient, tf.Tensor) and is_small(gradient) and not is_there:
+        if isinstance(gradient, tf.Tensor) and is_packed(gradient) and not is_there:
             together[variable.device, gradient.dtype].append(place)
     packed = list(gradients)
     for (device, _), places in together.items():
@@ -40,26 +40,29 @@ def pack_gradients(gradients: Sequence[Any], variables: Sequence[tf.Variable]) -
     return packed
 
 
-def is_small(gradient: tf.Tensor) -> bool:
-    """Return whether a tensor is sent together with others."""
-    count: int | None = gradient.shape.num_elements()  # None: not known before the step runs
-    return count is not None and count * gradient.dtype.size <= PACKED_BYTES
+def is_packed(tensor: tf.Tensor | tf.Variable) -> bool:
+    """Return whether a tensor is sent together with others: it is small, and has numbers."""
+    count: int | None = tensor.shape.num_elements()  # None: not known before the step runs
+    is_small = count is not None and count * tensor.dtype.size <= PACKED_BYTES
+    return is_small and bool(tensor.dtype.is_floating or tensor.dtype.is_integer)
 
 
 @contextmanager
 def read_packed(variables: Sequence[Any]) -> Iterator[list[Any]]:
     """Return Keras variables, of which the small ones have been read as one tensor for each ps.
 
-    These are tensors on the worker, and what is traced inside uses them. It must not assign to these
-    variables on the ps.
+    These are tensors on the worker, as are those that have been read so before. What is traced inside
+    uses them. It must not assign to these variables on the ps.
     """
     found = list(variables)
-    together = defaultdict[tuple[str, tf.DType], list[int]](list)
+    together = defaultdict[str, list[int]](list)
     for place, variable in enumerate(variables):
         value = variable.value
-        if isinstance(value, tf.Variable) and value.device and is_small(value):
-            together[value.device, value.dtype].append(place)
-    for (device, _), places in together.items():
+        if isinstance(value, tf.Tensor):
+            found[place] = value
+        elif isinstance(value, tf.Variable) and value.device and is_packed(value):
+            together[value.device].append(place)
+    for device, places in together.items():
         for place, piece in zip(places, _read_pieces(device, variables, places), strict=True):
             found[place] = piece
     kept = [(variable, variable._value) for variable in variables]
@@ -76,8 +79,54 @@ def read_packed(variables: Sequence[Any]) -> Iterator[list[Any]]:
 def _read_pieces(device: str, variables: Sequence[Any], places: Sequence[int]) -> list[tf.Tensor]:
     """Return the values of the variables at these places, read as one tensor."""
     chosen = [variables[place].value for place in places]
+    by_type = defaultdict[tf.DType, list[int]](list)
+    for at, value in enumerate(chosen):
+        by_type[value.dtype].append(at)
     with tf.device(device):
-        read = [tf.reshape(value.read_value(), [-1]) for value in chosen]
-        sent = tf.concat(read, 0)
-    received = tf.split(tf.identity(sent), [value.shape.num_elements() for value in chosen])
-    return [tf.reshape(piece, value.shape) for piece, value in zip(received, chosen, strict=True)]
+        read = [
+            tf.concat([tf.reshape(chosen[at].read_value(), [-1]) for at in alike], 0)
+            for alike in by_type.values()
+        ]
+        sent = join_bytes(read) if len(read) > 1 else read[0]
+    received = tf.identity(sent)
+    of_types = split_bytes(received, read) if len(read) > 1 else [received]
+    pieces: list[Any] = [None] * len(chosen)
+    for alike, values in zip(by_type.values(), of_types, strict=True):
+        sizes = [chosen[at].shape.num_elements() for at in alike]
+        for at, piece in zip(alike, tf.split(values, sizes), strict=True):
+            pieces[at] = tf.reshape(piece, chosen[at].shape)
+    return pieces
+
+
+def send_to(device: str, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Return these tensors on a device. Small ones that are not there are sent as one."""
+    small = [
+        at for at, tensor in enumerate(tensors) if tensor.device != device and is_packed(tensor)
+    ]
+    joined = join_bytes([tensors[at] for at in small]) if len(small) > 1 else None
+    with tf.device(device):
+        received = [tf.identity(tensor) for tensor in tensors]
+        if joined is not None:
+            pieces = split_bytes(tf.identity(joined), [tensors[at] for at in small])
+            for at, piece in zip(small, pieces, strict=True):
+                received[at] = piece
+    return received
+
+
+def join_bytes(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return the bytes of tensors of numbers, one after the other."""
+    return tf.concat([tf.reshape(tf.bitcast(each, tf.uint8), [-1]) for each in tensors], 0)
+
+
+def split_bytes(joined: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Return the tensors whose bytes were joined, which have known shapes; bits are the same."""
+    sizes = [each.shape.num_elements() * each.dtype.size for each in like]
+    return [
+        tf.bitcast(tf.reshape(piece, _shape_of_bytes(each)), each.dtype)
+        for piece, each in zip(tf.split(joined, sizes), like, strict=True)
+    ]
+
+
+def _shape_of_bytes(tensor: tf.Tensor) -> list[int]:
+    shape: list[int] = tensor.shape.as_list()
+    return shape if tensor.dtype.size == 1 else [*shape, tensor.dtype.size]

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
-from services.trainer.worker.packing import is_small
+from services.trainer.worker.packing import is_packed, send_to
 
 MOST_PARTS = 4096
 _numbers = itertools.count()
@@ -37,6 +37,9 @@ class Part(NamedTuple):
     rows: tuple[int, ...] = ()
 
 
+Combine = Literal["sum", "first"]
+
+
 class Contribution(NamedTuple):
     """The contribution of a part to a variable: a tensor, rows of a table, or None.
 
@@ -45,13 +48,16 @@ class Contribution(NamedTuple):
 
     variable: tf.Variable
     value: Any
-    combine: Literal["sum", "first"] = "sum"
+    combine: Combine = "sum"
 
 
 class _Packed(NamedTuple):
-    """Small tensors that are stored as one. `places`: of the contributions."""
+    """Small tensors that are stored as one. `places`: of the contributions, which are all combined
+    in the same way.
+    """
 
     places: tuple[int, ...]
+    combine: Combine
 
 
 class PartExchange:
@@ -77,10 +83,10 @@ class PartExchange:
         self._stored = _group_by_ps(contributions)
         for device, stored in self._stored.items():
             values = [each for what in stored for each in self._tensors(what, share)]
+            key_there, *received = send_to(device, [key, *values])
             with tf.device(device):
-                received = [tf.identity(value) for value in values]
                 tf.raw_ops.MapStage(
-                    key=key,
+                    key=key_there,
                     indices=list(range(len(received))),
                     values=received,
                     dtypes=[value.dtype for value in received],
@@ -92,7 +98,8 @@ class PartExchange:
         """Return the tensors to store, times the share where parts are added."""
         if isinstance(what, _Packed):
             parts = [tf.reshape(self._contributions[at].value, [-1]) for at in what.places]
-            return [_times(tf.concat(parts, 0), share)]
+            together = tf.concat(parts, 0)
+            return [together if what.combine == "first" else _times(together, share)]
         contribution = self._contributions[what]
         value = contribution.value
         if isinstance(value, tf.IndexedSlices):
@@ -139,7 +146,7 @@ class PartExchange:
         """Write the combined values of these tensors to their places."""
         if isinstance(what, _Packed):
             values = [self._contributions[at].value for at in what.places]
-            total = tf.add_n([tensor for (tensor,) in parts])
+            total = _combine_tensors(what.combine, parts)
             pieces = tf.split(total, [value.shape.num_elements() for value in values])
             for at, value, piece in zip(what.places, values, pieces, strict=True):
                 combined[at] = tf.reshape(piece, value.shape)
@@ -152,10 +159,8 @@ class PartExchange:
                 _with_shape(tf.concat(indices, 0), [None]),
                 tf.constant(contribution.variable.shape.as_list(), tf.int64),
             )
-        elif contribution.combine == "first":
-            combined[what] = _with_shape(parts[0][0], contribution.value.shape)
         else:
-            total = tf.add_n([tensor for (tensor,) in parts])
+            total = _combine_tensors(contribution.combine, parts)
             combined[what] = _with_shape(total, contribution.value.shape)
 
     def assign_states(self, first: int, values: Sequence[Any]) -> None:
@@ -180,19 +185,26 @@ def part_key(update: tf.Tensor, number: int) -> tf.Tensor:
 
 def _group_by_ps(contributions: Sequence[Contribution]) -> dict[str, list[_Packed | int]]:
     """Return what is stored on each ps: small tensors of the same type together."""
-    packed: dict[tuple[str, tf.DType], list[int]] = {}
+    packed: dict[tuple[str, tf.DType, Combine], list[int]] = {}
     stored: dict[str, list[_Packed | int]] = {}
     for at, (variable, value, combine) in enumerate(contributions):
         if value is None:
             continue
         on_ps = stored.setdefault(variable.device, [])
-        if isinstance(value, tf.Tensor) and combine == "sum" and is_small(value):
-            packed.setdefault((variable.device, value.dtype), []).append(at)
+        is_there = isinstance(value, tf.Tensor) and value.device == variable.device
+        if isinstance(value, tf.Tensor) and is_packed(value) and not is_there:
+            packed.setdefault((variable.device, value.dtype, combine), []).append(at)
         else:
             on_ps.append(at)
-    for (device, _), places in packed.items():
-        stored[device].append(_Packed(tuple(places)))
+    for (device, _, combine), places in packed.items():
+        stored[device].append(_Packed(tuple(places), combine))
     return stored
+
+
+def _combine_tensors(combine: Combine, parts: Sequence[list[tf.Tensor]]) -> tf.Tensor:
+    """Return the sum of the parts' only tensors, or that of the first part."""
+    tensors = [tensor for (tensor,) in parts]
+    return tensors[0] if combine == "first" else tf.add_n(tensors)
 
 
 def _times(value: tf.Tensor, share: tf.Tensor) -> tf.Tensor:

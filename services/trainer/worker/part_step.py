@@ -22,6 +22,7 @@ import tensorflow as tf
 from services.trainer.worker import optimizers, own_step, step_loss, training_step
 from services.trainer.worker.input_pipeline import Pipeline
 from services.trainer.worker.optimizers import RecordedUpdate
+from services.trainer.worker.packing import read_packed
 from services.trainer.worker.part_exchange import Contribution, Part, PartExchange, part_key
 from services.trainer.worker.step_resources import PS
 from services.trainer.worker.training_step import BuiltModel, WholeBatchNeeded
@@ -162,8 +163,8 @@ class PartStep:
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _apply(self, order: tf.Tensor, parts: int) -> None:
         """Apply an update. A replica has a thread, and so its own context for devices."""
-        part = _fields(order)
         with _on_ps(self._built):
+            part = _fields(order)
             combined = self._exchange.take(part.update, parts)
             left = iter(combined)
             updates = [
@@ -215,17 +216,19 @@ def record_states(built: BuiltModel, number: tf.Tensor) -> Iterator[list[Contrib
     """
     states = _recorded_variables(built)
     on_ps = [variable._value for variable in states]
+    contributions: list[Contribution] = []
     for variable in states:
         variable._direct_assign = partial(_set_value, variable)
-        if variable.name == SEED_STATE:
-            variable._value = _seed_of_part(variable._value, number)
-    before = [variable._value for variable in states]
-    contributions: list[Contribution] = []
     try:
-        yield contributions
-        for variable, value, earlier in zip(states, on_ps, before, strict=True):
-            if variable._value is not earlier:
-                contributions.append(_state_contribution(variable, value))
+        with read_packed(_variables_to_read(built)) if built.reads_packed else nullcontext():
+            for variable in states:
+                if variable.name == SEED_STATE:
+                    variable._value = _seed_of_part(variable._value, number)
+            before = [variable._value for variable in states]
+            yield contributions
+            for variable, value, earlier in zip(states, on_ps, before, strict=True):
+                if variable._value is not earlier:
+                    contributions.append(_state_contribution(variable, value))
     finally:
         for variable, value in zip(states, on_ps, strict=True):
             variable._value = value
@@ -248,6 +251,20 @@ def _recorded_variables(built: BuiltModel) -> list[Any]:
     return list(by_id.values())
 
 
+def _variables_to_read(built: BuiltModel) -> list[Any]:
+    """Return the variables of the models that a step reads: states, such as moving averages and
+    seeds, and all weights, unless the step is the program's own, which may read them when it has
+    updated them, and whose gradient tape has to see them as variables.
+    """
+    found = {id(variable): variable for model in built.models for variable in model.variables}
+    for metric in built.metrics:
+        found.pop(id(metric), None)
+    variables = list(found.values())
+    if own_step.is_own_step(built.kind):
+        return [variable for variable in variables if not variable.value.trainable]
+    return variables
+
+
 def _state_contribution(variable: Any, on_ps: tf.Variable) -> Contribution:
     """Return the contribution of a part to a variable that the part has assigned."""
     assigned = variable._value
@@ -260,10 +277,10 @@ def _set_value(variable: Any, value: Any) -> None:
     variable._value = tf.cast(value, variable._value.dtype)
 
 
-def _seed_of_part(state: tf.Variable, number: tf.Tensor) -> tf.Tensor:
+def _seed_of_part(state: Any, number: tf.Tensor) -> tf.Tensor:
     """Return the state of random numbers, of two whole numbers, for a part."""
     distance = tf.stack([number * SEED_DISTANCE, tf.zeros_like(number)])
-    return state.read_value() + tf.cast(distance, state.dtype)
+    return tf.convert_to_tensor(state) + tf.cast(distance, state.dtype)
 
 
 def _on_ps(built: BuiltModel) -> AbstractContextManager[Any]:

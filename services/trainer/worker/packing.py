@@ -87,11 +87,10 @@ def _read_pieces(device: str, variables: Sequence[Any], places: Sequence[int]) -
             tf.concat([tf.reshape(chosen[at].read_value(), [-1]) for at in alike], 0)
             for alike in by_type.values()
         ]
-        sent = join_bytes(read) if len(read) > 1 else read[0]
-    received = tf.identity(sent)
-    of_types = split_bytes(received, read) if len(read) > 1 else [received]
+        sent = join_bytes(read)
+    received = split_bytes(tf.identity(sent), read)
     pieces: list[Any] = [None] * len(chosen)
-    for alike, values in zip(by_type.values(), of_types, strict=True):
+    for alike, values in zip(by_type.values(), received, strict=True):
         sizes = [chosen[at].shape.num_elements() for at in alike]
         for at, piece in zip(alike, tf.split(values, sizes), strict=True):
             pieces[at] = tf.reshape(piece, chosen[at].shape)
@@ -103,14 +102,17 @@ def send_to(device: str, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     small = [
         at for at, tensor in enumerate(tensors) if tensor.device != device and is_packed(tensor)
     ]
-    joined = join_bytes([tensors[at] for at in small]) if len(small) > 1 else None
+    if len(small) < 2:
+        with tf.device(device):
+            return [tf.identity(tensor) for tensor in tensors]
+    sent = join_bytes([tensors[at] for at in small])
     with tf.device(device):
-        received = [tf.identity(tensor) for tensor in tensors]
-        if joined is not None:
-            pieces = split_bytes(tf.identity(joined), [tensors[at] for at in small])
-            for at, piece in zip(small, pieces, strict=True):
-                received[at] = piece
-    return received
+        pieces = split_bytes(tf.identity(sent), [tensors[at] for at in small])
+        by_place = dict(zip(small, pieces, strict=True))
+        return [
+            by_place[at] if at in by_place else tf.identity(tensor)
+            for at, tensor in enumerate(tensors)
+        ]
 
 
 def join_bytes(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

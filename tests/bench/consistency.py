@@ -33,6 +33,7 @@ hours count together (of the same version of the programs).
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -168,13 +169,12 @@ class Runs:
         """Train the fewest seeds of each arm: the first one in any case, the others as far as the
         time permits.
         """
-        for seed in range(1, min(max(LEAST_SEEDS.values()), SEEDS) + 1):
-            for name in PROGRAMS:
-                for arm in GAP_ARMS:
-                    if seed > 1 and not self._has_time(until_s):
-                        return
-                    if seed <= LEAST_SEEDS[arm.rsplit("-", 1)[0]]:
-                        await self._train_pair(name, arm, seed)
+        seeds = range(1, min(max(LEAST_SEEDS.values()), SEEDS) + 1)
+        for seed, name, arm in itertools.product(seeds, PROGRAMS, GAP_ARMS):
+            if seed > 1 and not self._has_time(until_s):
+                return
+            if seed <= LEAST_SEEDS[arm.rsplit("-", 1)[0]]:
+                await self._train_pair(name, arm, seed)
 
     async def train_least_certain(self, until_s: float) -> None:
         """Spend the time on the least certain difference."""

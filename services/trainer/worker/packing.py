@@ -16,6 +16,19 @@ PACKED_BYTES = 64 * 2**10
 a message.
 """
 
+PACKED_FLOATS = (tf.float64, tf.float32, tf.float16, tf.bfloat16)
+PACKED_INTEGERS = (
+    tf.int64,
+    tf.int32,
+    tf.int16,
+    tf.int8,
+    tf.uint64,
+    tf.uint32,
+    tf.uint16,
+    tf.uint8,
+)
+"""The types of numbers whose bytes `tf.bitcast` can take."""
+
 
 def pack_gradients(gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> list[Any]:
     """Return these gradients; small ones of variables on the same ps are sent there as one tensor,
@@ -26,7 +39,7 @@ def pack_gradients(gradients: Sequence[Any], variables: Sequence[tf.Variable]) -
         is_there = (
             bool(variable.device) and gradient is not None and (gradient.device == variable.device)
         )
-        if isinstance(gradient, tf.Tensor) and is_packed(gradient) and not is_there:
+        if isinstance(gradient, tf.Tensor) and can_pack(gradient) and not is_there:
             together[variable.device, gradient.dtype].append(place)
     packed = list(gradients)
     for (device, _), places in together.items():
@@ -40,19 +53,19 @@ def pack_gradients(gradients: Sequence[Any], variables: Sequence[tf.Variable]) -
     return packed
 
 
-def is_packed(tensor: tf.Tensor | tf.Variable) -> bool:
-    """Return whether a tensor is sent together with others: it is small, and has numbers."""
+def can_pack(tensor: tf.Tensor | tf.Variable) -> bool:
+    """Return whether a tensor may be sent together with others: it is small, and holds numbers."""
     count: int | None = tensor.shape.num_elements()  # None: not known before the step runs
     is_small = count is not None and count * tensor.dtype.size <= PACKED_BYTES
-    return is_small and bool(tensor.dtype.is_floating or tensor.dtype.is_integer)
+    return is_small and tensor.dtype in (*PACKED_FLOATS, *PACKED_INTEGERS)
 
 
 @contextmanager
 def read_packed(variables: Sequence[Any]) -> Iterator[list[Any]]:
-    """Return Keras variables, of which the small ones have been read as one tensor for each ps.
+    """Return the values of Keras variables: tensors on the worker for small ones, which are read as
+    one tensor for each ps, and for those that are tensors already. Large ones stay variables.
 
-    These are tensors on the worker, as are those that have been read so before. What is traced inside
-    uses them. It must not assign to these variables on the ps.
+    What is traced inside uses these values. It must not assign to these variables on the ps.
     """
     found = list(variables)
     together = defaultdict[str, list[int]](list)
@@ -60,7 +73,7 @@ def read_packed(variables: Sequence[Any]) -> Iterator[list[Any]]:
         value = variable.value
         if isinstance(value, tf.Tensor):
             found[place] = value
-        elif isinstance(value, tf.Variable) and value.device and is_packed(value):
+        elif isinstance(value, tf.Variable) and value.device and can_pack(value):
             together[value.device].append(place)
     for device, places in together.items():
         for place, piece in zip(places, _read_pieces(device, variables, places), strict=True):
@@ -100,7 +113,7 @@ def _read_pieces(device: str, variables: Sequence[Any], places: Sequence[int]) -
 def send_to(device: str, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return these tensors on a device. Small ones that are not there are sent as one."""
     small = [
-        at for at, tensor in enumerate(tensors) if tensor.device != device and is_packed(tensor)
+        at for at, tensor in enumerate(tensors) if tensor.device != device and can_pack(tensor)
     ]
     if len(small) < 2:
         with tf.device(device):
@@ -121,7 +134,7 @@ def join_bytes(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def split_bytes(joined: tf.Tensor, like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Return the tensors whose bytes were joined, which have known shapes; bits are the same."""
+    """Return the tensors whose bytes were joined, which have known shapes, with the same bits."""
     sizes = [each.shape.num_elements() * each.dtype.size for each in like]
     return [
         tf.bitcast(tf.reshape(piece, _shape_of_bytes(each)), each.dtype)

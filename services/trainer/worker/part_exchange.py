@@ -5,8 +5,8 @@ the part's share of the examples. Then the parameter servers add up the parts, a
 of their numbers. Nothing else changes while parts are stored, so an update of which a part is
 missing can be dropped.
 
-The store is TensorFlow's `MapStage`: a table in the memory of a task, by key. Small gradients for
-one ps are stored as one tensor, because each tensor costs a message.
+The store is TensorFlow's `MapStage`: a table in the memory of a task, by key. What is small
+is sent to a ps as one tensor, because each tensor costs a message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
-from services.trainer.worker.packing import is_packed, send_to
+from services.trainer.worker.packing import can_pack, send_to
 
 MOST_PARTS = 4096
 _numbers = itertools.count()
@@ -37,27 +37,25 @@ class Part(NamedTuple):
     rows: tuple[int, ...] = ()
 
 
-Combine = Literal["sum", "first"]
+CombineRule = Literal["sum", "first"]
+"""The parts' values times their shares are added, or the first part's is taken."""
 
 
 class Contribution(NamedTuple):
-    """The contribution of a part to a variable: a tensor, rows of a table, or None.
-
-    `combine`: the parts' values times their shares are added, or the first part's is taken.
-    """
+    """The contribution of a part to a variable: a tensor, rows of a table, or None."""
 
     variable: tf.Variable
     value: Any
-    combine: Combine = "sum"
+    combine: CombineRule = "sum"
 
 
 class _Packed(NamedTuple):
-    """Small tensors that are stored as one. `places`: of the contributions, which are all combined
-    in the same way.
+    """Small tensors that are stored as one. `places`: in the list of contributions; `combine`: the
+    same for all.
     """
 
     places: tuple[int, ...]
-    combine: Combine
+    combine: CombineRule
 
 
 class PartExchange:
@@ -184,15 +182,17 @@ def part_key(update: tf.Tensor, number: int) -> tf.Tensor:
 
 
 def _group_by_ps(contributions: Sequence[Contribution]) -> dict[str, list[_Packed | int]]:
-    """Return what is stored on each ps: small tensors of the same type together."""
-    packed: dict[tuple[str, tf.DType, Combine], list[int]] = {}
+    """Return what is stored on each ps: small tensors of the same type and rule together, unless they
+    are there already.
+    """
+    packed: dict[tuple[str, tf.DType, CombineRule], list[int]] = {}
     stored: dict[str, list[_Packed | int]] = {}
     for at, (variable, value, combine) in enumerate(contributions):
         if value is None:
             continue
         on_ps = stored.setdefault(variable.device, [])
         is_there = isinstance(value, tf.Tensor) and value.device == variable.device
-        if isinstance(value, tf.Tensor) and is_packed(value) and not is_there:
+        if isinstance(value, tf.Tensor) and can_pack(value) and not is_there:
             packed.setdefault((variable.device, value.dtype, combine), []).append(at)
         else:
             on_ps.append(at)
@@ -201,8 +201,8 @@ def _group_by_ps(contributions: Sequence[Contribution]) -> dict[str, list[_Packe
     return stored
 
 
-def _combine_tensors(combine: Combine, parts: Sequence[list[tf.Tensor]]) -> tf.Tensor:
-    """Return the sum of the parts' only tensors, or that of the first part."""
+def _combine_tensors(combine: CombineRule, parts: Sequence[list[tf.Tensor]]) -> tf.Tensor:
+    """Return the sum over the parts, each of which has one tensor, or the first part's tensor."""
     tensors = [tensor for (tensor,) in parts]
     return tensors[0] if combine == "first" else tf.add_n(tensors)
 

@@ -212,15 +212,16 @@ def _check_sequence(updates: Sequence[RecordedUpdate], on_ps: Mapping[int, tf.Va
 def record_states(built: BuiltModel, number: tf.Tensor) -> Iterator[list[Contribution]]:
     """Add what is assigned to variables that are not trained to the list that this returns, at the
     end, and assign nothing. `number`: of the part. A step of the program's own may assign
-    to any variable.
+    to any variable. Variables that are read packed are tensors inside.
     """
     states = _recorded_variables(built)
     on_ps = [variable._value for variable in states]
     contributions: list[Contribution] = []
     for variable in states:
         variable._direct_assign = partial(_set_value, variable)
+    packed = built.packed_reads == "weights and states"
     try:
-        with read_packed(_variables_to_read(built)) if built.reads_packed else nullcontext():
+        with read_packed(_variables_to_read(built) if packed else []):
             for variable in states:
                 if variable.name == SEED_STATE:
                     variable._value = _seed_of_part(variable._value, number)
@@ -252,17 +253,20 @@ def _recorded_variables(built: BuiltModel) -> list[Any]:
 
 
 def _variables_to_read(built: BuiltModel) -> list[Any]:
-    """Return the variables of the models that a step reads: states, such as moving averages and
-    seeds, and all weights, unless the step is the program's own, which may read them when it has
-    updated them, and whose gradient tape has to see them as variables.
+    """Return the variables that a part reads packed: states, and the weights that it trains.
+
+    A step of the program's own keeps its weights: its tape has to watch them, and it may read them
+    after an update. So does a frozen layer, for a tape of the program.
     """
-    found = {id(variable): variable for model in built.models for variable in model.variables}
-    for metric in built.metrics:
-        found.pop(id(metric), None)
-    variables = list(found.values())
+    trained = built.trainable_variables
+    kept = {id(metric) for metric in built.metrics}
     if own_step.is_own_step(built.kind):
-        return [variable for variable in variables if not variable.value.trainable]
-    return variables
+        trained = []
+        for optimizer in optimizers.optimizer_parts(built.optimizer):
+            kept.update(map(id, optimizer._trainable_variables))
+    states = [variable for variable in built.variables if not variable.value.trainable]
+    by_id = {id(variable): variable for variable in (*states, *trained)}
+    return [variable for key, variable in by_id.items() if key not in kept]
 
 
 def _state_contribution(variable: Any, on_ps: tf.Variable) -> Contribution:

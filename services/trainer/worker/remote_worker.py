@@ -105,7 +105,8 @@ def trace_part_workers(
         step = PartStep(program, strategy, model, pipeline, PartExchange())
         return step, step.trace_part(kind)
 
-    step, part = training_step.trace_with_packed_reads(built, trace)
+    packed = built._replace(packed_reads="weights and states")
+    step, part = training_step.trace_with_packed_reads(packed, trace)
     measurement = gradient_noise.NoiseMeasurement(program, strategy, built, pipeline)
     workers = [RemoteWorker(index, pipeline, part, False, measurement) for index in range(count)]
     return workers, RemoteUpdater(step, part_count or count, measurement.tracing)

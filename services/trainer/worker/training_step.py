@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import structlog
 import tensorflow as tf
@@ -121,13 +121,20 @@ def update_record(examples: tf.Tensor, computed: Sequence[tf.Tensor] = ()) -> tf
     return tf.stack([tf.cast(examples, tf.float64), now_s])
 
 
+PackedReads = Literal["weights and states", "weights", "none"]
+"""States are variables that are not trained, such as moving averages. Only parts read them packed,
+because a part assigns nothing on the ps.
+"""
+PACKED_READS: tuple[PackedReads, ...] = get_args(PackedReads)
+
+
 class BuiltModel(NamedTuple):
     """`model` and `optimizer`: as the program's functions return them, so each may be a dict.
 
     `metrics`: the variables of the models' own metrics. `random`: the state of Keras's own random
     numbers. `staleness`: the histogram of this generation (`staleness.py`), not in checkpoints.
-    `reads_packed`: small weights are read as one tensor (`packing.py`). `max_staleness`: staler
-    gradients are dropped; None: all are applied. `ps`: the number of parameter servers.
+    `packed_reads`: the small variables that are read as one tensor (`packing.py`). `max_staleness`:
+    staler gradients are dropped; None: all are applied. `ps`: the number of parameter servers.
     `has_table_rows`: divided tables have their initial values.
     """
 
@@ -139,7 +146,7 @@ class BuiltModel(NamedTuple):
     kind: Kind = "loss"
     metrics: tuple[Any, ...] = ()
     random: Any = None
-    reads_packed: bool = True
+    packed_reads: PackedReads = "weights"
     max_staleness: int | None = None
     ps: int = 1
     has_table_rows: bool = True
@@ -491,15 +498,18 @@ def trace_step(
 
 
 def trace_with_packed_reads(built: BuiltModel, trace: Callable[[BuiltModel], Any]) -> Any:
-    """Return what `trace` makes of the model. If it fails, weights are not read packed: a layer of
-    the program may use the resource of a variable, and not its value.
+    """Return what `trace` makes of the model. If it fails, fewer variables are read packed: a layer
+    of the program may use the resource of a variable, and not its value.
     """
-    try:
-        return trace(built)
-    except (BadProgram, WholeBatchNeeded):
-        raise
-    except Exception:
-        return trace(built._replace(reads_packed=False))
+    *packed, last = PACKED_READS[PACKED_READS.index(built.packed_reads) :]
+    for packed_reads in packed:
+        try:
+            return trace(built._replace(packed_reads=packed_reads))
+        except (BadProgram, WholeBatchNeeded):
+            raise
+        except Exception as error:
+            logger.debug("NotReadPacked", variables=packed_reads, error=str(error))
+    return trace(built._replace(packed_reads=last))
 
 
 def step_arguments(passes: int, batches: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -666,7 +676,7 @@ def loss_and_gradients(
 ) -> tuple[tf.Tensor, list[Any]]:
     """Return the mean loss, and the gradients of `scale` times all that is minimised."""
     to_read = built.model.trainable_variables
-    packed = read_packed(to_read) if built.reads_packed else nullcontext(to_read)
+    packed = read_packed(to_read) if built.packed_reads != "none" else nullcontext(to_read)
     with packed as weights, tf.GradientTape() as tape:
         tape.watch([weight for weight in weights if isinstance(weight, tf.Tensor)])
         with step_loss.traced_batch(built.metrics):

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from services.trainer.worker.packing import (
     PACKED_BYTES,
-    is_packed,
+    can_pack,
     join_bytes,
     read_packed,
     send_to,
@@ -43,21 +43,34 @@ def test_bytes_are_joined_and_split_with_all_their_bits() -> None:
 
 
 def test_only_small_tensors_of_numbers_are_packed() -> None:
-    assert is_packed(tf.zeros([PACKED_BYTES // 4]))
-    assert not is_packed(tf.zeros([PACKED_BYTES // 4 + 1]))
-    assert not is_packed(tf.constant([True]))
-    assert not is_packed(tf.constant(["text"]))
+    assert can_pack(tf.zeros([PACKED_BYTES // 4]))
+    assert not can_pack(tf.zeros([PACKED_BYTES // 4 + 1]))
+    assert not can_pack(tf.constant([True]))
+    assert not can_pack(tf.constant(["text"]))
 
 
-@pytest.mark.parametrize(("count", "messages"), [(1, 1), (5, 1)])
-def test_small_tensors_are_sent_as_one(count: int, messages: int) -> None:
+@pytest.mark.parametrize("count", [1, 5])
+def test_small_tensors_are_sent_as_one(count: int) -> None:
     def send() -> None:
         with tf.device(WORKER):
             tensors = [tf.constant(value) for value in list(TENSORS.values())[:count]]
         received = send_to(PS, tensors)
         assert all(tensor.device == PS for tensor in received)
 
-    assert len(_sent(send)) == messages
+    assert len(_sent(send)) == 1
+
+
+def test_tensors_arrive_in_their_order_with_all_their_bits() -> None:
+    values = [*TENSORS.values(), np.array([True, False]), np.array(["text"]), np.int8(-3)]
+
+    @tf.function
+    def send() -> list[tf.Tensor]:
+        return send_to("/device:CPU:0", [tf.constant(value) for value in values])
+
+    for value, received in zip(values, send(), strict=True):
+        expected = tf.constant(value)
+        assert (received.dtype, received.shape) == (expected.dtype, expected.shape)
+        assert tf.io.serialize_tensor(received) == tf.io.serialize_tensor(expected)
 
 
 def test_a_large_tensor_is_sent_alone_and_one_that_is_there_is_not_sent() -> None:
@@ -72,21 +85,34 @@ def test_a_large_tensor_is_sent_alone_and_one_that_is_there_is_not_sent() -> Non
     assert len(_sent(send)) == 2
 
 
-def test_variables_of_several_types_are_read_together() -> None:
-    variables = [
-        keras.Variable(value, dtype=name, trainable=False)
-        for name, value in TENSORS.items()
-        if name != "empty"
-    ]
+def test_variables_of_several_types_are_read_as_one() -> None:
+    variables = _small_variables()
+
+    def read() -> None:
+        with tf.device(WORKER), read_packed(variables) as values:
+            assert all(isinstance(value, tf.Tensor) for value in values)
+
+    assert len(_sent(read)) == 1
+
+
+def test_variables_are_read_with_all_their_bits() -> None:
+    variables = _small_variables()
 
     with read_packed(variables) as values, read_packed(variables) as again:
-        assert all(isinstance(value, tf.Tensor) for value in values)
         assert all(one is other for one, other in zip(values, again, strict=True))
         found = [value.numpy() for value in values]
 
     for variable, value in zip(variables, found, strict=True):
         assert isinstance(variable.value, tf.Variable)
         assert value.tobytes() == variable.numpy().tobytes()
+
+
+def _small_variables() -> list[keras.Variable]:
+    return [
+        keras.Variable(value, dtype=name, trainable=False)
+        for name, value in TENSORS.items()
+        if name != "empty"
+    ]
 
 
 def _sent(function: Any) -> set[tuple[str, str]]:

@@ -18,6 +18,7 @@ import tensorflow as tf
 from services.trainer.program import BadProgram
 from services.trainer.worker import program_data, training_step
 from services.trainer.worker.input_pipeline import Pipeline
+from services.trainer.worker.part_step import record_states
 from services.trainer.worker.ps_memory import PS_GIB, PsTooSmall
 
 
@@ -139,20 +140,41 @@ class Raw(keras.layers.Layer):
         return inputs * tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
 
 
-@pytest.mark.parametrize("uses_resource", [False, True])
-def test_weights_are_read_packed_unless_a_layer_uses_their_resource(uses_resource: bool) -> None:
+class RawState(Raw):
+    """A layer that uses the resource of a state."""
+
+    def build(self, _shape: Any) -> None:
+        self.scale = self.add_weight(shape=(), initializer="ones", trainable=False, name="scale")
+
+
+@pytest.mark.parametrize(
+    ("layer", "tried"),
+    [
+        (None, ["weights and states"]),
+        (RawState, ["weights and states", "weights"]),
+        (Raw, ["weights and states", "weights", "none"]),
+    ],
+)
+def test_variables_are_read_packed_unless_a_layer_uses_their_resource(
+    layer: type[keras.layers.Layer] | None, tried: list[str]
+) -> None:
     made = program_test_step(lambda: keras.optimizers.SGD())
-    parts = [keras.layers.Input((1,)), keras.layers.Dense(1)]
-    made.model = lambda: keras.Sequential([*parts, Raw()] if uses_resource else parts)
+    parts = [keras.layers.Input((1,)), keras.layers.Dense(1), keras.layers.BatchNormalization()]
+    made.model = lambda: keras.Sequential([*parts, layer()] if layer else parts)
     built = training_step.build_model(made, tf.distribute.get_strategy(), 1)
-    found: list[bool] = []
+    found: list[str] = []
 
     def trace(model: training_step.BuiltModel) -> Any:
-        found.append(model.reads_packed)
+        found.append(model.packed_reads)
         batch = (tf.ones([2, 1]), tf.ones([2, 1]))
-        step = tf.function(lambda: training_step.loss_and_gradients(made, model, batch, None))
-        return step.get_concrete_function()
 
-    training_step.trace_with_packed_reads(built, trace)
+        def step() -> None:
+            with record_states(model, tf.constant(0, tf.int64)):
+                training_step.loss_and_gradients(made, model, batch, None)
 
-    assert found == ([True, False] if uses_resource else [True])
+        return tf.function(step).get_concrete_function()
+
+    training_step.trace_with_packed_reads(built._replace(packed_reads="weights and states"), trace)
+
+    assert found == tried
+    assert all(isinstance(variable.value, tf.Variable) for variable in built.variables)

@@ -15,9 +15,11 @@ PACKED_BYTES = 64 * 2**10
 """Maximum bytes of a tensor that is sent together with others: copying a larger one costs more than
 a message.
 """
-
-PACKED_FLOATS = (tf.float64, tf.float32, tf.float16, tf.bfloat16)
-PACKED_INTEGERS = (
+PACKED_TYPES = (
+    tf.float64,
+    tf.float32,
+    tf.float16,
+    tf.bfloat16,
     tf.int64,
     tf.int32,
     tf.int16,
@@ -45,11 +47,11 @@ def pack_gradients(gradients: Sequence[Any], variables: Sequence[tf.Variable]) -
     for (device, _), places in together.items():
         if len(places) == 1:
             continue
-        sent = tf.concat([tf.reshape(gradients[place], [-1]) for place in places], 0)
+        small = [gradients[place] for place in places]
+        sent = join_elements(small)
         with tf.device(device):
-            sizes = [gradients[place].shape.num_elements() for place in places]
-            for place, part in zip(places, tf.split(sent, sizes), strict=True):
-                packed[place] = tf.reshape(part, gradients[place].shape)
+            for place, part in zip(places, split_elements(sent, small), strict=True):
+                packed[place] = part
     return packed
 
 
@@ -57,7 +59,7 @@ def can_pack(tensor: tf.Tensor | tf.Variable) -> bool:
     """Return whether a tensor may be sent together with others: it is small, and holds numbers."""
     count: int | None = tensor.shape.num_elements()  # None: not known before the step runs
     is_small = count is not None and count * tensor.dtype.size <= PACKED_BYTES
-    return is_small and tensor.dtype in (*PACKED_FLOATS, *PACKED_INTEGERS)
+    return is_small and tensor.dtype in PACKED_TYPES
 
 
 @contextmanager
@@ -97,35 +99,45 @@ def _read_pieces(device: str, variables: Sequence[Any], places: Sequence[int]) -
         by_type[value.dtype].append(at)
     with tf.device(device):
         read = [
-            tf.concat([tf.reshape(chosen[at].read_value(), [-1]) for at in alike], 0)
-            for alike in by_type.values()
+            join_elements([chosen[at].read_value() for at in alike]) for alike in by_type.values()
         ]
         sent = join_bytes(read)
     received = split_bytes(tf.identity(sent), read)
     pieces: list[Any] = [None] * len(chosen)
     for alike, values in zip(by_type.values(), received, strict=True):
-        sizes = [chosen[at].shape.num_elements() for at in alike]
-        for at, piece in zip(alike, tf.split(values, sizes), strict=True):
-            pieces[at] = tf.reshape(piece, chosen[at].shape)
+        split = split_elements(values, [chosen[at] for at in alike])
+        for at, piece in zip(alike, split, strict=True):
+            pieces[at] = piece
     return pieces
 
 
 def send_to(device: str, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return these tensors on a device. Small ones that are not there are sent as one."""
-    small = [
+    places = [
         at for at, tensor in enumerate(tensors) if tensor.device != device and can_pack(tensor)
     ]
-    if len(small) < 2:
+    if len(places) < 2:
         with tf.device(device):
             return [tf.identity(tensor) for tensor in tensors]
-    sent = join_bytes([tensors[at] for at in small])
+    small = [tensors[at] for at in places]
+    sent = join_bytes(small)
     with tf.device(device):
-        pieces = split_bytes(tf.identity(sent), [tensors[at] for at in small])
-        by_place = dict(zip(small, pieces, strict=True))
+        by_place = dict(zip(places, split_bytes(tf.identity(sent), small), strict=True))
         return [
             by_place[at] if at in by_place else tf.identity(tensor)
             for at, tensor in enumerate(tensors)
         ]
+
+
+def join_elements(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return the elements of tensors of one type, one after the other."""
+    return tf.concat([tf.reshape(each, [-1]) for each in tensors], 0)
+
+
+def split_elements(joined: tf.Tensor, like: Sequence[tf.Tensor | tf.Variable]) -> list[tf.Tensor]:
+    """Return the tensors whose elements were joined, which have known shapes."""
+    pieces = tf.split(joined, [each.shape.num_elements() for each in like])
+    return [tf.reshape(piece, each.shape) for piece, each in zip(pieces, like, strict=True)]
 
 
 def join_bytes(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

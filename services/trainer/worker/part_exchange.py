@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
-from services.trainer.worker.packing import can_pack, send_to
+from services.trainer.worker.packing import can_pack, join_elements, send_to, split_elements
 
 MOST_PARTS = 4096
 _numbers = itertools.count()
@@ -95,8 +95,7 @@ class PartExchange:
     def _tensors(self, what: _Packed | int, share: tf.Tensor) -> list[tf.Tensor]:
         """Return the tensors to store, times the share where parts are added."""
         if isinstance(what, _Packed):
-            parts = [tf.reshape(self._contributions[at].value, [-1]) for at in what.places]
-            together = tf.concat(parts, 0)
+            together = join_elements([self._contributions[at].value for at in what.places])
             return [together if what.combine == "first" else _times(together, share)]
         contribution = self._contributions[what]
         value = contribution.value
@@ -145,9 +144,8 @@ class PartExchange:
         if isinstance(what, _Packed):
             values = [self._contributions[at].value for at in what.places]
             total = _combine_tensors(what.combine, parts)
-            pieces = tf.split(total, [value.shape.num_elements() for value in values])
-            for at, value, piece in zip(what.places, values, pieces, strict=True):
-                combined[at] = tf.reshape(piece, value.shape)
+            for at, piece in zip(what.places, split_elements(total, values), strict=True):
+                combined[at] = piece
             return
         contribution = self._contributions[what]
         if isinstance(contribution.value, tf.IndexedSlices):

@@ -195,6 +195,32 @@ def pair_step(models, optimizers, batch):
     return {"loss": pair_metrics["loss"].result(), "least": tf.reduce_min(gradients[0])}
 
 
+class Stretched(keras.Model):
+    """A model with a weight that Keras does not count as trainable; a step of its own trains it."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.last = dense(32, activation="relu"), dense(10)
+        self.stretch = self.add_weight(shape=(10,), initializer="ones", trainable=False)
+
+    def call(self, inputs):
+        return self.last(self.hidden(inputs)) * self.stretch
+
+
+def stretched():
+    made = Stretched()
+    made(images[:1])
+    return made
+
+
+def stretched_step(model, optimizer, batch):
+    found = [*model.trainable_variables, model.stretch]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(entropy(batch[1], model(batch[0], training=True)))
+    optimizer.apply_gradients(zip(tape.gradient(loss, found), found, strict=True))
+    return {"loss": loss}
+
+
 def scaled_step(model, optimizer, batch):
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(entropy(batch[1], model(batch[0], training=True)))
@@ -241,6 +267,12 @@ LOOPED = {
         optimizer=pair_optimizers,
         train_step=tf.function(pair_step),
         pair_metrics=pair_metrics,
+    ),
+    "not-trainable": program(
+        (images, labels),
+        model=stretched,
+        optimizer=lambda: o.SGD(0.1, momentum=0.9),
+        train_step=stretched_step,
     ),
     "scaled-loss": program(
         (images, labels),

@@ -27,8 +27,11 @@ CASES = (
     "compute-loss",
     "train-step",
     "several-models",
+    "not-trainable",
     "scaled-loss",
 )
+OF_ITS_PART = ("dropout", "mask")
+"""Cases in which a part counts for itself: batch normalisation and dropout; places without mask."""
 AT_IMPORT = ("dropout", "compiled-outputs", "several-models", "scaled-loss")
 ACCUMULATED = {"compiled-passes": 2}
 """Batches per update, if not one."""
@@ -44,6 +47,22 @@ def told() -> Any:
 def test_weights_and_optimizers_are_those_of_one_process(told: Any, case: str) -> None:
     assert told[case]["weights"] < CLOSE
     assert told[case]["state"] < CLOSE
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in OF_ITS_PART])
+def test_updates_in_parts_give_the_weights_and_optimizers_of_one_process(
+    told: Any, case: str
+) -> None:
+    found = told[f"{case} in parts"]
+
+    assert found["weights"] < CLOSE and found["state"] < CLOSE
+    ours, theirs = found["loss"]
+    assert ours == pytest.approx(theirs, rel=1e-3)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_update_in_parts_counts_once_with_all_its_examples(told: Any, case: str) -> None:
+    assert told[f"{case} in parts"]["counted"] == told[case]["counted"]
 
 
 @pytest.mark.parametrize("case", AT_IMPORT)

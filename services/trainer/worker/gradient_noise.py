@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import threading
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
@@ -39,9 +39,9 @@ from services.trainer.worker.sharded_table import ShardedTable
 from services.trainer.worker.training_step import BuiltModel
 
 MOST_BYTES = 512 * 2**20
-"""Maximum bytes of trainable weights, without divided tables: a worker needs memory for one more gradient."""
-
-
+"""Maximum bytes of trainable weights, without divided tables: a worker needs memory for one more
+gradient.
+"""
 PYTHON = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
 UNCHANGING = optimizers.READ_OPERATIONS | {
     "InitializeTableV2",  # a table of the worker, always with the same rows
@@ -130,38 +130,59 @@ def _uses_resource(kind: str) -> bool:
     return any(each.type == tf.resource.as_datatype_enum for each in inputs)
 
 
+class _SampleGradient(NamedTuple):
+    """The mean gradient of a sample. `square_norm`: |g|^2; `inverse`: 1 / its examples."""
+
+    gradients: list[Any]
+    square_norm: tf.Tensor
+    inverse: tf.Tensor
+
+
 def _compare_samples(program: ModuleType, built: BuiltModel, pipeline: Pipeline) -> tf.Tensor:
-    scale = optimizers.loss_scale(built.optimizer)
-    unscale = tf.ones(()) if scale is None else 1.0 / tf.cast(scale, tf.float32)
+    """Return the fields of a `Comparison` of the kept samples, as a tensor of four numbers.
+
+    The gradients are computed one after the other, so that a worker needs the memory of one step.
+    """
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])  # type: ignore[untyped-decorator]
-    def one_batch(at: tf.Tensor) -> tuple[list[Any], tf.Tensor, tf.Tensor]:
-        """Return a gradient, the square of its norm, and 1 / examples."""
-        batch, count = pipeline.sample(at)
-        with record_states(built, tf.cast(at, tf.int64)):
-            _, found = training_step.loss_and_gradients(program, built, batch, scale)
-        gradients = [optimizers.multiply_gradient(each, unscale) for each in found]
-        return gradients, square_norm(gradients), 1.0 / tf.cast(count, tf.float64)
+    def gradient_of(at: tf.Tensor) -> _SampleGradient:
+        return _sample_gradient(program, built, pipeline, at)
 
-    def add_batch(at: tf.Tensor, squares: tf.Tensor, inverse: tf.Tensor, parts: Any) -> Any:
-        gradients, more, of_batch = one_batch(at)
-        summed = training_step.add_parts(first, parts, training_step.gradient_parts(gradients))
-        return at + 1, squares + more, inverse + of_batch, summed
+    def add_sample(at: tf.Tensor, squares: tf.Tensor, inverse: tf.Tensor, parts: Any) -> Any:
+        sample = gradient_of(at)
+        more = training_step.gradient_parts(sample.gradients)
+        summed = training_step.add_parts(first.gradients, parts, more)
+        return at + 1, squares + sample.square_norm, inverse + sample.inverse, summed
 
-    # One after the other, so that a worker needs the memory of one step.
-    first, squares, inverse = one_batch(tf.constant(0))
-    parts = training_step.gradient_parts(first)
+    first = gradient_of(tf.constant(0))
+    parts = training_step.gradient_parts(first.gradients)
     with tf.control_dependencies(parts):
-        begin = (tf.identity(tf.constant(1)), squares, inverse, parts)
+        at = tf.identity(tf.constant(1))
     scalar = tf.TensorShape([])
-    shapes = (scalar, scalar, scalar, training_step.part_shapes(first))
     _, squares, inverse, parts = tf.while_loop(
-        lambda at, *_: at < KEPT_SAMPLES, add_batch, begin, shapes, parallel_iterations=1
+        lambda at, *_: at < KEPT_SAMPLES,
+        add_sample,
+        (at, first.square_norm, first.inverse, parts),
+        (scalar, scalar, scalar, training_step.part_shapes(first.gradients)),
+        parallel_iterations=1,
     )
     training_step.check_resources(program, built)
     count = tf.constant(KEPT_SAMPLES, tf.float64)
-    square = square_norm(training_step.join_parts(first, parts))
-    return tf.stack([count, count / inverse, squares / count, square / count**2])
+    square_of_sum = square_norm(training_step.join_parts(first.gradients, parts))
+    return tf.stack([count, count / inverse, squares / count, square_of_sum / count**2])
+
+
+def _sample_gradient(
+    program: ModuleType, built: BuiltModel, pipeline: Pipeline, at: tf.Tensor
+) -> _SampleGradient:
+    """Return the gradient of a kept sample, and keep what its computation would assign."""
+    scale = optimizers.loss_scale(built.optimizer)
+    unscale = tf.ones(()) if scale is None else 1.0 / tf.cast(scale, tf.float32)
+    batch, count = pipeline.sample(at)
+    with record_states(built, tf.cast(at, tf.int64)):
+        _, scaled = training_step.loss_and_gradients(program, built, batch, scale)
+    gradients = [optimizers.multiply_gradient(each, unscale) for each in scaled]
+    return _SampleGradient(gradients, square_norm(gradients), 1.0 / tf.cast(count, tf.float64))
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]

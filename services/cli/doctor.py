@@ -146,6 +146,19 @@ def _job_beside(path: Path) -> Path:
     return folder.parent / f"{folder.name}.yaml"
 
 
+class _ProgramText(NamedTuple):
+    """The Python files of a program. `trees`: by path, the one with the functions first; `own`: the
+    modules that it imports from its own files; `beside`: those that can be imported only from its
+    folder; `left_behind`: imported from there, so a job lacks them; `installed`: all other imports.
+    """
+
+    trees: dict[str, ast.Module]
+    own: set[str]
+    beside: set[str]
+    left_behind: list[str]
+    installed: list[str]
+
+
 def _examine_program(
     source: ProgramSource, job_path: Path | None, overrides: Overrides, limit_s: float
 ) -> Iterator[Finding]:
@@ -156,20 +169,10 @@ def _examine_program(
     try:
         program_file.check_source(source, params)
     except Trouble as trouble:
-        remedy = NO_PYTHON if isinstance(trouble, program_file.NoPython) else LACKING
-        if str(trouble).startswith("params."):
-            remedy = PARAMS
-        yield wrong_finding(str(trouble), remedy)
+        yield wrong_finding(str(trouble), _remedy_of(trouble))
         return
-    trees = {file: ast.parse(source.files[file]) for file in _python_files(source)}
-    own = _own_modules(source)
-    beside = set() if source.packed else _modules_beside(source.path)
-    left_behind: list[str] = []
-    installed: list[str] = []
-    for name in imported_modules(trees.values()):
-        if name not in own:
-            (left_behind if name in beside else installed).append(name)
-    imports = f", and imports {', '.join(installed)}" if installed else ""
+    text = _parse_program(source)
+    imports = f", and imports {', '.join(text.installed)}" if text.installed else ""
     yield fine_finding(f"it has all functions{imports}")
     if source.packed:
         yield fine_finding(_describe_files(source))
@@ -180,17 +183,37 @@ def _examine_program(
         yield wrong_finding(f"{job_path} would be refused", job_file.FIELDS_HINT, reasons)
     request = job if isinstance(job, JobRequested) else None
     image = request.image if request else None
-    for file, tree in trees.items():
-        yield from source_findings(tree, file, beside, own, image, set(source.files))
+    for file, tree in text.trees.items():
+        yield from source_findings(tree, file, text.beside, text.own, image, set(source.files))
     # 3. Try it.
     trial_request = _trial_request(request, params, limit_s, overrides.consistency)
     tried, reread = try_program(source, trial_request, _plain_variables(request))
-    rows_example = example_path(ROWS_EXAMPLE)
-    yield from program_findings(tried, reread, rows_example, left_behind)
-    yield from probability_findings(trees[source.entry], source.entry, tried)
+    yield from program_findings(tried, reread, example_path(ROWS_EXAMPLE), text.left_behind)
+    yield from probability_findings(text.trees[source.entry], source.entry, tried)
     # 4. Compare it with the job's resources.
     if request:
         yield from job_findings(tried, request)
+
+
+def _remedy_of(trouble: Trouble) -> str:
+    """Return what to do about a program that cannot be submitted."""
+    if str(trouble).startswith("params."):
+        return PARAMS
+    return NO_PYTHON if isinstance(trouble, program_file.NoPython) else LACKING
+
+
+def _parse_program(source: ProgramSource) -> _ProgramText:
+    trees = {file: ast.parse(source.files[file]) for file in _python_files(source)}
+    own = _own_modules(source)
+    beside = set() if source.packed else _modules_beside(source.path)
+    imported = [name for name in imported_modules(trees.values()) if name not in own]
+    return _ProgramText(
+        trees,
+        own,
+        beside,
+        left_behind=[name for name in imported if name in beside],
+        installed=[name for name in imported if name not in beside],
+    )
 
 
 def _fields_of_job(job_path: Path | None, overrides: Overrides) -> job_file.Fields:

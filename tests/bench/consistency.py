@@ -21,13 +21,15 @@ same variables of model and optimizer as that of one worker, bit for bit; null i
 exact. `exact_refused`: why a program may not.
 
 `global_batch_throughput`, `exact_throughput`: examples per second divided by those of `async`, with
-4 workers and the same examples in an update, in alternation on enforced CPU limits, as in `data.py`.
+4 workers and the same examples in an update, on enforced CPU limits. One job runs at a time, in
+alternation.
 
 Environment: PROGRAM (names with commas), BENCH_MINUTES (55: no run begins that would end later, but
 for the first of each arm), BENCH_SEEDS (24: the most), BENCH_ARMS, BENCH_ALTERNATIONS (4; 0: none),
-BENCH_STEADY_S (10), BENCH_BATCH (256: examples of an update when speed is measured). BENCH_RUNS: a
-file to which the runs are written and from which earlier ones are read, so that seeds of several
-hours count together (of the same version of the programs).
+BENCH_STEADY_S (10), BENCH_WARM_S (10: from a job's first report to its measurement), BENCH_BATCH
+(256: examples of an update when speed is measured). BENCH_RUNS: a file to which the runs are written
+and from which earlier ones are read, so that seeds of several hours count together (of the same
+version of the programs).
 """
 
 from __future__ import annotations
@@ -36,13 +38,11 @@ import asyncio
 import itertools
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,8 +88,8 @@ ARMS = tuple(
 GAP_ARMS = tuple([arm for arm in ARMS if not arm.startswith(EXACT)])
 EXACT_ARMS = tuple([arm for arm in ARMS if arm.startswith(EXACT)])
 CORES = 0.25
-THAW_S = 60.0
-"""The longest time until a job that was frozen makes its next update."""
+WARM_S = float(os.environ.get("BENCH_WARM_S", "10"))
+"""Meanwhile a new job traces what it does not need for its first update, and fills its queues."""
 EXACT_PART = 4
 """Exact jobs train a quarter of the epochs: bits differ after one update, or not at all."""
 READ_S = 120.0
@@ -348,57 +348,37 @@ def bit_figures(bits: Mapping[str, dict[str, Run] | str]) -> dict[str, Any]:
 
 
 async def compare_throughput() -> dict[str, float]:
-    """Return the speeds of the modes with 4 workers, divided by that of `async`."""
-    figures: dict[str, float] = {}
-    for mode in MODES[1:]:
-        figures |= await _compare_with_async(mode)
-    return figures
+    """Return the speeds of the modes with 4 workers, divided by that of `async`.
 
-
-async def _compare_with_async(other: str) -> dict[str, float]:
-    """Compare one mode with `async`. There are two jobs at a time: with three, the first was frozen
-    for so long that it did not continue.
+    One job runs at a time, and each measurement has a job of its own. A job that is frozen while
+    others are measured may not continue.
     """
     found = []
-    modes = ("async", other)
-    async with AsyncExitStack() as jobs:
-        measures = {}
-        for mode in modes:
-            job = await jobs.enter_async_context(
-                data.weir_job(
-                    CASES["shapes"].path,
-                    4,
-                    sizes(chief=CORES, ps=CORES, worker=CORES),
-                    batch=BATCH,
-                    fields={"consistency": mode},
-                )
-            )
-            side = Side(job.stack, data.OURS)
-            side.send(signal.SIGSTOP)
-            measures[mode] = partial(_measure_thawed, job, side)
-        for number in range(data.ALTERNATIONS):
-            order = list(measures) if number % 2 == 0 else list(measures)[::-1]
-            speeds = {mode: await measures[mode]() for mode in order}
-            say(f"  {number + 1}/{data.ALTERNATIONS} {data.describe_speeds(speeds)}")
-            found.append(speeds)
-    ratios = [each[other].examples_per_s / each["async"].examples_per_s for each in found]
-    figures = {f"{other.replace('-', '_')}_throughput": median(ratios)}
-    for mode in modes:
+    for number in range(data.ALTERNATIONS):
+        order = MODES if number % 2 == 0 else MODES[::-1]
+        speeds = {mode: await _measure_new_job(mode) for mode in order}
+        say(f"  {number + 1}/{data.ALTERNATIONS} {data.describe_speeds(speeds)}")
+        found.append(speeds)
+    figures: dict[str, float] = {}
+    for mode in MODES:
         name = mode.replace("-", "_")
+        if mode != "async":
+            ratios = [each[mode].examples_per_s / each["async"].examples_per_s for each in found]
+            figures[f"{name}_throughput"] = median(ratios)
         figures[f"{name}_examples_per_s"] = median(each[mode].examples_per_s for each in found)
         figures[f"{name}_chief_ms"] = median(each[mode].chief_ms for each in found)
         figures[f"{name}_worker_ms"] = median(each[mode].worker_ms for each in found)
     return figures
 
 
-async def _measure_thawed(job: data.RunningJob, side: Side) -> data.Speed:
-    """Continue a frozen job, wait for its next update, and measure it."""
-    before = job.watched.of(ProgressReported)[-1].samples
-    side.send(signal.SIGCONT)
-    await job.watched.until(
-        lambda: job.watched.of(ProgressReported)[-1].samples > before, THAW_S, "an update"
-    )
-    return await data.measure(side, partial(data.weir_speed, job.watched), BATCH)
+async def _measure_new_job(mode: str) -> data.Speed:
+    """Start a job, let it train for WARM_S, and measure it."""
+    limits = sizes(chief=CORES, ps=CORES, worker=CORES)
+    fields = {"consistency": mode}
+    async with data.weir_job(CASES["shapes"].path, 4, limits, BATCH, fields=fields) as job:
+        await asyncio.sleep(WARM_S)
+        side = Side(job.stack, data.OURS)
+        return await data.measure(side, partial(data.weir_speed, job.watched), BATCH)
 
 
 BATCH = int(os.environ.get("BENCH_BATCH", "256"))

@@ -55,6 +55,7 @@ SMOKE = {
             "BENCH_MINUTES": "0",
             "BENCH_ALTERNATIONS": "1",
             "BENCH_STEADY_S": "4",
+            "BENCH_WARM_S": "1",
         },
         (
             "async_gap_points",

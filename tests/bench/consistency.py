@@ -87,8 +87,7 @@ ARMS = tuple(
 )
 GAP_ARMS = tuple([arm for arm in ARMS if not arm.startswith(EXACT)])
 EXACT_ARMS = tuple([arm for arm in ARMS if arm.startswith(EXACT)])
-CORES, PS_CORES = 0.25, 0.5
-"""CPU limits of chief and workers, and of the ps, which serves four workers, in all modes."""
+CORES = 0.25
 WARM_S = float(os.environ.get("BENCH_WARM_S", "10"))
 """Meanwhile a new job traces what it does not need for its first update, and fills its queues."""
 EXACT_PART = 4
@@ -374,7 +373,7 @@ async def compare_throughput() -> dict[str, float]:
 
 async def _measure_new_job(mode: str) -> data.Speed:
     """Start a job, let it train for WARM_S, and measure it."""
-    limits = sizes(chief=CORES, ps=PS_CORES, worker=CORES)
+    limits = sizes(chief=CORES, ps=CORES, worker=CORES)
     fields = {"consistency": mode}
     async with data.weir_job(CASES["shapes"].path, 4, limits, BATCH, fields=fields) as job:
         await asyncio.sleep(WARM_S)

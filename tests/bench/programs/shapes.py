@@ -67,12 +67,12 @@ def examples():
     return TRAINED_ON
 
 
-def dataset(start, stop):
-    return tf.data.Dataset.from_tensor_slices((_images[start:stop], _labels[start:stop]))
+def dataset(numbers):
+    return tf.data.Dataset.from_tensor_slices((_images[numbers], _labels[numbers]))
 
 
 def evaluation():
-    return dataset(TRAINED_ON, TRAINED_ON + EVALUATED_ON)
+    return dataset(np.arange(TRAINED_ON, TRAINED_ON + EVALUATED_ON))
 
 
 def metrics():

@@ -1,4 +1,6 @@
-"""Tests of how a command finds its NATS server, and of the error if there is none."""
+"""Tests of how a command finds its NATS server, and of the error if there is none or it has no
+JetStream.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,15 @@ import json
 from pathlib import Path
 
 import pytest
+from nats.js.errors import ServiceUnavailableError
 
-from services.cli.connection import FILE, USUAL, Connection, find_connection
+from services.cli.connection import (
+    FILE,
+    USUAL,
+    Connection,
+    _explain_failure,
+    find_connection,
+)
 from services.console.trouble import Trouble
 from tests.cli.conftest import Prompt
 from tests.conftest import NatsServer
@@ -126,3 +135,17 @@ async def test_missing_streams_are_an_error_until_they_are_created(
     assert (before.code, made.code, after.code) == (1, 0, 0)
     assert before.err.endswith("create them with `weir streams create`\n")
     assert "weir-orders" in after.out and "weir-programs" in after.out
+
+
+@pytest.mark.parametrize("code", [10008, None])
+def test_an_election_is_not_reported_as_missing_jetstream(code: int | None) -> None:
+    told = _explain_failure(ServiceUnavailableError(code=503, err_code=code), Connection())
+
+    assert "electing a leader" in told and "start it with -js" not in told
+
+
+@pytest.mark.parametrize("code", [10039, 10076])
+def test_a_server_without_jetstream_has_a_remedy(code: int) -> None:
+    assert "start it with -js" in _explain_failure(
+        ServiceUnavailableError(code=503, err_code=code), Connection()
+    )

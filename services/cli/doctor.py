@@ -147,9 +147,10 @@ def _job_beside(path: Path) -> Path:
 
 
 class _ProgramText(NamedTuple):
-    """The Python files of a program. `trees`: by path, the one with the functions first; `own`: the
-    modules that it imports from its own files; `beside`: those that can be imported only from its
-    folder; `left_behind`: imported from there, so a job lacks them; `installed`: all other imports.
+    """The Python files of a program. `trees`: the syntax tree of each file by its path, the file
+    with the functions first; `own`: the modules in these files; `beside`: modules in the program's
+    folder that a job does not get; `left_behind`: imported modules of `beside`; `installed`: all
+    other imported modules.
     """
 
     trees: dict[str, ast.Module]
@@ -232,7 +233,7 @@ def _python_files(source: ProgramSource) -> list[str]:
 
 
 def _own_modules(source: ProgramSource) -> set[str]:
-    """Return the modules that a program imports from its own files."""
+    """Return the modules in the files of a program that is a folder."""
     if not source.packed:
         return set()
     files = _python_files(source)

@@ -21,15 +21,15 @@ same variables of model and optimizer as that of one worker, bit for bit; null i
 exact. `exact_refused`: why a program may not.
 
 `global_batch_throughput`, `exact_throughput`: examples per second divided by those of `async`, with
-4 workers and the same examples in an update, on enforced CPU limits. One job runs at a time, in
-alternation.
+4 workers and as many examples in an update, on enforced CPU limits. One job runs at a time; the
+modes take turns, each time with a new job.
 
 Environment: PROGRAM (names with commas), BENCH_MINUTES (55: no run begins that would end later, but
 for the first of each arm), BENCH_SEEDS (24: the most), BENCH_ARMS, BENCH_ALTERNATIONS (4; 0: none),
-BENCH_STEADY_S (10), BENCH_WARM_S (10: from a job's first report to its measurement), BENCH_BATCH
-(256: examples of an update when speed is measured). BENCH_RUNS: a file to which the runs are written
-and from which earlier ones are read, so that seeds of several hours count together (of the same
-version of the programs).
+BENCH_STEADY_S (10), BENCH_WARM_S (10: training before a measurement, from the first report on),
+BENCH_BATCH (256: examples of an update when speed is measured). BENCH_RUNS: a file to which the runs
+are written and from which earlier ones are read, so that seeds of several hours count together (of
+the same version of the programs).
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ GAP_ARMS = tuple([arm for arm in ARMS if not arm.startswith(EXACT)])
 EXACT_ARMS = tuple([arm for arm in ARMS if arm.startswith(EXACT)])
 CORES = 0.25
 WARM_S = float(os.environ.get("BENCH_WARM_S", "10"))
-"""Meanwhile a new job traces what it does not need for its first update, and fills its queues."""
+"""Seconds of training before a measurement. A new job still traces the measurement of gradient
+noise, and fills its queues.
+"""
 EXACT_PART = 4
 """Exact jobs train a quarter of the epochs: bits differ after one update, or not at all."""
 READ_S = 120.0
@@ -351,7 +353,7 @@ async def compare_throughput() -> dict[str, float]:
     """Return the speeds of the modes with 4 workers, divided by that of `async`.
 
     One job runs at a time, and each measurement has a job of its own. A job that is frozen while
-    others are measured may not continue.
+    others are measured can fail to continue.
     """
     found = []
     for number in range(data.ALTERNATIONS):

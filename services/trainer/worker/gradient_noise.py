@@ -131,11 +131,11 @@ def _uses_resource(kind: str) -> bool:
 
 
 class _SampleGradient(NamedTuple):
-    """The mean gradient of a sample. `square_norm`: |g|^2; `inverse`: 1 / its examples."""
+    """The mean gradient of a sample. `square_norm`: |g|^2; `inverse_examples`: 1 / its examples."""
 
     gradients: list[Any]
     square_norm: tf.Tensor
-    inverse: tf.Tensor
+    inverse_examples: tf.Tensor
 
 
 def _compare_samples(program: ModuleType, built: BuiltModel, pipeline: Pipeline) -> tf.Tensor:
@@ -143,16 +143,17 @@ def _compare_samples(program: ModuleType, built: BuiltModel, pipeline: Pipeline)
 
     The gradients are computed one after the other, so that a worker needs the memory of one step.
     """
+    scale = optimizers.loss_scale(built.optimizer)
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])  # type: ignore[untyped-decorator]
     def gradient_of(at: tf.Tensor) -> _SampleGradient:
-        return _sample_gradient(program, built, pipeline, at)
+        return _sample_gradient(program, built, pipeline, scale, at)
 
     def add_sample(at: tf.Tensor, squares: tf.Tensor, inverse: tf.Tensor, parts: Any) -> Any:
         sample = gradient_of(at)
         more = training_step.gradient_parts(sample.gradients)
         summed = training_step.add_parts(first.gradients, parts, more)
-        return at + 1, squares + sample.square_norm, inverse + sample.inverse, summed
+        return at + 1, squares + sample.square_norm, inverse + sample.inverse_examples, summed
 
     first = gradient_of(tf.constant(0))
     parts = training_step.gradient_parts(first.gradients)
@@ -162,7 +163,7 @@ def _compare_samples(program: ModuleType, built: BuiltModel, pipeline: Pipeline)
     _, squares, inverse, parts = tf.while_loop(
         lambda at, *_: at < KEPT_SAMPLES,
         add_sample,
-        (at, first.square_norm, first.inverse, parts),
+        (at, first.square_norm, first.inverse_examples, parts),
         (scalar, scalar, scalar, training_step.part_shapes(first.gradients)),
         parallel_iterations=1,
     )
@@ -173,10 +174,11 @@ def _compare_samples(program: ModuleType, built: BuiltModel, pipeline: Pipeline)
 
 
 def _sample_gradient(
-    program: ModuleType, built: BuiltModel, pipeline: Pipeline, at: tf.Tensor
+    program: ModuleType, built: BuiltModel, pipeline: Pipeline, scale: Any, at: tf.Tensor
 ) -> _SampleGradient:
-    """Return the gradient of a kept sample, and keep what its computation would assign."""
-    scale = optimizers.loss_scale(built.optimizer)
+    """Return the gradient of a kept sample. What the model would assign is dropped. `scale`: of the
+    loss, or None.
+    """
     unscale = tf.ones(()) if scale is None else 1.0 / tf.cast(scale, tf.float32)
     batch, count = pipeline.sample(at)
     with record_states(built, tf.cast(at, tf.int64)):

@@ -207,7 +207,7 @@ class Stretched(keras.Model):
         return self.last(self.hidden(inputs)) * self.stretch
 
 
-def stretched():
+def model_with_stretch():
     made = Stretched()
     made(images[:1])
     return made
@@ -270,7 +270,7 @@ LOOPED = {
     ),
     "not-trainable": program(
         (images, labels),
-        model=stretched,
+        model=model_with_stretch,
         optimizer=lambda: o.SGD(0.1, momentum=0.9),
         train_step=stretched_step,
     ),
@@ -341,6 +341,7 @@ def compared(name, program, by, **fields):
     return {
         "weights": apart(values(ours), values(theirs)),
         "state": apart(values(optimizers.all_optimizers(built.optimizer)), values(used)),
+        "lanes": type(lanes).__name__,
         "updates": lanes.steps,
         "counted": [int(built.counters.step), int(built.counters.applied), lanes.ledger.applied],
         "loss": [lanes.take_losses()[0], loss],

@@ -8,11 +8,34 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from services.trainer.worker.packing import PACKED_BYTES
 from services.trainer.worker.part_exchange import Contribution, PartExchange, part_key
 
+ALONE = PACKED_BYTES // 4 + 1
+"""The number of elements of a tensor that is stored alone."""
+
+
+def large(value: float) -> dict[str, list[float]]:
+    return {"embedding": [value] * ALONE, "buffer": [value] * ALONE}
+
+
 GRADIENTS = [
-    {"kernel": [[1.0, 2.0]], "bias": [4.0], "average": [10.0], "seed": [7, 8], "half": [2.0]},
-    {"kernel": [[5.0, 6.0]], "bias": [8.0], "average": [20.0], "seed": [0, 0], "half": [6.0]},
+    {
+        "kernel": [[1.0, 2.0]],
+        "bias": [4.0],
+        "average": [10.0],
+        "seed": [7, 8],
+        "half": [2.0],
+        **large(2.0),
+    },
+    {
+        "kernel": [[5.0, 6.0]],
+        "bias": [8.0],
+        "average": [20.0],
+        "seed": [0, 0],
+        "half": [6.0],
+        **large(6.0),
+    },
 ]
 TYPES = {
     "kernel": "float32",
@@ -20,14 +43,16 @@ TYPES = {
     "average": "float32",
     "seed": "int64",
     "half": "float16",
+    "embedding": "float32",
+    "buffer": "float32",
 }
-NOT_ADDED = ("average", "seed")
-"""Of these the first part's value is taken. `average` has the same type as what is added."""
+NOT_ADDED = ("average", "seed", "buffer")
+"""The update takes the first part's value of these. Others of the same type are added."""
 SHARES = (0.25, 0.75)
 
 
 class Store:
-    """A store with variables on the CPU; what a part contributes is sent to them from no device."""
+    """A store for variables on the CPU. Contributions have no device, as in a traced part."""
 
     def __init__(self, with_rows: bool = False) -> None:
         self.exchange = PartExchange()
@@ -57,7 +82,7 @@ class Store:
         key = part_key(tf.constant(update, tf.int64), number)
         self.store(key, tf.constant(SHARES[number]), values)
 
-    def taken(self, update: int) -> list[Any]:
+    def take_update(self, update: int) -> list[Any]:
         return list(self.take(tf.constant(update, tf.int64)))
 
 
@@ -67,7 +92,7 @@ def test_parts_are_added_by_their_shares_or_the_first_is_taken(order: tuple[int,
     for number in order:
         store.store_part(5, number)
 
-    kernel, bias, rows, average, seed, half = store.taken(5)
+    kernel, bias, rows, average, seed, half, embedding, buffer = store.take_update(5)
 
     np.testing.assert_allclose(kernel, [[4.0, 5.0]])
     np.testing.assert_allclose(bias, [7.0])
@@ -76,6 +101,8 @@ def test_parts_are_added_by_their_shares_or_the_first_is_taken(order: tuple[int,
     np.testing.assert_array_equal(seed, [7, 8])
     np.testing.assert_allclose(half, np.array([5.0], "float16"))
     assert (seed.dtype, half.dtype) == (tf.int64, tf.float16)
+    np.testing.assert_allclose(embedding, [5.0] * ALONE)
+    np.testing.assert_array_equal(buffer, [2.0] * ALONE)
 
 
 def test_the_rows_of_all_parts_are_kept_times_the_share() -> None:
@@ -83,7 +110,7 @@ def test_the_rows_of_all_parts_are_kept_times_the_share() -> None:
     store.store_part(5, 1, rows=[[4.0, 8.0]], indices=[3])
     store.store_part(5, 0, rows=[[4.0, 8.0], [1.0, 0.0]], indices=[3, 0])
 
-    rows = store.taken(5)[2]
+    rows = store.take_update(5)[2]
 
     np.testing.assert_array_equal(rows.indices, [3, 0, 3])
     np.testing.assert_allclose(rows.values, [[1.0, 2.0], [0.25, 0.0], [3.0, 6.0]])
@@ -96,7 +123,7 @@ def test_each_update_takes_its_own_parts() -> None:
         for number in (0, 1):
             store.store_part(update, number, rows=[[update, 0.0]], indices=[update])
 
-    later, earlier = store.taken(6)[2], store.taken(5)[2]
+    later, earlier = store.take_update(6)[2], store.take_update(5)[2]
 
     np.testing.assert_array_equal(later.indices, [6, 6])
     np.testing.assert_array_equal(earlier.indices, [5, 5])
@@ -110,4 +137,4 @@ def test_dropped_parts_do_not_reach_an_update_with_the_same_number() -> None:
     for number in (0, 1):
         store.store_part(5, number, rows=[[2.0, 2.0]], indices=[2])
 
-    np.testing.assert_array_equal(store.taken(5)[2].indices, [2, 2])
+    np.testing.assert_array_equal(store.take_update(5)[2].indices, [2, 2])

@@ -30,8 +30,10 @@ CASES = (
     "not-trainable",
     "scaled-loss",
 )
-OF_ITS_PART = ("dropout", "mask")
-"""Cases in which a part counts for itself: batch normalisation and dropout; places without mask."""
+DIFFER_IN_PARTS = ("dropout", "mask")
+"""Batch normalisation, dropout and masks work within each part of an update."""
+IN_TURN = ("compute-loss", "several-models")
+"""Their updates cannot be computed in parts: workers make whole updates in turn."""
 AT_IMPORT = ("dropout", "compiled-outputs", "several-models", "scaled-loss")
 ACCUMULATED = {"compiled-passes": 2}
 """Batches per update, if not one."""
@@ -49,7 +51,7 @@ def test_weights_and_optimizers_are_those_of_one_process(told: Any, case: str) -
     assert told[case]["state"] < CLOSE
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in OF_ITS_PART])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in DIFFER_IN_PARTS])
 def test_updates_in_parts_give_the_weights_and_optimizers_of_one_process(
     told: Any, case: str
 ) -> None:
@@ -62,7 +64,10 @@ def test_updates_in_parts_give_the_weights_and_optimizers_of_one_process(
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_update_in_parts_counts_once_with_all_its_examples(told: Any, case: str) -> None:
-    assert told[f"{case} in parts"]["counted"] == told[case]["counted"]
+    found = told[f"{case} in parts"]
+
+    assert found["counted"] == told[case]["counted"]
+    assert found["lanes"] == ("WholeUpdateLanes" if case in IN_TURN else "GlobalBatchLanes")
 
 
 @pytest.mark.parametrize("case", AT_IMPORT)

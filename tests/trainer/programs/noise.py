@@ -88,6 +88,10 @@ def entropy(labels, outputs):
     return keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
 
 
+def with_loss_scale():
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.02))
+
+
 def line():
     return keras.Sequential([layers.Input((DIMENSIONS,)), layers.Dense(1)])
 
@@ -95,7 +99,10 @@ def line():
 PROGRAMS = {
     "line": (program_of(line, _points, _values, keras.losses.mean_squared_error), 20),
     "convnet": (program_of(convnet, images, labels, entropy), 150),
-    "half-precision": (program_of(half_precision_convnet, images, labels, entropy), 150),
+    "half-precision": (
+        program_of(half_precision_convnet, images, labels, entropy, with_loss_scale),
+        150,
+    ),
     "wide-and-deep": (SimpleNamespace(**{**vars(wide_and_deep), "examples": lambda: VISITS}), 60),
 }
 STATES = program_of(stateful, images, labels, entropy, lambda: keras.optimizers.Adam(1e-3))

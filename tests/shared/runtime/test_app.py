@@ -32,6 +32,9 @@ leaving = asyncio.Event()
 
 async def start(bus, settings):
     bus.on_close(say_goodbye)
+    told = asyncio.Event()
+    if settings.mood == "cut-off-later":
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, told.set)
     print("started", flush=True)
     if settings.mood == "broken":
         raise ZeroDivisionError("the oven is cold")
@@ -42,8 +45,6 @@ async def start(bus, settings):
     if settings.mood == "polite-but-broken":
         bus.spawn(fail_later())
     if settings.mood == "cut-off-later":
-        told = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, told.set)
         await told.wait()
         await bus.js.stream_info("weir")
     if settings.mood == "hangs":

@@ -35,20 +35,20 @@ async def start(bus, settings):
     told = asyncio.Event()
     if settings.mood == "cut-off-later":
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, told.set)
+    if settings.mood.startswith("polite"):
+        bus.on_stop(farewell)
+    if settings.mood == "hangs":
+        bus.on_close(asyncio.Event().wait)
     print("started", flush=True)
     if settings.mood == "broken":
         raise ZeroDivisionError("the oven is cold")
     if settings.mood == "broken-behind":
         bus.spawn(fail())
-    if settings.mood.startswith("polite"):
-        bus.on_stop(farewell)
     if settings.mood == "polite-but-broken":
         bus.spawn(fail_later())
     if settings.mood == "cut-off-later":
         await told.wait()
         await bus.js.stream_info("weir")
-    if settings.mood == "hangs":
-        bus.on_close(asyncio.Event().wait)
     if settings.mood == "done":
         raise ServiceExit(75)
     await asyncio.Event().wait()

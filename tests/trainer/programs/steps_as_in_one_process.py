@@ -1,5 +1,6 @@
 """`python steps_as_in_one_process.py`: train with each form of a step on ps and in one process.
 
+On ps it trains with one worker, and with two that make each update together (`global-batch`).
 In one process it trains with `Model.fit` or a plain loop. It prints as JSON, for each case, how far
 the variables (weights, averages, states of random numbers) and the optimizers are from those of one
 process, after the same batches in the same order. Both begin with the same weights, because all
@@ -428,8 +429,8 @@ if __name__ == "__main__":
         said[name] = compared(name, cases[name], by)
         print(name, said[name], file=sys.stderr, flush=True)
         together = compared(name, cases[name], by, workers=2, ps=3, makes_updates_together=True)
-        said[f"{name} in parts"] = together
-        print(name, "in parts", together, file=sys.stderr, flush=True)
+        said[f"{name} together"] = together
+        print(name, "together", together, file=sys.stderr, flush=True)
         if name in AT_IMPORT:
             early = compared(name, cases[name], by, ps=3, at_import=True)
             said[f"{name} at import"] = early

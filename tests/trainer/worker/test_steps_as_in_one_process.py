@@ -52,10 +52,10 @@ def test_weights_and_optimizers_are_those_of_one_process(told: Any, case: str) -
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in DIFFER_IN_PARTS])
-def test_updates_in_parts_give_the_weights_and_optimizers_of_one_process(
+def test_updates_of_two_workers_together_give_the_weights_of_one_process(
     told: Any, case: str
 ) -> None:
-    found = told[f"{case} in parts"]
+    found = told[f"{case} together"]
 
     assert found["weights"] < CLOSE and found["state"] < CLOSE
     ours, theirs = found["loss"]
@@ -63,8 +63,8 @@ def test_updates_in_parts_give_the_weights_and_optimizers_of_one_process(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_update_in_parts_counts_once_with_all_its_examples(told: Any, case: str) -> None:
-    found = told[f"{case} in parts"]
+def test_an_update_of_two_workers_counts_once_with_all_its_examples(told: Any, case: str) -> None:
+    found = told[f"{case} together"]
 
     assert found["counted"] == told[case]["counted"]
     assert found["lanes"] == ("WholeUpdateLanes" if case in IN_TURN else "GlobalBatchLanes")

@@ -21,7 +21,7 @@ from services.trainer.doctor.findings import (
 )
 from services.trainer.doctor.observations import Observations, VariableInfo
 from services.trainer.worker import ps_memory
-from services.trainer.worker.ps_memory import GIB, PS_GIB
+from services.trainer.worker.ps_memory import GIB, MARK_BYTES, PS_GIB
 from shared.messages import DEFAULT_CONSISTENCY, JobRequested, RoleResources
 from shared.text import format_count
 
@@ -83,11 +83,14 @@ def _batch_findings(examples: int, job: JobRequested) -> Iterator[Finding]:
 
 
 def fullest_ps_bytes(variables: Sequence[VariableInfo], slots: int, ps: int) -> float:
-    """Return the bytes on the fullest of `ps` parameter servers, with the optimizer's slots."""
+    """Return the bytes on the fullest of `ps` parameter servers, with the optimizer's slots and the
+    marks of tables.
+    """
     sizes = [v.bytes for v in variables if not v.divided]
     tables = sum([v.bytes for v in variables if v.divided])
+    marks = sum([MARK_BYTES * v.shape[0] for v in variables if v.divided])
     held = ps_memory.fullest_ps_bytes(sizes, tables, ps)
-    return held * (1 + slots / max(tables + sum(sizes), 1))
+    return held * (1 + slots / max(tables + sum(sizes), 1)) + marks / ps
 
 
 def _largest_whole(variables: Sequence[VariableInfo]) -> VariableInfo | None:
@@ -148,7 +151,26 @@ def _ps_memory_finding(
     if PS_GIB + 2 * held > memory_gib:
         remedy = f"{PS_GIB + 2 * held:.2f} GiB; with less, every change of size restarts the job"
         return advice_finding(f"{share}: {_doubled_memory('no room', memory_gib)}", remedy)
-    return fine_finding(f"{share}: {_doubled_memory('room', memory_gib)}")
+    room = _doubled_memory("room", memory_gib)
+    if any(v.divided for v in variables):
+        delta = _most_delta_bytes(variables, slots, job.ps.min, memory_gib)
+        room += f", and {format_bytes(delta)} are left for the changed rows of tables in a save"
+    return fine_finding(f"{share}: {room}")
+
+
+def _most_delta_bytes(
+    variables: Sequence[VariableInfo], slots: int, ps: int, memory_gib: float
+) -> float:
+    """Return the most bytes of changed rows that the fullest of `ps` parameter servers can copy for
+    a save (`CheckpointSaver`): half of what two generations leave, without the copy of the
+    variables that are not divided. If more rows change, all of them are written while training
+    stands still.
+    """
+    whole = [v for v in variables if not v.divided]
+    whole_share = sum([v.bytes for v in whole]) / max(sum([v.bytes for v in variables]), 1)
+    copied = fullest_ps_bytes(whole, round(slots * whole_share), ps)
+    left = (memory_gib - PS_GIB) * GIB - 2 * fullest_ps_bytes(variables, slots, ps)
+    return max(left / 2 - copied, 0.0)
 
 
 def _doubled_memory(room: str, memory_gib: float) -> str:

@@ -31,6 +31,7 @@ import tensorflow as tf
 from tensorflow.python.training.saving import saveable_object
 
 from services.trainer.program import BadProgram
+from services.trainer.worker.ps_memory import MARK_BYTES
 from services.trainer.worker.table_layout import TableLayout, slice_text
 
 _whole_uses: ContextVar[set[int] | None] = ContextVar("whole_uses", default=None)
@@ -38,9 +39,6 @@ shard_place: ContextVar[int | None] = ContextVar("shard_place", default=None)
 """The ps on which a shard is created; None: the variable is no shard."""
 FillPart = Callable[[tf.Tensor, tf.Tensor, tf.DType], tf.Tensor]
 """Returns the initial values of a part from its number, shape and type, in a traced function."""
-
-
-MARK_BYTES = 4
 
 
 class RowMarks(NamedTuple):

@@ -189,6 +189,17 @@ def test_divided_tables_are_spread_over_all_ps_and_not_on_the_chief() -> None:
     assert not [each for each in told if "the chief needs" in each.what]
 
 
+def test_marks_of_rows_and_copies_of_changed_rows_need_memory() -> None:
+    table = VariableInfo(name="table", shape=(GIB // 4, 1), bytes=GIB, divided=True)
+    assert fullest_ps_bytes([table], GIB, 2) == pytest.approx(1.5 * GIB)
+    seen = Observations(variables=(table,), slots=GIB)
+    (told,) = found(seen, ps=span(2, least=2, most=2), resources=memory("ps", PS_GIB + 3.5))
+    assert told.weight == "fine"
+    assert told.what.endswith("and 268 MB are left for the changed rows of tables in a save")
+    tight = ill(seen, ps=span(2, least=2, most=2), resources=memory("ps", PS_GIB + 2.5))
+    assert "no room for twice that" in tight.what
+
+
 # ---------------------------------------------------------------- chief and workers
 
 

@@ -18,8 +18,9 @@ from services.console.trouble import DONE, WRONG_USE, Trouble
 from shared.auth.permissions import SETUP
 from shared.bus.bus import Bus
 from shared.bus.intake import DEFAULT_RATES, Rates
-from shared.bus.streams import BUCKETS, GIB, MIB, PROGRAMS_BYTES, stream_configs, with_default
+from shared.bus.streams import BUCKETS, MIB, PROGRAMS_BYTES, stream_configs, with_default
 from shared.bus.subjects import program_bucket
+from shared.messages import GIB
 from shared.runtime import config
 
 EXAMPLES = (

@@ -34,7 +34,8 @@ from services.cli.tfjob_unsupported import (
 )
 from services.console.trouble import WRONG_USE, Trouble
 from shared import documents as documents_module
-from shared.kube.objects import GIB, GPU, whole_units
+from shared.kube.objects import GPU, whole_units
+from shared.messages import GIB
 from shared.text import format_count
 
 Fields = dict[str, Any]

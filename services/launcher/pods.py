@@ -34,8 +34,9 @@ from services.launcher.actions import CreatePod, CreateSecret
 from services.launcher.settings import Settings
 from shared import checkpoints
 from shared.kube import objects
-from shared.kube.objects import GIB, GPU, GPU_TOLERATION, tolerations_of, whole_units
+from shared.kube.objects import GPU, GPU_TOLERATION, tolerations_of, whole_units
 from shared.messages import (
+    GIB,
     Affinity,
     AllocationDecided,
     CpuLimits,

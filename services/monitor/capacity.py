@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from services.monitor.facts import Amount, NodeFact, PodFact
-from shared.kube.objects import GIB
-from shared.messages import CapacityChanged, OwnPod, Resources
+from shared.messages import GIB, CapacityChanged, OwnPod, Resources
 from shared.runtime.metrics import Family, Labels, Measure
 
 

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from shared.bounds import within_bounds
 from shared.kube.objects import (
-    GIB,
     GPU,
     JOB_LABEL,
     MANAGED_BY,
@@ -25,7 +24,7 @@ from shared.kube.objects import (
     MalformedObject,
     whole_units,
 )
-from shared.messages import Resources, Taint
+from shared.messages import GIB, Resources, Taint
 
 
 class Amount(msgspec.Struct, frozen=True):

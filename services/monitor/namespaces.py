@@ -24,8 +24,9 @@ import msgspec
 
 from services.monitor.facts import UNREADABLE, ObjectMeta
 from shared.bounds import within_bounds
-from shared.kube.objects import GIB, GPU, ApiObject, MalformedObject, whole_units
+from shared.kube.objects import GPU, ApiObject, MalformedObject, whole_units
 from shared.messages import (
+    GIB,
     ClaimPlacement,
     ClaimsChanged,
     MostResources,

@@ -15,7 +15,8 @@ from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
 from shared.bus.bus import Bus
-from shared.bus.streams import GIB, stream_names
+from shared.bus.streams import stream_names
+from shared.messages import GIB
 from shared.runtime import config
 from shared.runtime.log import RateLimitedWarning
 

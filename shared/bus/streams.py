@@ -21,10 +21,10 @@ from shared.auth.permissions import chunk_subject, description_subject, program_
 from shared.bus import intake, subjects
 from shared.bus.intake import UNCHANGED_RATES, Rates
 from shared.bus.subjects import DEFAULT_NAMESPACE, JOBS, LEDGER, STATE, program_bucket
-from shared.messages import DeadLetter
+from shared.messages import GIB, DeadLetter
 
 DAY_S = 86_400.0
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
 PROGRAMS_BYTES = 256 * MIB
 """Default size of the program bucket of one namespace, in bytes."""
 PROGRAM_READERS = 1_024

@@ -71,7 +71,6 @@ class Status(ApiObject, frozen=True):
 
 
 GPU = "nvidia.com/gpu"
-GIB = 1 << 30
 LARGEST = Fraction((1 << 63) - 1)
 
 _SHAPE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?\d{1,3}))?")

@@ -38,7 +38,7 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from services.cli.trial import Trial, trial
+from services.cli.trial import Failed, Trial, trial
 from services.cli.up import cluster_file
 from services.local.stack import Stack
 from services.trainer.worker.sharded_table import RowMarks
@@ -47,6 +47,7 @@ from shared.messages import (
     ProgressReported,
     Resources,
     TableRound,
+    TaskExited,
     TrainingResumed,
 )
 from tests.bench.player import NODE, Player
@@ -70,7 +71,10 @@ SAVE_EVERY_S, PATIENCE_S = 5.0, 300.0
 """The interval of saves, and the longest wait for two of them or for a report."""
 MARKINGS = 300
 BESIDE_GIB = 1.5
-"""Memory of a task besides tables."""
+"""Memory of a task besides its tables or model."""
+WORKER_GIB = 2.0
+COPIES = 6
+"""Of whole tables, for which a worker has memory: it receives them for each batch."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,10 +108,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def table_request(
-    parameters: dict[str, Any], table_gib: float, every_s: float | None = None
+    parameters: dict[str, Any],
+    table_gib: float,
+    every_s: float | None = None,
+    worker_gib: float = WORKER_GIB,
 ) -> Request:
     """Return a request with CPU limits of two cores together. `table_gib`: all tables and slots."""
-    memory = {"chief": 2.0, "worker": 2.0, "ps": BESIDE_GIB + 2 * table_gib}
+    memory = {"chief": 2.0, "worker": worker_gib, "ps": BESIDE_GIB + 2 * table_gib}
     limits = {role: Resources(cpu=cpu, memory_gib=memory[role]) for role, cpu in CPU.items()}
     return Request(program=PROGRAM, parameters=parameters, limits=limits, every_s=every_s)
 
@@ -228,7 +235,9 @@ async def steady_job(whole: bool) -> Steady:
     """Train with tables of a million rows, and save every `SAVE_EVERY_S`."""
     gib = TABLES * ONE_TABLE_ROWS * WIDTH * 4 / 2**30
     parameters = {"rows": ONE_TABLE_ROWS, "whole": whole, "kind": "adagrad"}
-    async with running_job(table_request(parameters, 4 * gib, SAVE_EVERY_S)) as player:
+    worker_gib = WORKER_GIB + COPIES * gib * whole
+    request = table_request(parameters, 4 * gib, SAVE_EVERY_S, worker_gib)
+    async with running_job(request) as player:
         watched = player.watched
         speed, _ = await train_steadily(watched)
         await watched.until(lambda: len(watched.of(CheckpointSaved)) > 1, PATIENCE_S, "two saves")
@@ -243,13 +252,15 @@ async def steady_job(whole: bool) -> Steady:
 
 async def train_steadily(watched: Trial) -> tuple[float, float]:
     """Wait `STEADY_S`, then measure between two reports that are `STEADY_S` or more apart. Return
-    the examples a second, and the bytes sent for an example.
+    the examples a second, and the bytes sent for an example. Raise `Failed` if a task ends.
     """
 
     async def next_report(at_s: float, samples: int) -> ProgressReported:
         """Return the first report from a time on that has more examples."""
 
         def later_report() -> ProgressReported | None:
+            for exited in watched.of(TaskExited):
+                raise Failed(f"{exited.pod} ended: {exited.reason} {exited.message}")
             reports = watched.of(ProgressReported)
             later = (each for each in reports if each.reported_s >= at_s)
             return next((each for each in later if each.samples > samples), None)

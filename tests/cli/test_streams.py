@@ -9,8 +9,9 @@ from nats.js.errors import NotFoundError
 
 from shared.auth.permissions import SETUP, program_stream
 from shared.bus.bus import Bus
-from shared.bus.streams import GIB, MIB, PROGRAMS_BYTES
+from shared.bus.streams import MIB, PROGRAMS_BYTES
 from shared.bus.subjects import ORDERS
+from shared.messages import GIB
 from tests.cli.conftest import Prompt
 from tests.shared.sample_messages import request
 from tests.shared.secured_server import credentials, guarded

@@ -14,7 +14,7 @@ from services.cli.program_source import read_program
 from services.console.job_file import complete_fields, parse_fields
 from services.local.cluster_spec import parse_source
 from shared.checkpoints import PROGRAM
-from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
+from shared.messages import GIB, AllocationDecided, JobFinished, ProgressReported, TrainingResumed
 from tests.flow.stage import Scene, left_behind, stage
 
 pytestmark = pytest.mark.long
@@ -23,7 +23,6 @@ JOBS = Path(__file__).parents[2] / "deploy" / "jobs"
 ROOMY = "nodes:\n  - {name: node-1, cpu: 8, memory_gib: 24}\n"  # on paper
 OWN = "deploy.policies.fewest_first:fewest_first"
 WITHIN_S = 600.0
-GIB = 1 << 30
 
 
 def asked(name: str, **fields: Any) -> dict[str, Any]:

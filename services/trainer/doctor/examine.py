@@ -46,10 +46,9 @@ from services.trainer.program import (
 from services.trainer.protocol import Failed
 from services.trainer.worker import exactness, failure_cause
 from services.trainer.worker.watchdog import Watchdog
-from shared.messages import Program
+from shared.messages import GIB, Program
 from shared.runtime import process
 
-GIB = 1 << 30
 PAIR, MOST = 5, 1024  # least and most examples to detect a loss that compares pairs
 TIMED_READS = 3  # of a batch; the fastest counts, because other processes use the cores, too
 FEW_EXAMPLES = 5

@@ -21,8 +21,8 @@ from services.trainer.doctor.findings import (
 )
 from services.trainer.doctor.observations import Observations, VariableInfo
 from services.trainer.worker import ps_memory
-from services.trainer.worker.ps_memory import GIB, MARK_BYTES, PS_GIB
-from shared.messages import DEFAULT_CONSISTENCY, JobRequested, RoleResources
+from services.trainer.worker.ps_memory import MARK_BYTES, PS_GIB
+from shared.messages import DEFAULT_CONSISTENCY, GIB, JobRequested, RoleResources
 from shared.text import format_count
 
 CHIEF_GIB = 0.6

@@ -25,9 +25,8 @@ from services.trainer.protocol import MemoryHeadroom
 from services.trainer.settings import Settings
 from shared.auth.permissions import USAGE
 from shared.bus.bus import Bus
-from shared.messages import ClusterSpecPublished, TaskUsage, task_name
+from shared.messages import GIB, ClusterSpecPublished, TaskUsage, task_name
 
-GIB = 1 << 30
 NO_LIMIT = 1 << 60  # bytes; a version 1 group without a limit has the maximum
 GROUPS, MINE = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 SAMPLES = msgspec.json.Decoder(TaskUsage)

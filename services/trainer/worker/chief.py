@@ -70,7 +70,7 @@ from services.trainer.worker.exact_batches import ExactLanes
 from services.trainer.worker.example_source import Order
 from services.trainer.worker.input_pipeline import DataPlan
 from services.trainer.worker.lanes import Lanes
-from services.trainer.worker.ps_memory import GIB, PS_GIB
+from services.trainer.worker.ps_memory import PS_GIB
 from services.trainer.worker.rehearsal import rehearse_updates
 from services.trainer.worker.remote_worker import trace_workers
 from services.trainer.worker.saving import CheckpointSaver, Draft
@@ -81,7 +81,7 @@ from services.trainer.worker.tensorboard_events import EventWriter
 from services.trainer.worker.trace_lanes import trace_lanes
 from services.trainer.worker.watchdog import Watchdog
 from shared.checkpoints import restore_candidates
-from shared.messages import FEWEST_VIRTUAL_WORKERS, PreparationParts, RoleResources, TableRound
+from shared.messages import FEWEST_VIRTUAL_WORKERS, GIB, PreparationParts, RoleResources, TableRound
 from shared.sample_efficiency import staleness_cost
 from shared.text import format_count
 

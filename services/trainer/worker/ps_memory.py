@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.trainer.worker.scaling import largest_first
+from shared.messages import GIB
 
-GIB = 1 << 30
 PS_GIB = 0.3
 """Memory of a ps before it holds anything, with TensorFlow 2.21. Measured resident memory: 0.16 if
 eight tasks share their pages, 0.37 without sharing.

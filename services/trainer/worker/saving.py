@@ -43,8 +43,8 @@ from services.trainer.worker.checkpoint_files import (
 from services.trainer.worker.shard_ledger import Ledger
 from services.trainer.worker.table_base import BaseWriter
 from shared.checkpoints import CommitMark
+from shared.messages import GIB
 
-GIB = 1 << 30
 HEADROOM_UNKNOWN = "the memory that the ps have left is not known yet"
 ALL_ROWS = (
     "all rows of its tables were written: there is no base yet, or a ps lacks the memory for the "

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from services.trainer.doctor.findings import Finding
 from services.trainer.doctor.job_fit import (
     CHIEF_GIB,
-    GIB,
     PS_GIB,
     WORKER_GIB,
     fullest_ps_bytes,
@@ -19,7 +18,7 @@ from services.trainer.doctor.job_fit import (
     useful_ps,
 )
 from services.trainer.doctor.observations import Observations, VariableInfo
-from shared.messages import Resources, RoleResources
+from shared.messages import GIB, Resources, RoleResources
 from tests.allocator.builders import request, span
 
 ROOMY = RoleResources(

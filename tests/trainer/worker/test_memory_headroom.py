@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from services.trainer.pod.usage import memory_headroom, task_in_job
 from services.trainer.protocol import MemoryHeadroom
-from services.trainer.worker.saving import GIB, HEADROOM_UNKNOWN, copy_obstacle
-from shared.messages import TaskUsage
+from services.trainer.worker.saving import HEADROOM_UNKNOWN, copy_obstacle
+from shared.messages import GIB, TaskUsage
 from tests.trainer.builders import spec
 
 TWO = spec(1, pods=["chief-0", "ps-3", "ps-4", "worker-0"])

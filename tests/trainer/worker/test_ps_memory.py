@@ -5,8 +5,9 @@ from __future__ import annotations
 import keras
 import pytest
 
-from services.trainer.worker.ps_memory import GIB, PS_GIB, PsTooSmall, check_ps_memory
+from services.trainer.worker.ps_memory import PS_GIB, PsTooSmall, check_ps_memory
 from services.trainer.worker.row_updates import slot_count
+from shared.messages import GIB
 
 
 def test_a_model_that_fits_is_not_refused() -> None:

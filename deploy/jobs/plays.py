@@ -1,13 +1,12 @@
-"""A recommender whose tables exceed any one ps: a vector for each of five million listeners, tracks
-and so on.
+"""A recommender with embedding tables that are larger than any one ps: a vector for each of seven
+million listeners, tracks and so on.
 
-Together the tables and what Adagrad keeps beside them have 2.4 GiB, and a ps has 1.6 GiB, of which
-TensorFlow takes its part: so there are six ps, and each holds a sixth of every table. Weir divides
-the tables by itself, as they are large (`services/trainer/README.md`).
+The tables have 1.7 GiB, and Adagrad keeps as much beside them. A ps has 1.6 GiB. So there are six
+ps, and each holds a sixth of every table. Weir divides large tables by itself
+(`services/trainer/README.md`).
 
-Who listens to what, and whether it is played to its end, is GENERATED, not recorded from anybody:
-every example is a pure function of its number and a fixed seed. So the files of the days do not
-exist: their names say which examples they have.
+The data is GENERATED: each example is a function of its number and a fixed seed. So the files of
+the days do not exist. Their names say which examples they have.
 """
 
 import keras
@@ -15,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 WIDTH = 64  # of a vector
-ROWS = 840_000
+ROWS = 1_190_000
 TABLES = ("listener", "track", "artist", "album", "list", "place")
 DAYS, A_DAY = 20, 5_000
 TRAINED_ON, EVALUATED_ON = DAYS * A_DAY, 10_000
@@ -26,8 +25,8 @@ SKEW = 6.0  # few listeners and tracks make most of the traffic: id = ROWS * uni
 
 
 def _uniform(numbers, stream):
-    """A number in [0, 1) for each integer: splitmix64 of (stream, number). `stream` keeps
-    independent draws apart.
+    """Return a number in [0, 1) for each integer: splitmix64 of (stream, number). Another `stream`
+    gives independent numbers.
     """
     with np.errstate(over="ignore"):
         x = np.asarray(numbers, np.uint64) + np.uint64(stream) * np.uint64(0xD1B54A32D192ED03)
@@ -45,8 +44,8 @@ def _ids(numbers):
 
 
 def _between(start, stop):
-    """Whether a track is played to its end: the sum of hidden likings, one for each id, decides how
-    likely it is.
+    """Return the plays with these numbers. Each id has a hidden liking. Their sum decides how probable
+    it is that the track is played to its end.
     """
     numbers = np.arange(start, stop)
     ids = _ids(numbers)
@@ -59,8 +58,8 @@ def _between(start, stop):
 
 
 def model():
-    """Of each id a vector; who goes with what is in their products, who is liked at all in their
-    sum.
+    """Look up a vector for each id. The products of the listener's vector with the others say what
+    fits together; the vectors themselves say what is popular.
     """
     ids = {name: keras.Input((), dtype="int32", name=name) for name in TABLES}
     vectors = []
@@ -81,12 +80,12 @@ def loss(labels, outputs):
 
 
 def files():
-    """One for each day. With your own: `sorted(tf.io.gfile.glob("gs://bucket/day-*"))`."""
+    """Return one file for each day. With your own: `sorted(tf.io.gfile.glob("gs://bucket/day-*"))`."""
     return [f"day-{day:02}" for day in range(DAYS)]
 
 
 def read(file):
-    """The plays of a day. With your own files: `tf.data.TFRecordDataset(file).map(parse)`."""
+    """Return the plays of a day. With your own files: `tf.data.TFRecordDataset(file).map(parse)`."""
     day = int(file.removeprefix("day-"))
     return _between(day * A_DAY, (day + 1) * A_DAY)
 

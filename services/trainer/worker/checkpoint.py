@@ -543,7 +543,7 @@ def restore_earlier(
                 why = f"{path} cannot be restored: {damage}"
                 continue
             if checkpoint.tables is not None:
-                checkpoint.tables.files = ()  # of another job, which may be removed
+                checkpoint.tables.forget_files()  # another job's, which may be removed
             return _continued_ledger(earlier, folder, ledger)
     except StorageNotReadable as error:
         raise _storage_failure(error) from error

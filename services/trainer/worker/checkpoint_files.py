@@ -10,7 +10,8 @@ hold while they are restored, are the bytes that were written.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -254,55 +255,62 @@ def prune_checkpoints(folder: str, kept: Sequence[str]) -> None:
 
 
 def _prune_checkpoints(folder: str, kept: Sequence[str]) -> None:
-    files = [*_table_files_of(kept)]
-    if earlier := _with_an_earlier_base(folder, kept, files):
-        kept = [*kept, earlier]
-        files += _table_files_of([earlier])
-    kept = [*kept, *(path for paths in files for path in paths)]
-    bases = [paths[0] for paths in files]
+    files = {path: _paths_of_tables(path) for path in kept if _exists(path + INDEX)}
+    earlier = _with_an_earlier_base(folder, kept, files)
+    if earlier is not None:
+        files[earlier] = _paths_of_tables(earlier)
+    needed = list(itertools.chain(kept, *files.values()))
+    bases = [paths[0] for paths in files.values()]
     for generation in _list_folder(folder):
         number = checkpoint_policy.generation_of_folder(generation)
-        if number is None:
-            continue
-        inside = f"{folder}/{generation}"
-        for name in _list_folder(inside):
-            if checkpoint_policy.is_obsolete(number, name, kept) or table_files.is_obsolete_base(
-                number, name, bases
-            ):
-                with contextlib.suppress(tf.errors.OpError):
-                    _remove_path(f"{inside}/{name}")
-        if checkpoint_policy.is_generation_closed(number, kept) and not _list_folder(inside):
+        if number is not None:
+            _prune_generation(f"{folder}/{generation}", number, needed, bases)
+
+
+def _prune_generation(
+    folder: str, number: int, needed: Sequence[str], bases: Sequence[str]
+) -> None:
+    """Remove the obsolete files of a generation, and its folder if that becomes empty. `needed`:
+    the checkpoints that stay; `bases`: those that these need.
+    """
+    for name in _list_folder(folder):
+        is_obsolete = checkpoint_policy.is_obsolete(number, name, needed)
+        if is_obsolete or table_files.is_obsolete_base(number, name, bases):
             with contextlib.suppress(tf.errors.OpError):
-                gfile.rmtree(inside)
+                _remove_path(f"{folder}/{name}")
+    if checkpoint_policy.is_generation_closed(number, needed) and not _list_folder(folder):
+        with contextlib.suppress(tf.errors.OpError):
+            gfile.rmtree(folder)
 
 
 def _with_an_earlier_base(
-    folder: str, kept: Sequence[str], files: Sequence[Sequence[str]]
+    folder: str, kept: Sequence[str], files: Mapping[str, Sequence[str]]
 ) -> str | None:
-    """Return the newest committed checkpoint that shares no file with the kept ones. `files`: those
-    with their tables; None: there is no such one, or the newest kept one needs no base.
+    """Return the newest committed checkpoint that shares no file with the kept ones, and of which
+    no file is missing or damaged. `files`: those with the tables of each kept one; None: there is
+    no such one, or the newest kept one needs no base.
     """
-    ages = {path: age for path in kept if (age := checkpoint_policy.checkpoint_age(path))}
+    ages = {}
+    for path in kept:
+        age = checkpoint_policy.checkpoint_age(path)
+        if age is not None:
+            ages[path] = age
     newest = max(ages, key=lambda path: ages[path], default="")
-    if not any(paths[-1] == newest and len(paths) > 1 for paths in files):
+    if len(files.get(newest, ())) < 2:
         return None
-    needed = {*kept, *(path for paths in files for path in paths)}
+    needed = set(itertools.chain(kept, *files.values()))
     for path in checkpoints_in(folder):
         age = checkpoint_policy.checkpoint_age(path)
-        if age is None or age > ages[newest] or path in needed:
+        if age is None or age > ages[newest] or not _exists(path + COMMITTED):
             continue
-        if _exists(path + COMMITTED):
+        if needed.isdisjoint(_paths_of_tables(path)) and not table_fault(path, ""):
             return path
     return None
 
 
-def _table_files_of(kept: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the paths of the files with the tables of each of these checkpoints that exists, the
-    base first.
-    """
-    for path in kept:
-        if _exists(path + INDEX):
-            yield [table_files.file_path(path, each) for each in files_of_checkpoint(path, "")]
+def _paths_of_tables(path: str) -> list[str]:
+    """Return the paths of the files with the tables of a checkpoint, the base first, its own last."""
+    return [table_files.file_path(path, each) for each in files_of_checkpoint(path, "")]
 
 
 def _file_names(path: str) -> Iterator[str]:

@@ -283,9 +283,12 @@ class Chief:
 
     def _ps_have_room_for_copies(self) -> bool:
         """Return whether each ps is known to have room for this generation and the one that trains,
-        each with its values, a copy of them and their gradients.
+        each with its values, a copy of them and their gradients, and its tables.
         """
-        generation_gib = PS_GIB + 3 * self.checkpoint.largest_cut_bytes / GIB
+        held: float = 3 * self.checkpoint.largest_cut_bytes
+        if self.checkpoint.tables is not None:
+            held += self.checkpoint.tables.bytes_on_ps
+        generation_gib = PS_GIB + held / GIB
         limits = self.assignment.ps_gib
         return bool(limits) and min(limits) >= 2 * generation_gib
 
@@ -660,7 +663,8 @@ class Chief:
         """Trace the measurement of gradient noise in a thread; then workers measure. Traced before
         training, it would make each preparation longer.
 
-        Until `finish`, which waits for it, the other threads call traced functions only.
+        Keras's variables are tensors meanwhile. Until `finish`, which waits for it, no other thread
+        traces anything that reads them.
         """
         self._noise_tracing = threading.Thread(
             target=self.lanes.start_noise_measurements, name="tracing", daemon=True

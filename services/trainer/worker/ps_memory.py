@@ -58,6 +58,6 @@ def check_ps_memory(
         remedy += f", or the job {enough} ps"
     raise PsTooSmall(
         f"the fullest of {count} ps needs {needed_gib(count):.2f} GiB for its part of the model, "
-        f"the optimizer's slots and TensorFlow, and has {limit_gib:g} GiB: {remedy}",
+        f"the optimizer's slots of tables and TensorFlow, and has {limit_gib:g} GiB: {remedy}",
         enough is not None,
     )

@@ -32,7 +32,12 @@ from typing import Any
 import tensorflow as tf
 
 from services.trainer.program import BadProgram
-from services.trainer.worker.sharded_table import ShardedTable, TableShard, shards_like
+from services.trainer.worker.sharded_table import (
+    ShardedTable,
+    TableShard,
+    copy_rows,
+    shards_like,
+)
 
 _KINDS = tf.keras.optimizers
 BY_ELEMENT = (
@@ -75,9 +80,15 @@ def divided_slots() -> Iterator[None]:
 def patch_table_updates(optimizer: Any) -> None:
     """Let a built optimizer update the rows of tables. Its other variables are as before.
 
-    Raise `BadProgram` if it is not one of `BY_ELEMENT`.
+    Raise `BadProgram` if it is not one of `BY_ELEMENT`, or divides gradients by a
+    `loss_scale_factor`: Keras cannot divide a gradient of rows.
     """
     tables = tables_of(optimizer._trainable_variables)
+    if optimizer.loss_scale_factor is not None:
+        raise BadProgram(
+            f"optimizer() sets loss_scale_factor, with which Keras cannot train {tables[0].path}, a "
+            "table that is divided among parameter servers: use keras.optimizers.LossScaleOptimizer"
+        )
     if not updates_by_element(optimizer):
         names = ", ".join([kind.__name__ for kind in BY_ELEMENT])
         raise BadProgram(
@@ -159,7 +170,7 @@ def _overwrite_with_averages(
             kept.append(average)
             continue
         for shard, mean in zip(variable.shards, average.shards, strict=True):
-            shard.variable.assign(mean.variable)
+            copy_rows(mean.variable, shard.variable)
     object.__setattr__(optimizer, AVERAGES, kept)
     try:
         overwrite(others)

@@ -151,7 +151,7 @@ class CheckpointSaver:
             )
             self._send(msgspec.structs.replace(again, **_final_fields(drain)))
             return True
-        self._checkpoint.cut(draft.ledger, self._most_rows_bytes())
+        self._checkpoint.cut(draft.ledger, self._room_for_changed_rows())
         return self._write(draft, drain)
 
     def _is_saved(self, draft: Draft) -> bool:
@@ -171,7 +171,10 @@ class CheckpointSaver:
             self._last_save_s = time.monotonic()
             return False
         pause_reason = copy_obstacle(self._checkpoint.largest_cut_bytes, self.headroom)
-        self._checkpoint.cut(draft.ledger, self._most_rows_bytes())
+        room = self._room_for_changed_rows()
+        if not pause_reason:
+            room -= self._checkpoint.largest_cut_bytes
+        self._checkpoint.cut(draft.ledger, room)
         if not self._checkpoint.is_written_beside:
             pause_reason = ALL_ROWS
         if pause_reason:
@@ -187,14 +190,16 @@ class CheckpointSaver:
         self._writes.start()
         return True
 
-    def _most_rows_bytes(self) -> float:
-        """Return how many bytes of changed rows a ps can hold until they are written."""
+    def _room_for_changed_rows(self) -> float:
+        """Return how many bytes of changed rows a ps can hold until they are written, while
+        training stands still: the copies of all other variables take no memory then.
+        """
         tables = self._checkpoint.tables
         if self.headroom is None and tables is not None:
             return UNKNOWN_HEADROOM_SHARE * tables.bytes_on_ps
         if self.headroom is None or self.headroom.gib is None:
             return math.inf
-        return self.headroom.gib * GIB / 2 - self._checkpoint.largest_cut_bytes
+        return self.headroom.gib * GIB / 2
 
     def _write_in_background(self, draft: Draft, cut_s: float, planned: bool) -> None:
         try:

@@ -19,6 +19,7 @@ shows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -37,6 +38,8 @@ from services.trainer.worker.table_layout import TableLayout, slice_text
 _whole_uses: ContextVar[set[int] | None] = ContextVar("whole_uses", default=None)
 shard_place: ContextVar[int | None] = ContextVar("shard_place", default=None)
 """The ps on which a shard is created; None: the variable is no shard."""
+COPIED_BYTES = 16 * 2**20
+"""The largest block of rows that is copied at once."""
 FillPart = Callable[[tf.Tensor, tf.Tensor, tf.DType], tf.Tensor]
 """Returns the initial values of a part from its number, shape and type, in a traced function."""
 
@@ -322,10 +325,10 @@ def shards_like(table: ShardedTable, other: ShardedTable, value: Any = None) -> 
     shards = []
     for place, shard in enumerate(other.shards):
         with _on_ps(_ps_of(shard, place)):
-            variable = _new_variable(table, len(shard.rows))
+            variable = _new_variable(table, len(shard.rows), value or 0.0)
         shards.append(TableShard(shard.rows, variable, shard.marks))
     table.refill = partial(_fill_like, shards, other, value)
-    if value != 0.0:
+    if value is None:
         table.refill()
     return shards
 
@@ -335,16 +338,34 @@ def _fill_like(shards: list[TableShard], other: ShardedTable, value: Any) -> Non
         variable = shard.variable
         with tf.device(variable.device):
             if value is None:
-                variable.assign(tf.cast(source.variable, variable.dtype))
+                copy_rows(source.variable, variable)
             else:
                 variable.assign(tf.fill(variable.shape, tf.cast(value, variable.dtype)))
 
 
-def _new_variable(table: ShardedTable, rows: int) -> tf.Variable:
+def _new_variable(table: ShardedTable, rows: int, value: float = 0.0) -> tf.Variable:
+    """Return rows of which all elements have this value."""
     shape = [rows, *table.row_shape]
     return tf.Variable(
-        lambda: tf.zeros(shape, table._dtype), trainable=False, name=table.name, dtype=table._dtype
+        lambda: tf.fill(shape, tf.cast(value, table._dtype)),
+        trainable=False,
+        name=table.name,
+        dtype=table._dtype,
     )
+
+
+def copy_rows(source: tf.Variable, target: tf.Variable) -> None:
+    """Set all rows of a shard to those of another one on the same ps, block by block: a ps may lack
+    the memory for a second copy of a shard.
+    """
+    count, *row_shape = source.shape
+    row_bytes = source.dtype.size * math.prod(row_shape)
+    step = max(COPIED_BYTES // row_bytes, 1)
+    with tf.device(target.device):
+        for first in range(0, count, step):
+            stop = min(first + step, count)
+            rows = tf.gather(source, tf.range(first, stop))
+            assign_rows(target, first, stop, tf.cast(rows, target.dtype))
 
 
 def assign_rows(variable: tf.Variable, first: Any, stop: Any, values: Any) -> Any:

@@ -26,6 +26,7 @@ from services.trainer.worker.checkpoint_files import (
     merge_files,
     seal_checkpoint,
 )
+from services.trainer.worker.ps_memory import MARK_BYTES
 from services.trainer.worker.table_transfer import TableChange, TableTransfer
 from shared.messages import TableRound
 
@@ -69,8 +70,8 @@ class TableCheckpoint:
 
     @property
     def bytes_on_ps(self) -> float:
-        """Return the mean bytes of tables and slots on a ps."""
-        return self.transfer.bytes / self._ps
+        """Return the mean bytes of tables, slots and marks on a ps."""
+        return (self.transfer.bytes + MARK_BYTES * self.transfer.rows) / self._ps
 
     @property
     def is_delta(self) -> bool:
@@ -167,6 +168,10 @@ class TableCheckpoint:
             self.transfer.read_blocks(path, file.in_blocks)
         seconds = time.monotonic() - began
         self.rounds.append(TableRound(rows=file.rows, bytes=file.bytes, seconds=seconds))
+
+    def forget_files(self) -> None:
+        """Let the next base or checkpoint have all rows: no file may be needed for them."""
+        self.files = ()
 
     def refill_tables(self) -> None:
         """Give all rows their initial values if they have others, or none."""

@@ -132,6 +132,8 @@ class _LookUp:
     def __call__(self, inputs: Any) -> Any:
         if self._layer.lora_enabled or self._layer.quantization_mode:
             raise self._table.whole_use_error()  # it was added to a layer that was built
+        if isinstance(inputs, tf.SparseTensor):
+            inputs = tf.sparse.to_dense(inputs)  # an empty place looks up row 0, as with Keras
         if isinstance(inputs, tf.RaggedTensor):
             return tf.ragged.map_flat_values(self, inputs)
         ids = tf.cast(inputs, tf.int64)

@@ -192,7 +192,7 @@ def build_model(
     first_optimizers = [getattr(each, "optimizer", None) for each in all_models(plain)]
     if tables and any(ps_gib):
         slots = _slots_of_tables(program, plain)
-        held = sum((1 + slots) * each.bytes + each.mark_bytes for each in tables)
+        held = sum(_bytes_with_slots(each, slots) for each in tables)
         check_ps_memory(sizes, held, ps_gib, most_ps)
     plan, profile = PlacementPlan(sizes, ps), model_profile(all_models(plain))
     kind = own_step.training_kind(program, plain)
@@ -262,7 +262,7 @@ def model_without_rows(program: ModuleType, sizes: list[int]) -> tuple[Any, froz
                 ):
                     made = make_model(program)
                 if _tables_of(made):
-                    _trace_outputs(program, made)
+                    _trace_uses(program, made)
                     uses |= _tables_for_whole_updates(program, made)
             except Exception:
                 if not uses:
@@ -280,17 +280,30 @@ def model_without_rows(program: ModuleType, sizes: list[int]) -> tuple[Any, froz
 
 
 def _tables_of(model: Any) -> list[ShardedTable]:
-    weights = [weight for each in all_models(model) for weight in each.weights]
-    return row_updates.tables_of(weights)
+    """Return the divided tables of all models, each once."""
+    weights = {id(weight): weight for each in all_models(model) for weight in each.weights}
+    return row_updates.tables_of(list(weights.values()))
 
 
-def _trace_outputs(program: ModuleType, model: Any) -> None:
-    """Trace the outputs of a model, so that tables which it uses as a whole are recorded. Its other
-    faults show in the step.
+def _bytes_with_slots(table: ShardedTable, slots: int) -> int:
+    """Return the bytes of a table with its marks, and `slots` slots if it is trained."""
+    copies = 1 + slots if table.trainable else 1
+    return copies * table.bytes + table.mark_bytes
+
+
+def _trace_uses(program: ModuleType, model: Any) -> None:
+    """Trace the program's own step, or the outputs of the model, so that tables that are used as a
+    whole are recorded. Other faults show when the step is traced for training.
     """
-    if isinstance(model, dict):
-        return
     with contextlib.suppress(Exception):
+        kind = own_step.training_kind(program, model)
+        if own_step.is_own_step(kind):
+            made, _, _ = _program_optimizers(program, model, kind)
+            metrics = _build_metrics(program, model, kind)
+            step = own_step.bound_step(program, kind, model, made, metrics)
+            spec = program_data.element_spec(program)
+            own_step.find_variables(step, spec, optimizers.all_optimizers(made))
+            return
         inputs = step_loss.split_batch(program_data.first_batch(program, 1)).inputs
         tf.function(model).get_concrete_function(inputs)
 

@@ -60,7 +60,7 @@ for _ in range(3):
     ledger = shard_ledger.mark_applied(ledger, shard)
 path = f"{TO}/ckpt-{int(built.counters.step)}"
 if whole.tables is not None:
-    whole.tables.files = ()  # so that all rows are written
+    whole.tables.forget_files()  # so that all rows are written
 whole.write(path, ledger)
 print(
     json.dumps(

@@ -158,7 +158,7 @@ said["newest damaged"] = restore_newest_of(seventh, sixth)
 base = f"{FOLDER}/{files_of_checkpoint(sixth, '')[0].path}"
 largest = max(Path(base).parent.glob(f"{Path(base).name}.data-*"), key=lambda f: f.stat().st_size)
 spoil_byte(largest, largest.stat().st_size // 2)
-job.tables.files = ()
+job.tables.forget_files()
 said["base damaged"] = restore_newest_of(seventh, sixth)  # the ledger names no older one
 
 # A ps lacks the memory for the rows that have changed: all are written.
@@ -170,6 +170,6 @@ job.whole.write_cut(last)
 job.whole.on_saved(last, seal_checkpoint(last).digest)
 said["whole"] = names([each.path for each in files_of_checkpoint(last, "")])
 said["is late base used"] = job.tables.adopt_base("base-8", "sha256-0", ())
-job.tables.files = ()
+job.tables.forget_files()
 said["restored"].append(is_restored(last))
 print(json.dumps(said), flush=True)

@@ -101,6 +101,79 @@ def test_a_lookup_returns_the_rows() -> None:
     assert len(table_of(model).shards) == PS
 
 
+def ragged_ids() -> Any:
+    return tf.ragged.constant([[3, 49], [], [-1, 3, 3]])
+
+
+def sparse_ids() -> Any:
+    return tf.sparse.SparseTensor([[0, 0], [1, 1]], [7, -2], [2, 3])
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        lambda: tf.constant([[0, -1, -ROWS]]),
+        lambda: tf.constant([], tf.int32),
+        ragged_ids,
+        sparse_ids,
+    ],
+    ids=["negative", "none", "ragged", "sparse"],
+)
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+def test_a_lookup_accepts_and_returns_what_that_of_keras_does(
+    ids: Callable[[], Any], dtype: str
+) -> None:
+    stock = keras.layers.Embedding(ROWS, WIDTH, dtype=dtype)
+    stock.build()
+    with divide_tables(partial(new_shards, ps=PS)):
+        layer = keras.layers.Embedding(ROWS, WIDTH, dtype=dtype, weights=stock.get_weights())
+        layer.build()
+    expected, found = stock(ids()), layer(ids())
+    assert isinstance(layer.embeddings, ShardedTable)
+    assert found.dtype == expected.dtype and type(found) is type(expected)
+    assert found.shape.as_list() == expected.shape.as_list()
+    flat = [
+        each.flat_values if isinstance(each, tf.RaggedTensor) else each
+        for each in (found, expected)
+    ]
+    assert np.array_equal(*flat)
+
+
+def two_inputs() -> Any:
+    inputs = [keras.Input((), dtype="int32", name=name) for name in ("left", "right")]
+    table = keras.layers.Embedding(ROWS, WIDTH, name="table")
+    rows = keras.layers.Multiply()([table(each) for each in inputs])
+    return keras.Model(inputs, keras.layers.Dense(1, name="head")(rows))
+
+
+def test_a_layer_that_is_shared_between_inputs_has_the_sum_of_their_gradients() -> None:
+    with divide_tables(partial(new_shards, ps=PS)):
+        model = two_inputs()
+    dense = two_inputs()
+    dense.get_layer("table").set_weights([rows_of(model)])
+    dense.get_layer("head").set_weights(model.get_layer("head").get_weights())
+    ids, labels = (
+        [tf.constant([1, 7, 7]), tf.constant([7, 1, 30])],
+        tf.constant([[1.0], [2.0], [3.0]]),
+    )
+    for each in (model, dense):
+        optimizer = keras.optimizers.SGD(0.5)
+        optimizers.build_optimizer(optimizer, each.trainable_variables)
+        make_update(each, optimizer)(ids, labels)
+    assert np.allclose(rows_of(model), dense.get_layer("table").get_weights()[0], atol=1e-6)
+
+
+def test_a_frozen_table_is_divided_and_has_no_slots() -> None:
+    model = divided(trainable=False)
+    optimizer = keras.optimizers.Adagrad(0.1)
+    optimizers.build_optimizer(optimizer, model.trainable_variables)
+    before = rows_of(model)
+    ((ids, labels),) = batches(1)
+    make_update(model, optimizer)(ids, labels)
+    assert np.array_equal(rows_of(model), before)
+    assert not [each for each in optimizer.variables if isinstance(each, ShardedTable)]
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_update_of_all_rows_equals_the_dense_form(name: str) -> None:
     kind, options = OPTIMIZERS[name]
@@ -164,6 +237,12 @@ def test_an_optimizer_that_combines_rows_is_refused(name: str) -> None:
     model = divided()
     with pytest.raises(BadProgram, match=f"{name} cannot train table/embeddings"):
         optimizers.build_optimizer(getattr(keras.optimizers, name)(0.1), model.trainable_variables)
+
+
+def test_a_scale_by_which_keras_divides_gradients_is_refused() -> None:
+    optimizer = keras.optimizers.SGD(0.1, loss_scale_factor=8.0)
+    with pytest.raises(BadProgram, match=r"use keras\.optimizers\.LossScaleOptimizer"):
+        optimizers.build_optimizer(optimizer, divided().trainable_variables)
 
 
 def test_a_use_of_the_whole_table_is_refused() -> None:

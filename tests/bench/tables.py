@@ -1,7 +1,7 @@
 """Measure large models: lookups in embedding tables, and hand-overs at several sizes.
 
-`make bench-tables` (BENCH_TABLES_OPTIMIZER: sgd or adagrad). A job with two tables, whose ids follow
-a Zipf law, changes between 2 and 3 ps with enforced limits, at each size of
+`make bench-tables` (BENCH_TABLES_OPTIMIZER: sgd or adagrad; BENCH_TABLES_CONSISTENCY: async or
+global-batch). A job with two tables, whose ids follow a Zipf law, changes between 2 and 3 ps with enforced limits, at each size of
 BENCH_TABLES_PARAMETERS. The benchmark takes the place of the allocator.
 
     pause_s_10m         the median pause of a hand-over with 10 million parameters, in s
@@ -62,6 +62,7 @@ SIZES = {"10m": 10_000_000, "100m": 100_000_000, "400m": 400_000_000, "1g": 1_00
 CHOSEN = tuple(os.environ.get("BENCH_TABLES_PARAMETERS", "10m,100m,1g").split(","))
 DENSE = os.environ.get("BENCH_DENSE_PARAMETERS", "100m")
 OPTIMIZER = os.environ.get("BENCH_TABLES_OPTIMIZER", "sgd")
+CONSISTENCY = os.environ.get("BENCH_TABLES_CONSISTENCY", "async")
 HAND_OVERS = int(os.environ.get("BENCH_HAND_OVERS", "4"))
 STEADY_S = float(os.environ.get("BENCH_STEADY_S", "15"))
 BATCH, DENSE_BATCH, ONE_TABLE_ROWS = 512, 16, 1_000_000
@@ -138,7 +139,7 @@ async def running_job(wanted: Request) -> AsyncIterator[Player]:
                 "epochs": 1,
                 "batch": {"start": batch, "min": batch, "max": batch},
                 "params": wanted.parameters,
-                "consistency": "async",
+                "consistency": CONSISTENCY,
                 "checkpoint": {"every_s": wanted.every_s},
             }
             uid, request = await watched.submit(
@@ -320,6 +321,7 @@ async def main() -> dict[str, Any]:
         "save_bytes": [divided.save_bytes, whole.save_bytes],
         "dirty_cost": marking_s() * found[CHOSEN[0]].examples_per_s / BATCH,
         "optimizer": OPTIMIZER,
+        "consistency": CONSISTENCY,
         **await measure_dense(),
     }
 

@@ -389,10 +389,7 @@ def _apply_mean(optimizer: Any, gradients: Sequence[Any], variables: Sequence[An
     weights = optimizer._trainable_variables
     if optimizer.use_ema:
         _update_averages(optimizer, weights, passes - 1, updates)
-    summed = [
-        row_updates.sum_rows(each) if isinstance(each, tf.IndexedSlices) else each
-        for each in gradients
-    ]
+    summed = [row_updates.with_each_row_once(each) for each in gradients]
     clipped = optimizer._clip_gradients(summed)
     optimizer._apply_weight_decay(variables)
     optimizer._backend_update_step(clipped, variables, optimizer.learning_rate)

@@ -19,11 +19,18 @@ from typing import Any, Literal, cast
 
 import tensorflow as tf
 
-from services.trainer.worker import optimizers, own_step, step_loss, training_step
+from services.trainer.worker import (
+    optimizers,
+    own_step,
+    row_updates,
+    step_loss,
+    training_step,
+)
 from services.trainer.worker.input_pipeline import Pipeline
 from services.trainer.worker.optimizers import RecordedUpdate
 from services.trainer.worker.packing import read_packed
 from services.trainer.worker.part_exchange import Contribution, Part, PartExchange, part_key
+from services.trainer.worker.sharded_table import ShardedTable
 from services.trainer.worker.step_resources import PS
 from services.trainer.worker.training_step import BuiltModel, WholeBatchNeeded
 
@@ -139,11 +146,10 @@ class PartStep:
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _store(self, part: Part, states: list[Contribution], share: tf.Tensor) -> None:
-        contributions = [
-            Contribution(variable.value, gradient)
-            for update in self._updates
-            for variable, gradient in zip(update.variables, update.gradients, strict=True)
-        ]
+        contributions = []
+        for update in self._updates:
+            for variable, gradient in zip(update.variables, update.gradients, strict=True):
+                contributions += _contributions(variable, gradient)
         counters = self._built.counters
         begun = Contribution(counters.step, counters.updates(), "first")
         key = part_key(part.update, part.number)
@@ -168,8 +174,7 @@ class PartStep:
             combined = self._exchange.take(part.update, parts)
             left = iter(combined)
             updates = [
-                update._replace(gradients=list(itertools.islice(left, len(update.variables))))
-                for update in self._updates
+                update._replace(gradients=_take_gradients(update, left)) for update in self._updates
             ]
             states = list(left)
             begun = states.pop()
@@ -179,6 +184,34 @@ class PartStep:
     def trace_clear(self) -> Any:
         """Return a function that drops all stored parts."""
         return tf.function(self._exchange.clear, input_signature=[]).get_concrete_function()
+
+
+def _is_of_rows(variable: Any, gradient: Any) -> bool:
+    """Return whether a gradient is stored in parts, one on the ps of each shard of a table."""
+    return isinstance(variable, ShardedTable) and isinstance(gradient, tf.IndexedSlices)
+
+
+def _contributions(variable: Any, gradient: Any) -> list[Contribution]:
+    """Return the contributions of a gradient: one, or one for each shard of a table."""
+    if not _is_of_rows(variable, gradient):
+        return [Contribution(variable.value, gradient)]
+    shards = row_updates.rows_of_shards(variable, gradient)
+    return [
+        Contribution(shard.variable, rows)
+        for shard, rows in zip(variable.shards, shards, strict=True)
+    ]
+
+
+def _take_gradients(update: RecordedUpdate, combined: Iterator[Any]) -> list[Any]:
+    """Return the gradients of an update. `combined`: the combined values of all contributions."""
+    found: list[Any] = []
+    for variable, gradient in zip(update.variables, update.gradients, strict=True):
+        if _is_of_rows(variable, gradient):
+            shards = list(itertools.islice(combined, len(variable.shards)))
+            found.append(row_updates.join_shards(variable, shards))
+        else:
+            found.append(next(combined))
+    return found
 
 
 def _fields(order: tf.Tensor) -> Part:

@@ -119,22 +119,25 @@ def _apply_summed_rows(
     apply: Callable[..., None], gradients: Sequence[Any], variables: Sequence[Any]
 ) -> None:
     """Apply gradients that have each row of a table once, so that clipping counts it once."""
-    summed = list(gradients)
-    for at, variable in enumerate(variables):
-        if isinstance(variable, ShardedTable) and isinstance(summed[at], tf.IndexedSlices):
-            summed[at] = sum_rows(summed[at])
+    summed = [
+        with_each_row_once(gradient) if isinstance(variable, ShardedTable) else gradient
+        for gradient, variable in zip(gradients, variables, strict=True)
+    ]
     apply(summed, variables)
 
 
 def _clip_values(clip: Callable[[list[Any]], list[Any]], gradients: Sequence[Any]) -> list[Any]:
     """Clip gradients of rows by their values: Keras would make whole tables of them."""
     values = [each.values if isinstance(each, SummedRows) else each for each in gradients]
-    return [
-        SummedRows(clipped, each.indices, each.dense_shape)
-        if isinstance(each, SummedRows)
-        else clipped
-        for each, clipped in zip(gradients, clip(values), strict=True)
-    ]
+    found: list[Any] = []
+    for each, before, after in zip(gradients, values, clip(values), strict=True):
+        if after is before:
+            found.append(each)
+        elif isinstance(each, SummedRows):
+            found.append(SummedRows(after, each.indices, each.dense_shape))
+        else:
+            found.append(after)
+    return found
 
 
 def _decay_others(decay: Callable[[list[Any]], None], variables: Sequence[Any]) -> None:
@@ -238,24 +241,74 @@ def update_rows(optimizer: Any, table: ShardedTable, gradient: Any, learning_rat
             "servers: look rows up outside of tf.while_loop, and do not make the gradient dense"
         )
     slots = _slots_of(optimizer, table)
-    summed = gradient if isinstance(gradient, SummedRows) else sum_rows(gradient)
-    ids, values = summed.indices, summed.values
-    for at, (here, rows) in enumerate(zip(table.route(ids), table.route(values, ids), strict=True)):
-        shard = table.shards[at]
+    gradients = _gradients_of_shards(table, gradient)
+    for at, (shard, rows) in enumerate(zip(table.shards, gradients, strict=True)):
         with tf.device(shard.variable.device):
-            local, rows = shard.marks.record(here - shard.rows.start, rows)
+            local, values = shard.marks.record(rows.indices, rows.values)
             _update_shard(
                 optimizer,
                 table,
                 slots,
                 at,
-                tf.IndexedSlices(rows, local),
+                tf.IndexedSlices(values, local),
                 learning_rate,
             )
 
 
 class SummedRows(tf.IndexedSlices):  # type: ignore[misc]
     """A gradient of rows that has each row once."""
+
+
+class RowsOnPs(SummedRows):
+    """A gradient of rows whose parts are where the rows are. `shards`: the part of each shard, with
+    row numbers within the shard. `values` and `indices` are on one ps, if they are used at all.
+    """
+
+    shards: Sequence[tf.IndexedSlices] = ()
+
+
+def _gradients_of_shards(
+    table: ShardedTable, gradient: tf.IndexedSlices
+) -> Sequence[tf.IndexedSlices]:
+    """Return the parts of a gradient for each shard, with each row once."""
+    if isinstance(gradient, RowsOnPs):
+        return gradient.shards
+    return rows_of_shards(table, with_each_row_once(gradient))
+
+
+def rows_of_shards(table: ShardedTable, gradient: tf.IndexedSlices) -> list[tf.IndexedSlices]:
+    """Return the part of a gradient for each shard, with row numbers within the shard."""
+    ids = table.route(gradient.indices)
+    values = table.route(gradient.values, gradient.indices)
+    return [
+        tf.IndexedSlices(rows, here - shard.rows.start)
+        for shard, here, rows in zip(table.shards, ids, values, strict=True)
+    ]
+
+
+def join_shards(table: ShardedTable, shards: Sequence[tf.IndexedSlices]) -> RowsOnPs:
+    """Return the gradient of a table from the parts for each shard, each on its ps. Equal rows are
+    added there.
+    """
+    summed = []
+    for shard, rows in zip(table.shards, shards, strict=True):
+        with tf.device(shard.variable.device):
+            summed.append(sum_rows(rows))
+    with tf.device(table.value.device):
+        values = tf.concat([rows.values for rows in summed], 0)
+        ids = [
+            rows.indices + shard.rows.start
+            for shard, rows in zip(table.shards, summed, strict=True)
+        ]
+        found = RowsOnPs(values, tf.concat(ids, 0), tf.constant(list(table.shape), tf.int64))
+    found.shards = summed
+    return found
+
+
+def with_each_row_once(gradient: Any) -> Any:
+    """Return a gradient with the values of equal rows added up, if it is one of rows."""
+    is_summed = isinstance(gradient, SummedRows) or not isinstance(gradient, tf.IndexedSlices)
+    return gradient if is_summed else sum_rows(gradient)
 
 
 def sum_rows(gradient: tf.IndexedSlices) -> SummedRows:

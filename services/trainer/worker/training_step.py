@@ -37,6 +37,7 @@ from services.trainer.worker.optimizers import RecordedUpdate
 from services.trainer.worker.own_step import Kind
 from services.trainer.worker.packing import read_packed
 from services.trainer.worker.ps_memory import check_ps_memory
+from services.trainer.worker.row_updates import RowsOnPs
 from services.trainer.worker.scaling import PlacementPlan
 from services.trainer.worker.sharded_table import (
     ShardedTable,
@@ -758,7 +759,9 @@ def gradient_parts(gradients: list[Any]) -> list[tf.Tensor]:
     """
     parts = []
     for each in gradients:
-        if isinstance(each, tf.IndexedSlices):
+        if isinstance(each, RowsOnPs):
+            parts += gradient_parts(list(each.shards))
+        elif isinstance(each, tf.IndexedSlices):
             parts += [each.values, each.indices]
         elif each is not None:
             parts.append(each)

@@ -135,6 +135,13 @@ def decaying(rate):
     return keras.optimizers.schedules.ExponentialDecay(rate, 20, 0.7)
 
 
+class DenseClip(keras.optimizers.SGD):
+    """SGD that clips the dense form of gradients. Keras alone would count each use of a row."""
+
+    def _clip_gradients(self, grads):
+        return super()._clip_gradients([tf.convert_to_tensor(each) for each in grads])
+
+
 def program_of(case):
     inputs = case.inputs
 
@@ -325,6 +332,12 @@ EXACT = {
     "divided-passes": case_of(lambda: o.SGD(0.5), divided, words, most=12),
     "divided-accumulated": case_of(
         lambda: o.SGD(0.5, gradient_accumulation_steps=2), divided, words
+    ),
+    "divided-clipped": case_of(
+        lambda: o.SGD(0.5, global_clipnorm=0.05),
+        divided,
+        words,
+        fits=lambda: DenseClip(0.5, global_clipnorm=0.05),
     ),
     "divided-loss-scale": case_of(
         lambda: o.LossScaleOptimizer(o.SGD(0.5), dynamic_growth_steps=20), divided, words

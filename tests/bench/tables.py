@@ -1,12 +1,14 @@
 """Measure large models: lookups in embedding tables, and hand-overs at several sizes.
 
 `make bench-tables` (BENCH_TABLES_OPTIMIZER: sgd or adagrad; BENCH_TABLES_CONSISTENCY: async or
-global-batch). A job with two tables, whose ids follow a Zipf law, changes between 2 and 3 ps with enforced limits, at each size of
-BENCH_TABLES_PARAMETERS. The benchmark takes the place of the allocator.
+global-batch). A job with two tables, whose ids follow a Zipf law, changes between 2 and 3 ps with
+enforced limits, at each size of BENCH_TABLES_PARAMETERS. The benchmark takes the place of the
+allocator.
 
     pause_s_10m         the median pause of a hand-over with 10 million parameters, in s
     pause_growth        the largest of these medians by the smallest
-    chief_memory_mb     the largest memory of the chief in its reports, by size
+    chief_memory_mb     the peak of the resident memory of the chief's processes, in MB, by size
+    worker_memory_mb    that of the worker's
     bytes_in_pause      the most bytes of tables that a hand-over reads in its pause, by size
     lookups_per_s       by size
     lookup_speedup      examples/s with a stock `Embedding(1_000_000, 64)`, two of them, by those
@@ -26,6 +28,7 @@ BENCH_TABLES_PARAMETERS. The benchmark takes the place of the allocator.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import tempfile
 import time
@@ -40,14 +43,18 @@ import tensorflow as tf
 
 from services.cli.trial import Failed, Trial, trial
 from services.cli.up import cluster_file
+from services.local.kubelet import processes
 from services.local.stack import Stack
 from services.trainer.worker.sharded_table import RowMarks
 from shared.messages import (
     CheckpointSaved,
+    ClusterSpecPublished,
     ProgressReported,
     Resources,
+    Role,
     TableRound,
     TaskExited,
+    TaskReady,
     TrainingResumed,
 )
 from tests.bench.player import NODE, Player
@@ -85,6 +92,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     rounds: tuple[tuple[TableRound, ...], ...]
     examples_per_s: float
     chief_mb: float
+    worker_mb: float
     batch_bytes: float
 
 
@@ -189,25 +197,42 @@ async def measure(name: str) -> Measured:
     async with running_job(table_request({"rows": rows, "kind": OPTIMIZER}, gib)) as player:
         watched = player.watched
         pauses: list[float] = []
+        peaks: dict[Role, float] = {"chief": 0.0, "worker": 0.0}
         rounds: list[tuple[TableRound, ...]] = []
         speed, example_bytes = await train_steadily(watched)
         async for resumed in hand_overs(player, f"{name:5}"):
             pauses.append(resumed.pause_s or 0.0)
             rounds.append(resumed.table_rounds)
             say_rounds(resumed.table_rounds)
-        used = [
-            use.memory_gib
-            for report in watched.of(ProgressReported)
-            for use in report.usage
-            if use.task.startswith("chief")
-        ]
+            for role in peaks:
+                peaks[role] = max(peaks[role], peak_memory_mb(watched, role))
     return Measured(
         pauses_s=tuple(pauses),
         examples_per_s=speed,
-        chief_mb=max(used, default=0.0) * 1024,
+        chief_mb=peaks["chief"],
+        worker_mb=peaks["worker"],
         batch_bytes=example_bytes * BATCH,
         rounds=tuple(rounds),
     )
+
+
+def peak_memory_mb(watched: Trial, role: Role) -> float:
+    """Return the largest peak of resident memory among the running processes of a role's tasks."""
+    cluster: ClusterSpecPublished = watched.of(ClusterSpecPublished)[-1]
+    pods = {task.pod for task in cluster.tasks if task.role == role}
+    uids = {ready.pod_uid for ready in watched.of(TaskReady) if ready.pod in pods}
+    found = processes.processes_by_pod()
+    pids = [pid for uid in uids for pid in found.get(uid, [])]
+    return max(map(peak_of_process_mb, pids), default=0.0)
+
+
+def peak_of_process_mb(pid: int) -> float:
+    """Return the peak of a process's resident memory; 0 if it is gone."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
 
 
 def say_rounds(rounds: Sequence[TableRound]) -> None:
@@ -313,6 +338,7 @@ async def main() -> dict[str, Any]:
             name: round(each.examples_per_s * TABLES * FEATURES) for name, each in found.items()
         },
         "chief_memory_mb": {name: round(each.chief_mb) for name, each in found.items()},
+        "worker_memory_mb": {name: round(each.worker_mb) for name, each in found.items()},
         "bytes_in_pause": {name: largest_read_in_pause(each) for name, each in found.items()},
         "bytes_per_batch": {name: round(each.batch_bytes) for name, each in found.items()},
         "row_bytes_per_batch": 2 * 4 * WIDTH * sum(different_rows()),

@@ -278,10 +278,12 @@ EVENTS = msgspec.json.Decoder(ChildEvent)
 ORDERS = msgspec.json.Decoder(Order)
 
 
-def history_after_save(before: SaveHistory, word: Saved) -> SaveHistory:
+def history_after_save(before: SaveHistory, report: Saved) -> SaveHistory:
     """Return the history after one more save."""
-    cost_s = word.cost_s if word.planned else None
-    return checkpoint_policy.record_save(before, word.ran_s, cost_s, word.drain_s + word.seconds)
+    cost_s = report.cost_s if report.planned else None
+    return checkpoint_policy.record_save(
+        before, report.ran_s, cost_s, report.drain_s + report.seconds
+    )
 
 
 def encode_line(item: Line) -> bytes:
@@ -291,10 +293,10 @@ def encode_line(item: Line) -> bytes:
 def decode_event(text: bytes) -> ChildEvent | None:
     """Return the event of a child; None if the line is none."""
     try:
-        word: ChildEvent = EVENTS.decode(text)
+        report: ChildEvent = EVENTS.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return word
+    return report
 
 
 def crash_failure(text: str, program: str) -> Failed:

@@ -107,11 +107,11 @@ class Child:
             self._on_exit()
 
     def _on_line(self, text: bytes) -> None:
-        word = decode_event(text)
-        if isinstance(word, Started):
-            self._on_started(word.pid)
-        elif word is not None:
-            self._deliver(word)
+        event = decode_event(text)
+        if isinstance(event, Started):
+            self._on_started(event.pid)
+        elif event is not None:
+            self._deliver(event)
         else:
             self._keep_odd_line(text)
 
@@ -121,10 +121,10 @@ class Child:
             logger.warning("OddLine", pid=self._pid, text=text[:200].decode("utf-8", "replace"))
         self._odd = (self._odd + text)[:ODD_LIMIT]
 
-    def _deliver(self, word: ChildEvent) -> None:
-        self._explained = self._explained or isinstance(word, Failed | Finished)
+    def _deliver(self, event: ChildEvent) -> None:
+        self._explained = self._explained or isinstance(event, Failed | Finished)
         if not self._ended:
-            self._on_event(word)
+            self._on_event(event)
 
     def _on_started(self, pid: int) -> None:
         self._pid = pid

@@ -191,7 +191,7 @@ class Executor:
         child = Child(
             assignment,
             fork_server,
-            lambda word: self.put_event(ChildEventReceived(spec, word, number)),
+            lambda event: self.put_event(ChildEventReceived(spec, event, number)),
             lambda: self.put_event(ChildExited(spec, number)),
         )
         self.children[spec.generation] = child

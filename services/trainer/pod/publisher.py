@@ -69,9 +69,9 @@ class Publisher:
             TaskReady(**self.task, node=self.settings.node, host=self.settings.host, ports=ports)
         )
 
-    async def generation_prepared(self, generation: int, word: Prepared) -> None:
+    async def generation_prepared(self, generation: int, report: Prepared) -> None:
         fact = GenerationPrepared(
-            **self.task, generation=generation, seconds=word.seconds, parts=word.parts
+            **self.task, generation=generation, seconds=report.seconds, parts=report.parts
         )
         await self.bus.publish(fact)
 
@@ -79,41 +79,45 @@ class Publisher:
         error = cut_middle(why, ERROR_LENGTH, ERROR_HEAD)
         await self.bus.publish(GenerationPrepared(**self.task, generation=generation, error=error))
 
-    async def checkpoint_saved(self, generation: int, word: Saved, waited_s: float) -> None:
+    async def checkpoint_saved(self, generation: int, report: Saved, waited_s: float) -> None:
         await self._publish(
             CheckpointSaved,
             generation,
-            step=word.step,
-            samples=word.samples,
-            path=word.path,
-            seconds=word.seconds,
-            drain_s=word.drain_s,
-            final=word.final,
-            successor=word.successor,
-            stood=word.stood,
-            digest=word.digest,
-            bytes=word.bytes,
-            pause_s=word.pause_s,
-            cost_s=word.cost_s,
+            step=report.step,
+            samples=report.samples,
+            path=report.path,
+            seconds=report.seconds,
+            drain_s=report.drain_s,
+            final=report.final,
+            successor=report.successor,
+            stood=report.stood,
+            digest=report.digest,
+            bytes=report.bytes,
+            pause_s=report.pause_s,
+            cost_s=report.cost_s,
             waited_s=waited_s,
-            next_s=word.next_s,
+            next_s=report.next_s,
         )
 
-    async def checkpoint_failed(self, generation: int, word: Unsaved) -> None:
+    async def checkpoint_failed(self, generation: int, report: Unsaved) -> None:
         await self._publish(
             CheckpointFailed,
             generation,
-            step=word.step,
-            path=word.path,
-            cause=word.cause,
-            remedy=word.remedy,
-            successor=word.successor,
+            step=report.step,
+            path=report.path,
+            cause=report.cause,
+            remedy=report.remedy,
+            successor=report.successor,
             failed_s=time.time(),
         )
 
-    async def checkpoint_skipped(self, generation: int, word: Skipped) -> None:
+    async def checkpoint_skipped(self, generation: int, report: Skipped) -> None:
         await self._publish(
-            CheckpointSkipped, generation, path=word.path, cause=word.cause, instead=word.instead
+            CheckpointSkipped,
+            generation,
+            path=report.path,
+            cause=report.cause,
+            instead=report.instead,
         )
 
     async def last_is_final(self, generation: int, successor: int, last: Entry) -> None:
@@ -132,7 +136,7 @@ class Publisher:
         )
 
     async def training_resumed(
-        self, spec: ClusterSpecPublished, word: Resumed, before: CheckpointSaved | None
+        self, spec: ClusterSpecPublished, report: Resumed, before: CheckpointSaved | None
     ) -> TrainingResumed:
         """Publish that training has resumed.
 
@@ -141,53 +145,53 @@ class Publisher:
         return await self._publish(
             TrainingResumed,
             spec.generation,
-            step=word.step,
-            samples=word.samples,
+            step=report.step,
+            samples=report.samples,
             previous=spec.previous,
-            pause_s=word.pause_s,
-            off_s=spec.off_s if word.pause_s is not None else 0.0,
+            pause_s=report.pause_s,
+            off_s=spec.off_s if report.pause_s is not None else 0.0,
             phases=Phases(
                 drain_s=before.drain_s if before else 0.0,
                 save_s=before.seconds if before else 0.0,
-                restore_s=word.restore_s,
-                first_step_s=word.first_step_s,
+                restore_s=report.restore_s,
+                first_step_s=report.first_step_s,
             ),
-            learning_rate=word.learning_rate,
+            learning_rate=report.learning_rate,
             change_s=max(time.time() - spec.decided_s, 0.0) if spec.decided_s else 0.0,
-            table_rounds=word.table_rounds[-MOST_TABLE_ROUNDS:],
+            table_rounds=report.table_rounds[-MOST_TABLE_ROUNDS:],
         )
 
     async def progress_reported(
-        self, generation: int, word: Progress, usage: tuple[TaskUsage, ...]
+        self, generation: int, report: Progress, usage: tuple[TaskUsage, ...]
     ) -> None:
         await self._publish(
             ProgressReported,
             generation,
-            step=word.step,
-            epoch=word.epoch,
-            samples=word.samples,
-            total_samples=word.total_samples,
-            samples_per_second=word.samples_per_second,
-            loss=word.loss,
+            step=report.step,
+            epoch=report.epoch,
+            samples=report.samples,
+            total_samples=report.total_samples,
+            samples_per_second=report.samples_per_second,
+            loss=report.loss,
             usage=usage,
-            profile=word.profile,
-            gradient_noise=word.gradient_noise,
-            gradient_noise_at_least=word.gradient_noise_at_least,
-            staleness=word.staleness,
-            staleness_cost=word.staleness_cost,
+            profile=report.profile,
+            gradient_noise=report.gradient_noise,
+            gradient_noise_at_least=report.gradient_noise_at_least,
+            staleness=report.staleness,
+            staleness_cost=report.staleness_cost,
             reported_s=time.time(),
-            applied_s=word.applied_s,
+            applied_s=report.applied_s,
         )
 
-    async def job_finished(self, generation: int, word: Finished) -> None:
+    async def job_finished(self, generation: int, report: Finished) -> None:
         await self._publish(
             JobFinished,
             generation,
             outcome="succeeded",
-            step=word.step,
-            samples=word.samples,
-            counted=word.counted,
-            metrics=word.metrics,
+            step=report.step,
+            samples=report.samples,
+            counted=report.counted,
+            metrics=report.metrics,
             finished_s=time.time(),
         )
 

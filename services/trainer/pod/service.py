@@ -255,37 +255,37 @@ class Trainer:
         generation cannot continue from here on.
         """
         spec, generation = action.spec, action.spec.generation
-        match action.word:
-            case Prepared() as word:
-                await self.publisher.generation_prepared(generation, word)
-            case Saved() as word:
-                await self.publish_checkpoint(spec, word)
-            case Unsaved() as word:
-                await self.publisher.checkpoint_failed(generation, word)
-            case Skipped() as word:
-                await self.publisher.checkpoint_skipped(generation, word)
-            case Resumed() as word:
-                fact = await self.publisher.training_resumed(spec, word, action.before)
+        match action.report:
+            case Prepared() as report:
+                await self.publisher.generation_prepared(generation, report)
+            case Saved() as report:
+                await self.publish_checkpoint(spec, report)
+            case Unsaved() as report:
+                await self.publisher.checkpoint_failed(generation, report)
+            case Skipped() as report:
+                await self.publisher.checkpoint_skipped(generation, report)
+            case Resumed() as report:
+                fact = await self.publisher.training_resumed(spec, report, action.before)
                 return FactReceived(fact)
-            case Progress() as word:
+            case Progress() as report:
                 usage = self.usage_reporter.usage_of(spec)
-                await self.publisher.progress_reported(generation, word, usage)
+                await self.publisher.progress_reported(generation, report, usage)
                 self.send_headroom(spec)
-            case Finished() as word:
-                await self.publisher.job_finished(generation, word)
+            case Finished() as report:
+                await self.publisher.job_finished(generation, report)
                 raise ServiceExit(0)
         return None
 
-    async def publish_checkpoint(self, spec: ClusterSpecPublished, word: Saved) -> None:
+    async def publish_checkpoint(self, spec: ClusterSpecPublished, report: Saved) -> None:
         """Commit a checkpoint to the ledger, publish it, then let the chief remove older ones."""
-        past = history_after_save(self.fence.entry.past, word)
-        keep, final = spec.request.checkpoint.keep, word.final
+        past = history_after_save(self.fence.entry.past, report)
+        keep, final = spec.request.checkpoint.keep, report.final
         entry = await self.fence.commit(
-            word.path, word.step, word.samples, keep, word.digest, past, final
+            report.path, report.step, report.samples, keep, report.digest, past, final
         )
-        await self.publisher.checkpoint_saved(spec.generation, word, self.fence.waited_s)
-        self.warn_of_save_cost(spec, word, past)
-        if not word.final:
+        await self.publisher.checkpoint_saved(spec.generation, report, self.fence.waited_s)
+        self.warn_of_save_cost(spec, report, past)
+        if not report.final:
             self.executor.send(
                 spec.generation,
                 CommittedCheckpoints(
@@ -293,11 +293,13 @@ class Trainer:
                 ),
             )
 
-    def warn_of_save_cost(self, spec: ClusterSpecPublished, word: Saved, past: SaveHistory) -> None:
+    def warn_of_save_cost(
+        self, spec: ClusterSpecPublished, report: Saved, past: SaveHistory
+    ) -> None:
         """Log once that a loss may repeat more training than `redo_s`, because saving is too
         expensive to save more often.
         """
-        repeated_s = checkpoint_policy.max_repeated_s(past, word.next_s)
+        repeated_s = checkpoint_policy.max_repeated_s(past, report.next_s)
         if (
             self.warned
             or spec.request.checkpoint.every_s
@@ -308,7 +310,7 @@ class Trainer:
         logger.warning(
             "SavesCostMuch",
             save_cost_s=past.cost_s,
-            interval_s=word.next_s,
+            interval_s=report.next_s,
             repeated_s=repeated_s,
             wanted_s=self.settings.redo_s,
             remedy=(

@@ -94,7 +94,7 @@ class ChildEventReceived(msgspec.Struct, frozen=True):
     """`child`: number of the child in this pod."""
 
     spec: ClusterSpecPublished
-    word: ChildEvent
+    report: ChildEvent
     child: int = 0
 
 
@@ -233,7 +233,7 @@ class PublishChildEvent(msgspec.Struct, frozen=True):
     """`before`: the final checkpoint of the previous generation, for `TrainingResumed`."""
 
     spec: ClusterSpecPublished
-    word: ChildEvent
+    report: ChildEvent
     before: CheckpointSaved | None = None
 
 
@@ -395,8 +395,8 @@ class StateMachine:
 
     def _on_child_fact(self, event: ChildFact) -> PodActions:
         match event:
-            case ChildEventReceived(spec, word):
-                return self._on_child_event(spec, word)
+            case ChildEventReceived(spec, report):
+                return self._on_child_event(spec, report)
             case ChildExited():
                 return self._on_child_exit(event)
             case ChildNotStarted(spec, why):
@@ -405,11 +405,11 @@ class StateMachine:
                 wanted = self._expects_child(spec.generation)
                 return (SpawnChild(spec, assignment, fresh),) if wanted else ()
 
-    def _on_child_event(self, spec: ClusterSpecPublished, word: ChildEvent) -> PodActions:
-        publish = PublishChildEvent(spec, word)
-        match word:
+    def _on_child_event(self, spec: ClusterSpecPublished, report: ChildEvent) -> PodActions:
+        publish = PublishChildEvent(spec, report)
+        match report:
             case Failed():
-                self.exit_classifier.record_failure(spec.generation, word)
+                self.exit_classifier.record_failure(spec.generation, report)
                 return ()
             case CatchUp():
                 return supervise.on_catch_up(self.pod, spec.generation)
@@ -419,12 +419,12 @@ class StateMachine:
                 prepared = supervise.on_prepared(self.pod, spec.generation)
                 return publish, *self._apply(prepared)
             case Unsaved():
-                self.pod = supervise.on_unsaved(self.pod, spec.generation, word.final)
+                self.pod = supervise.on_unsaved(self.pod, spec.generation, report.final)
                 return publish, *supervise.end_read_ahead(self.pod)
             case Resumed():
                 previous = -1 if spec.previous is None else spec.previous
                 before = self.final_checkpoints.get(previous)
-                publish = PublishChildEvent(spec, word, before)
+                publish = PublishChildEvent(spec, report, before)
         return (publish,)
 
     def _on_child_exit(self, event: ChildExited) -> PodActions:

@@ -371,15 +371,15 @@ class Chief:
         while True:
             wait_s = 0.0 if found else max(until_s - time.monotonic(), 0.0)
             try:
-                word = self._next_message(wait_s)
+                message = self._next_message(wait_s)
             except queue.Empty:
                 return found
-            if not isinstance(word, CheckpointAvailable):
-                self._postponed.append(word)
+            if not isinstance(message, CheckpointAvailable):
+                self._postponed.append(message)
                 return found
-            if self._is_later(word.path):
-                found = word.path
-            elif not word.path and not found:
+            if self._is_later(message.path):
+                found = message.path
+            elif not message.path and not found:
                 return ""
 
     def _is_later(self, path: str) -> bool:
@@ -452,7 +452,7 @@ class Chief:
         self.lanes.start(self.ledger, int(self.built.counters.step))
         self._await_first_update()
         self.watchdog.use_later_limit()
-        word = Resumed(
+        report = Resumed(
             step=self.lanes.steps,
             samples=self.lanes.ledger.applied,
             pause_s=pause_between(last_s, self._first_applied_s(), self.assignment.off_s),
@@ -461,8 +461,8 @@ class Chief:
             learning_rate=settled,
             table_rounds=_rounds_since(self._table_rounds, rounds),
         )
-        self.send(word)
-        self.summaries.begin(restored_at, word)
+        self.send(report)
+        self.summaries.begin(restored_at, report)
 
     @property
     def _table_rounds(self) -> list[TableRound]:
@@ -540,9 +540,9 @@ class Chief:
     def _await_first_update(self) -> None:
         """Wait for the first update; other events that arrive meanwhile stay for `train`."""
         later = []
-        while (word := self._next_message()) != "first":
-            later.append(word)
-            if isinstance(word, Exception) or word == "finished":
+        while (message := self._next_message()) != "first":
+            later.append(message)
+            if isinstance(message, Exception) or message == "finished":
                 break
         self._postponed.extendleft(reversed(later))
 
@@ -563,21 +563,21 @@ class Chief:
 
     def _train_all_examples(self) -> None:
         while True:
-            word = self._next_event()
-            match word:
+            message = self._next_event()
+            match message:
                 case Exception():
-                    raise word
+                    raise message
                 case "finished":
                     return
                 case Drain():
-                    if self._hand_over(word):
+                    if self._hand_over(message):
                         return
                 case SaveNow():
                     self._save_now()
                 case CommittedCheckpoints():
-                    saving.keep_committed_in_background(self.assignment, word, self.ledger.total)
+                    saving.keep_committed_in_background(self.assignment, message, self.ledger.total)
                 case MemoryHeadroom():
-                    self.saving.headroom = word
+                    self.saving.headroom = message
 
     def _save_now(self) -> None:
         """Save, as ordered: a delta while training goes on, everything else while it stands."""
@@ -627,11 +627,11 @@ class Chief:
         fail meanwhile, because their ps are ended; that matters only if training continues.
         """
         failure: Exception | None = None
-        while not isinstance(word := self._next_message(), ContinueTraining):
-            if isinstance(word, msgspec.DecodeError):
-                raise word  # no order can follow
-            if isinstance(word, Exception):
-                failure = failure or word
+        while not isinstance(message := self._next_message(), ContinueTraining):
+            if isinstance(message, msgspec.DecodeError):
+                raise message  # no order can follow
+            if isinstance(message, Exception):
+                failure = failure or message
         if failure is not None:
             raise failure
 
@@ -685,7 +685,7 @@ class Chief:
         cost = None
         if stale is not None and noise.phi is not None:
             cost = staleness_cost(self.plan.update, stale.mean, noise.phi)
-        word = Progress(
+        report = Progress(
             step=self.lanes.steps,
             epoch=ledger.epoch,
             samples=ledger.applied,
@@ -699,8 +699,8 @@ class Chief:
             staleness=stale,
             staleness_cost=cost,
         )
-        self.send(word)
-        self.summaries.report(word)
+        self.send(report)
+        self.summaries.report(report)
 
     # ------------------------------------------------------------ drain, finish
 
@@ -767,13 +767,13 @@ class Chief:
     def _remove_old_checkpoints(self) -> None:
         """Wait until the ledger names the newest checkpoint; remove those it no longer names."""
         with contextlib.suppress(queue.Empty):
-            while not self._names_newest(word := self._next_message(COMMIT_WAIT_S)):
+            while not self._names_newest(message := self._next_message(COMMIT_WAIT_S)):
                 pass
-            saving.keep_committed(self.assignment, word, self.ledger.total)
+            saving.keep_committed(self.assignment, message, self.ledger.total)
 
-    def _names_newest(self, word: Any) -> bool:
+    def _names_newest(self, message: Any) -> bool:
         return (
-            isinstance(word, CommittedCheckpoints)
+            isinstance(message, CommittedCheckpoints)
             and self.saving.newest is not None
-            and self.saving.newest.path in word.paths
+            and self.saving.newest.path in message.paths
         )

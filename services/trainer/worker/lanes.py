@@ -634,9 +634,9 @@ class Lanes:
                 self.ledger = shard_ledger.return_shard(self.ledger, shard)
             self._changed.notify_all()
 
-    def _post_once(self, key: str, word: object) -> None:
+    def _post_once(self, key: str, event: object) -> None:
         with self._changed:
             if key in self._posted:
                 return
             self._posted.add(key)
-        self._inbox.put(word)
+        self._inbox.put(event)

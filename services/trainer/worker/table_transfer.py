@@ -272,7 +272,7 @@ class TableTransfer:
             with tf.device(each.device):
                 first, last = bounds[0], bounds[1]
                 tf.while_loop(
-                    lambda place, last=last: place < last,
+                    lambda written_shard, last=last: written_shard < last,
                     _delta_reader(each, path),
                     [tf.identity(first)],
                     parallel_iterations=1,
@@ -402,32 +402,32 @@ def _block_reader(shard: GroupShard, path: tf.Tensor) -> Callable[[_Block], list
 
 
 def _delta_reader(shard: GroupShard, path: tf.Tensor) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return a function that sets the rows which the shard number `place` of a delta has."""
-    keys, rows_here = shard.group.keys, shard.rows
+    """Return a function that sets the rows which a delta has from one shard of its writer."""
+    keys, own_rows = shard.group.keys, shard.rows
 
-    def restore(start: str, place: tf.Tensor, key: str, dtype: tf.DType) -> tf.Tensor:
-        name = tf.strings.join([f"{start}/", tf.strings.as_string(place), f"/{key}"])
+    def restore(start: str, written_shard: tf.Tensor, key: str, dtype: tf.DType) -> tf.Tensor:
+        name = tf.strings.join([f"{start}/", tf.strings.as_string(written_shard), f"/{key}"])
         (found,) = tf.raw_ops.RestoreV2(
             prefix=path, tensor_names=[name], shape_and_slices=[""], dtypes=[dtype]
         )
         return found
 
-    def apply(place: tf.Tensor) -> tf.Tensor:
-        ids = tf.ensure_shape(restore(IDS, place, keys[0], tf.int64), [None])
-        here = tf.where((ids >= rows_here.start) & (ids < rows_here.stop))[:, 0]
-        local = tf.gather(ids, here) - rows_here.start
+    def apply(written_shard: tf.Tensor) -> tf.Tensor:
+        ids = tf.ensure_shape(restore(IDS, written_shard, keys[0], tf.int64), [None])
+        wanted = tf.where((ids >= own_rows.start) & (ids < own_rows.stop))[:, 0]
+        local = tf.gather(ids, wanted) - own_rows.start
         changes = []
         for key, variable in zip(keys, shard.variables, strict=True):
-            rows = restore(ROWS, place, key, variable.dtype)
+            rows = restore(ROWS, written_shard, key, variable.dtype)
             rows = tf.ensure_shape(rows, [None, *variable.shape[1:]])
             changes.append(
                 tf.raw_ops.ResourceScatterUpdate(
                     resource=variable.handle,
                     indices=local,
-                    updates=tf.gather(rows, here),
+                    updates=tf.gather(rows, wanted),
                 )
             )
         with tf.control_dependencies(changes):
-            return place + 1
+            return written_shard + 1
 
     return apply

@@ -69,7 +69,7 @@ class EventWriter:
     ) -> None:
         self._folder, self._size = f"{checkpoint_dir}/{FOLDER}", size
         self._complain = complain or _to_stderr
-        self._words: queue.Queue[Any] = queue.Queue(KEPT)
+        self._reports: queue.Queue[Any] = queue.Queue(KEPT)
         self._thread = threading.Thread(target=self._run_writer, name="summaries", daemon=True)
         self._writer: Any = None
         self._again_s = self._flush_s = 0.0
@@ -77,14 +77,14 @@ class EventWriter:
         self._newest: Progress | None = None  # not part of a point yet
         self._complained = False
 
-    def begin(self, restored: int, word: Resumed) -> None:
+    def begin(self, restored: int, report: Resumed) -> None:
         """Start: the generation trains from a checkpoint with this number of examples."""
         self._thread.start()
         self._enqueue(restored)
-        self._enqueue(word)
+        self._enqueue(report)
 
-    def report(self, word: Progress) -> None:
-        self._enqueue(word)
+    def report(self, report: Progress) -> None:
+        self._enqueue(report)
 
     def flush(self) -> None:
         """Write soon: this process may be ended."""
@@ -96,50 +96,52 @@ class EventWriter:
         if self._thread.is_alive():
             self._thread.join(within_s)
 
-    def _enqueue(self, word: object) -> None:
+    def _enqueue(self, report: object) -> None:
         with contextlib.suppress(queue.Full):
-            self._words.put_nowait((word, time.time(), time.monotonic()))
+            self._reports.put_nowait((report, time.time(), time.monotonic()))
 
     # ------------------------------------------------------------ the thread
 
     def _run_writer(self) -> None:
-        word: object = None
-        while word is not CLOSE:
-            word, at_s, now_s = self._words.get()
+        report: object = None
+        while report is not CLOSE:
+            report, at_s, now_s = self._reports.get()
             try:
-                self._write_item(word, at_s, now_s)
+                self._write_item(report, at_s, now_s)
             except (tf.errors.OpError, OSError) as error:
                 self._pause_writing(error)
 
-    def _write_item(self, word: object, at_s: float, now_s: float) -> None:
-        if isinstance(word, int):
-            self._so_far = new_point(word, now_s)
+    def _write_item(self, report: object, at_s: float, now_s: float) -> None:
+        if isinstance(report, int):
+            self._so_far = new_point(report, now_s)
             self._add_event(
-                at_s, word + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+                at_s,
+                report + 1,
+                session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START),
             )
-        elif isinstance(word, Resumed):
+        elif isinstance(report, Resumed):
             values = [
-                *_scalars(start_values(word, self._size)),
-                _text("pause/marks", describe_start(word, self._size)),
+                *_scalars(start_values(report, self._size)),
+                _text("pause/marks", describe_start(report, self._size)),
             ]
-            self._add_event(at_s, word.samples, summary=summary_pb2.Summary(value=values))
-        elif isinstance(word, Progress):
-            self._on_progress(word, at_s, now_s)
+            self._add_event(at_s, report.samples, summary=summary_pb2.Summary(value=values))
+        elif isinstance(report, Progress):
+            self._on_progress(report, at_s, now_s)
         elif self._newest is not None:
             self._write_point(self._newest, at_s, now_s)
-        self._flush(word is FLUSH or word is CLOSE)
+        self._flush(report is FLUSH or report is CLOSE)
 
-    def _on_progress(self, word: Progress, at_s: float, now_s: float) -> None:
+    def _on_progress(self, report: Progress, at_s: float, now_s: float) -> None:
         if self._so_far is not None:
-            self._so_far, self._newest = add_report(self._so_far, word), word
+            self._so_far, self._newest = add_report(self._so_far, report), report
             if is_point_due(self._so_far, now_s):
-                self._write_point(word, at_s, now_s)
+                self._write_point(report, at_s, now_s)
 
-    def _write_point(self, word: Progress, at_s: float, now_s: float) -> None:
+    def _write_point(self, report: Progress, at_s: float, now_s: float) -> None:
         if self._so_far is not None:
-            values = _scalars(point_values(self._so_far, word, self._size, now_s))
-            self._so_far, self._newest = next_point(self._so_far, word, now_s), None
-            self._add_event(at_s, word.samples, summary=summary_pb2.Summary(value=values))
+            values = _scalars(point_values(self._so_far, report, self._size, now_s))
+            self._so_far, self._newest = next_point(self._so_far, report, now_s), None
+            self._add_event(at_s, report.samples, summary=summary_pb2.Summary(value=values))
 
     def _add_event(self, at_s: float, step: int, **what: Any) -> None:
         if self._writer is None and time.monotonic() >= self._again_s:
@@ -246,13 +248,13 @@ def new_point(samples: int, now_s: float) -> OpenPoint:
     return OpenPoint(began_s=now_s, since_s=now_s, since=samples, newest=samples)
 
 
-def add_report(so_far: OpenPoint, word: Progress) -> OpenPoint:
+def add_report(so_far: OpenPoint, report: Progress) -> OpenPoint:
     """Add one report; its loss is the mean over the examples since the report before."""
-    more = word.samples - so_far.newest
-    if word.loss is None or not math.isfinite(word.loss) or more <= 0:
-        return msgspec.structs.replace(so_far, newest=word.samples)
-    lost, weighed = so_far.lost + word.loss * more, so_far.weighed + more
-    return msgspec.structs.replace(so_far, lost=lost, weighed=weighed, newest=word.samples)
+    more = report.samples - so_far.newest
+    if report.loss is None or not math.isfinite(report.loss) or more <= 0:
+        return msgspec.structs.replace(so_far, newest=report.samples)
+    lost, weighed = so_far.lost + report.loss * more, so_far.weighed + more
+    return msgspec.structs.replace(so_far, lost=lost, weighed=weighed, newest=report.samples)
 
 
 def is_point_due(so_far: OpenPoint, now_s: float) -> bool:
@@ -260,7 +262,7 @@ def is_point_due(so_far: OpenPoint, now_s: float) -> bool:
 
 
 def point_values(
-    so_far: OpenPoint, word: Progress, size: GenerationSize, now_s: float
+    so_far: OpenPoint, report: Progress, size: GenerationSize, now_s: float
 ) -> dict[str, float]:
     """Return the values of the point that the newest report makes.
 
@@ -269,22 +271,24 @@ def point_values(
     passed_s = now_s - so_far.since_s
     loss = {"loss": so_far.lost / so_far.weighed} if so_far.weighed else {}
     speed = (
-        {"examples_per_second": max(0, word.samples - so_far.since) / passed_s}
+        {"examples_per_second": max(0, report.samples - so_far.since) / passed_s}
         if passed_s >= LEAST_S
         else {}
     )
     return {
         **loss,
         **speed,
-        "epoch": float(word.epoch),
-        "update": float(word.step),
+        "epoch": float(report.epoch),
+        "update": float(report.step),
         **size_values(size),
     }
 
 
-def next_point(so_far: OpenPoint, word: Progress, now_s: float) -> OpenPoint:
+def next_point(so_far: OpenPoint, report: Progress, now_s: float) -> OpenPoint:
     """Return the empty point after this one."""
-    return OpenPoint(began_s=so_far.began_s, since_s=now_s, since=word.samples, newest=word.samples)
+    return OpenPoint(
+        began_s=so_far.began_s, since_s=now_s, since=report.samples, newest=report.samples
+    )
 
 
 def size_values(size: GenerationSize) -> dict[str, float]:
@@ -295,18 +299,18 @@ def size_values(size: GenerationSize) -> dict[str, float]:
     }
 
 
-def start_values(word: Resumed, size: GenerationSize) -> dict[str, float]:
+def start_values(report: Resumed, size: GenerationSize) -> dict[str, float]:
     """Return the values that are known once a generation trains."""
-    rate = {} if word.learning_rate is None else {"learning_rate": word.learning_rate}
-    pause = {} if word.pause_s is None else {"pause/seconds": word.pause_s}
+    rate = {} if report.learning_rate is None else {"learning_rate": report.learning_rate}
+    pause = {} if report.pause_s is None else {"pause/seconds": report.pause_s}
     return {**size_values(size), **rate, **pause}
 
 
-def describe_start(word: Resumed, size: GenerationSize) -> str:
+def describe_start(report: Resumed, size: GenerationSize) -> str:
     """Return one line of Markdown: the generation that starts, and its pause."""
     tasks = f"{text.format_size(size.ps, size.workers)}, batch {size.batch}"
-    what = f"**generation {size.generation}** ({tasks}) trains from example {word.samples:,}"
-    if word.pause_s is None:
+    what = f"**generation {size.generation}** ({tasks}) trains from example {report.samples:,}"
+    if report.pause_s is None:
         return f"{what}."
-    parts = f"restore {word.restore_s:.2f} s, first step {word.first_step_s:.2f} s"
-    return f"{what}, after a pause of **{word.pause_s:.2f} s** (of it {parts})."
+    parts = f"restore {report.restore_s:.2f} s, first step {report.first_step_s:.2f} s"
+    return f"{what}, after a pause of **{report.pause_s:.2f} s** (of it {parts})."

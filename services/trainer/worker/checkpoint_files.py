@@ -301,7 +301,7 @@ def _with_an_earlier_base(
     needed = set(itertools.chain(kept, *files.values()))
     for path in checkpoints_in(folder):
         age = checkpoint_policy.checkpoint_age(path)
-        if age is None or age > ages[newest] or not _exists(path + COMMITTED):
+        if age is None or age > ages[newest] or path in needed or not _exists(path + COMMITTED):
             continue
         if needed.isdisjoint(_paths_of_tables(path)) and not table_fault(path, ""):
             return path

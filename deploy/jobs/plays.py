@@ -44,8 +44,8 @@ def _ids(numbers):
 
 
 def _between(start, stop):
-    """Return the plays with these numbers. Each id has a hidden liking. Their sum decides how probable
-    it is that the track is played to its end.
+    """Return the plays with these numbers. Each id has a hidden liking. Their sum decides how
+    probable it is that the track is played to its end.
     """
     numbers = np.arange(start, stop)
     ids = _ids(numbers)
@@ -80,12 +80,12 @@ def loss(labels, outputs):
 
 
 def files():
-    """Return one file for each day. With your own: `sorted(tf.io.gfile.glob("gs://bucket/day-*"))`."""
+    """Return one file for each day. Yours: `sorted(tf.io.gfile.glob("gs://bucket/day-*"))`."""
     return [f"day-{day:02}" for day in range(DAYS)]
 
 
 def read(file):
-    """Return the plays of a day. With your own files: `tf.data.TFRecordDataset(file).map(parse)`."""
+    """Return the plays of a day. With your files: `tf.data.TFRecordDataset(file).map(parse)`."""
     day = int(file.removeprefix("day-"))
     return _between(day * A_DAY, (day + 1) * A_DAY)
 

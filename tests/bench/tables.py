@@ -179,14 +179,16 @@ async def measure_dense() -> dict[str, Any]:
 
 
 async def hand_overs(player: Player, name: str) -> AsyncIterator[TrainingResumed]:
-    """Change the number of ps to 3 and back to 2 several times. Yield the end of each pause."""
+    """Change the number of ps to 3 and back to 2 several times. Yield the end of each pause, when
+    training has gone on for `STEADY_S`.
+    """
     for number in range(HAND_OVERS):
         await player.decide(3 if number % 2 == 0 else 2, 1)
         resumed = player.watched.of(TrainingResumed)[-1]
         say(f"{name} hand-over {number + 1}/{HAND_OVERS}: {resumed.pause_s or 0.0:.2f} s")
         say(f"      {resumed.phases}")
-        yield resumed
         await asyncio.sleep(STEADY_S)
+        yield resumed
 
 
 async def measure(name: str) -> Measured:
@@ -200,12 +202,12 @@ async def measure(name: str) -> Measured:
         peaks: dict[Role, float] = {"chief": 0.0, "worker": 0.0}
         rounds: list[tuple[TableRound, ...]] = []
         speed, example_bytes = await train_steadily(watched)
+        update_peaks(peaks, watched)
         async for resumed in hand_overs(player, f"{name:5}"):
             pauses.append(resumed.pause_s or 0.0)
             rounds.append(resumed.table_rounds)
             say_rounds(resumed.table_rounds)
-            for role in peaks:
-                peaks[role] = max(peaks[role], peak_memory_mb(watched, role))
+            update_peaks(peaks, watched)
     return Measured(
         pauses_s=tuple(pauses),
         examples_per_s=speed,
@@ -214,6 +216,12 @@ async def measure(name: str) -> Measured:
         batch_bytes=example_bytes * BATCH,
         rounds=tuple(rounds),
     )
+
+
+def update_peaks(peaks: dict[Role, float], watched: Trial) -> None:
+    """Raise the peaks of memory, in MB, to those of the processes that run now."""
+    for role in peaks:
+        peaks[role] = max(peaks[role], peak_memory_mb(watched, role))
 
 
 def peak_memory_mb(watched: Trial, role: Role) -> float:

@@ -162,15 +162,15 @@ def _most_delta_bytes(
     variables: Sequence[VariableInfo], slots: int, ps: int, memory_gib: float
 ) -> float:
     """Return the most bytes of changed rows that the fullest of `ps` parameter servers can copy for
-    a save (`CheckpointSaver`): half of what two generations leave, without the copy of the
-    variables that are not divided. If more rows change, all of them are written while training
-    stands still.
+    a save (`CheckpointSaver`): half of what two generations leave, less the copy of the variables
+    that are not divided. Without room for that copy, training stands still and it takes no memory.
+    If more rows change, all of them are written while training stands still.
     """
     whole = [v for v in variables if not v.divided]
     whole_share = sum([v.bytes for v in whole]) / max(sum([v.bytes for v in variables]), 1)
     copied = fullest_ps_bytes(whole, round(slots * whole_share), ps)
     left = (memory_gib - PS_GIB) * GIB - 2 * fullest_ps_bytes(variables, slots, ps)
-    return max(left / 2 - copied, 0.0)
+    return left / 2 - copied if 2 * copied <= left else left / 2
 
 
 def _doubled_memory(room: str, memory_gib: float) -> str:

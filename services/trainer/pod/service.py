@@ -255,7 +255,7 @@ class Trainer:
         generation cannot continue from here on.
         """
         spec, generation = action.spec, action.spec.generation
-        match action.report:
+        match action.event:
             case Prepared() as report:
                 await self.publisher.generation_prepared(generation, report)
             case Saved() as report:

@@ -94,7 +94,7 @@ class ChildEventReceived(msgspec.Struct, frozen=True):
     """`child`: number of the child in this pod."""
 
     spec: ClusterSpecPublished
-    report: ChildEvent
+    event: ChildEvent
     child: int = 0
 
 
@@ -233,7 +233,7 @@ class PublishChildEvent(msgspec.Struct, frozen=True):
     """`before`: the final checkpoint of the previous generation, for `TrainingResumed`."""
 
     spec: ClusterSpecPublished
-    report: ChildEvent
+    event: ChildEvent
     before: CheckpointSaved | None = None
 
 
@@ -393,23 +393,23 @@ class StateMachine:
         """Return whether a child that is about to be started is still wanted."""
         return self.pod.children.get(generation) == "preparing"
 
-    def _on_child_fact(self, event: ChildFact) -> PodActions:
-        match event:
-            case ChildEventReceived(spec, report):
-                return self._on_child_event(spec, report)
+    def _on_child_fact(self, fact: ChildFact) -> PodActions:
+        match fact:
+            case ChildEventReceived(spec, event):
+                return self._on_child_event(spec, event)
             case ChildExited():
-                return self._on_child_exit(event)
+                return self._on_child_exit(fact)
             case ChildNotStarted(spec, why):
                 return self._on_child_not_started(spec.generation, why)
             case ChildAssigned(spec, assignment, fresh):
                 wanted = self._expects_child(spec.generation)
                 return (SpawnChild(spec, assignment, fresh),) if wanted else ()
 
-    def _on_child_event(self, spec: ClusterSpecPublished, report: ChildEvent) -> PodActions:
-        publish = PublishChildEvent(spec, report)
-        match report:
+    def _on_child_event(self, spec: ClusterSpecPublished, event: ChildEvent) -> PodActions:
+        publish = PublishChildEvent(spec, event)
+        match event:
             case Failed():
-                self.exit_classifier.record_failure(spec.generation, report)
+                self.exit_classifier.record_failure(spec.generation, event)
                 return ()
             case CatchUp():
                 return supervise.on_catch_up(self.pod, spec.generation)
@@ -419,12 +419,12 @@ class StateMachine:
                 prepared = supervise.on_prepared(self.pod, spec.generation)
                 return publish, *self._apply(prepared)
             case Unsaved():
-                self.pod = supervise.on_unsaved(self.pod, spec.generation, report.final)
+                self.pod = supervise.on_unsaved(self.pod, spec.generation, event.final)
                 return publish, *supervise.end_read_ahead(self.pod)
             case Resumed():
                 previous = -1 if spec.previous is None else spec.previous
                 before = self.final_checkpoints.get(previous)
-                publish = PublishChildEvent(spec, report, before)
+                publish = PublishChildEvent(spec, event, before)
         return (publish,)
 
     def _on_child_exit(self, event: ChildExited) -> PodActions:

@@ -286,9 +286,9 @@ def _prune_generation(
 def _with_an_earlier_base(
     folder: str, kept: Sequence[str], files: Mapping[str, Sequence[str]]
 ) -> str | None:
-    """Return the newest committed checkpoint that shares no file with the kept ones, and of which
-    no file is missing or damaged. `files`: those with the tables of each kept one; None: there is
-    no such one, or the newest kept one needs no base.
+    """Return the newest intact committed checkpoint that shares no file with the kept ones; the
+    files that it needs are not checked. `files`: those with the tables of each kept one; None:
+    there is no such one, or the newest kept one needs no base.
     """
     ages = {}
     for path in kept:
@@ -301,15 +301,18 @@ def _with_an_earlier_base(
     needed = set(itertools.chain(kept, *files.values()))
     for path in checkpoints_in(folder):
         age = checkpoint_policy.checkpoint_age(path)
-        if age is None or age > ages[newest] or path in needed or not _exists(path + COMMITTED):
+        if age is None or age > ages[newest] or path in needed:
             continue
-        if needed.isdisjoint(_paths_of_tables(path)) and not table_fault(path, ""):
+        mark = _read_mark(path)
+        if mark is None or checkpoint_fault(path, mark.digest):
+            continue
+        if needed.isdisjoint(_paths_of_tables(path)):
             return path
     return None
 
 
 def _paths_of_tables(path: str) -> list[str]:
-    """Return the paths of the files with the tables of a checkpoint, the base first, its own last."""
+    """Return the paths of the files with a checkpoint's tables, the base first, its own last."""
     return [table_files.file_path(path, each) for each in files_of_checkpoint(path, "")]
 
 

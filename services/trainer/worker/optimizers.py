@@ -137,9 +137,10 @@ def _are_values_finite(are_finite: Callable[[list[Any]], Any], gradients: Sequen
     """Return whether all gradients are finite. Keras would make a whole table of each gradient of
     rows.
     """
-    return are_finite(
-        [each.values if isinstance(each, tf.IndexedSlices) else each for each in gradients]
-    )
+    values: list[Any] = []
+    for each in gradients:
+        values += row_updates.values_of(each)
+    return are_finite(values)
 
 
 def _count_on_ps(counter: Any) -> None:

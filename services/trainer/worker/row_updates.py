@@ -261,7 +261,8 @@ class SummedRows(tf.IndexedSlices):  # type: ignore[misc]
 
 class RowsOnPs(SummedRows):
     """A gradient of rows whose parts are where the rows are. `shards`: the part of each shard, with
-    row numbers within the shard. `values` and `indices` are on one ps, if they are used at all.
+    row numbers within the shard. `values` and `indices` are on one ps, in order of the rows, if
+    they are used at all: by clipping, and by `LossScaleOptimizer`, which divides them.
     """
 
     shards: Sequence[tf.IndexedSlices] = ()
@@ -294,15 +295,24 @@ def join_shards(table: ShardedTable, shards: Sequence[tf.IndexedSlices]) -> Rows
     for shard, rows in zip(table.shards, shards, strict=True):
         with tf.device(shard.variable.device):
             summed.append(sum_rows(rows))
+    values, ids = [], []
     with tf.device(table.value.device):
-        values = tf.concat([rows.values for rows in summed], 0)
-        ids = [
-            rows.indices + shard.rows.start
-            for shard, rows in zip(table.shards, summed, strict=True)
-        ]
-        found = RowsOnPs(values, tf.concat(ids, 0), tf.constant(list(table.shape), tf.int64))
+        # In order of the rows: the bits of a norm must not depend on the number of ps.
+        for shard, rows in zip(table.shards, summed, strict=True):
+            order = tf.argsort(rows.indices)
+            values.append(tf.gather(rows.values, order))
+            ids.append(tf.gather(rows.indices, order) + shard.rows.start)
+        shape = tf.constant(list(table.shape), tf.int64)
+        found = RowsOnPs(tf.concat(values, 0), tf.concat(ids, 0), shape)
     found.shards = summed
     return found
+
+
+def values_of(gradient: Any) -> list[tf.Tensor]:
+    """Return the tensors with the values of a gradient, each on its ps if it is one of rows."""
+    if isinstance(gradient, RowsOnPs):
+        return [rows.values for rows in gradient.shards]
+    return [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient]
 
 
 def with_each_row_once(gradient: Any) -> Any:

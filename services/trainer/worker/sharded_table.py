@@ -340,7 +340,7 @@ def _fill_like(shards: list[TableShard], other: ShardedTable, value: Any) -> Non
             if value is None:
                 copy_rows(source.variable, variable)
             else:
-                variable.assign(tf.fill(variable.shape, tf.cast(value, variable.dtype)))
+                fill_rows(variable, value)
 
 
 def _new_variable(table: ShardedTable, rows: int, value: float = 0.0) -> tf.Variable:
@@ -358,14 +358,27 @@ def copy_rows(source: tf.Variable, target: tf.Variable) -> None:
     """Set all rows of a shard to those of another one on the same ps, block by block: a ps may lack
     the memory for a second copy of a shard.
     """
-    count, *row_shape = source.shape
-    row_bytes = source.dtype.size * math.prod(row_shape)
-    step = max(COPIED_BYTES // row_bytes, 1)
     with tf.device(target.device):
-        for first in range(0, count, step):
-            stop = min(first + step, count)
-            rows = tf.gather(source, tf.range(first, stop))
-            assign_rows(target, first, stop, tf.cast(rows, target.dtype))
+        for block in _blocks_of_shard(target):
+            rows = tf.gather(source, tf.range(block.start, block.stop))
+            assign_rows(target, block.start, block.stop, tf.cast(rows, target.dtype))
+
+
+def fill_rows(shard: tf.Variable, value: float) -> None:
+    """Set all elements of a shard to a value, block by block, as `copy_rows` does."""
+    with tf.device(shard.device):
+        for block in _blocks_of_shard(shard):
+            rows = tf.fill([len(block), *shard.shape[1:]], tf.cast(value, shard.dtype))
+            assign_rows(shard, block.start, block.stop, rows)
+
+
+def _blocks_of_shard(shard: tf.Variable) -> Iterator[range]:
+    """Yield the numbers of rows of at most `COPIED_BYTES` together."""
+    count, *row_shape = shard.shape
+    row_bytes = shard.dtype.size * math.prod(row_shape)
+    step = max(COPIED_BYTES // row_bytes, 1)
+    for first in range(0, count, step):
+        yield range(first, min(first + step, count))
 
 
 def assign_rows(variable: tf.Variable, first: Any, stop: Any, values: Any) -> Any:

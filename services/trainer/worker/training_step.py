@@ -247,7 +247,7 @@ def _check_second_model(
 
 def model_without_rows(program: ModuleType, sizes: list[int]) -> tuple[Any, frozenset[int]]:
     """Return the program's model, whose divided tables have no rows, and the numbers of the large
-    tables that stay whole, because the model or its optimizer uses them as a whole.
+    tables that stay whole, because the model, its step or its optimizer uses them as a whole.
 
     `sizes`: receives the bytes of every variable, in order of creation.
     """
@@ -275,7 +275,7 @@ def model_without_rows(program: ModuleType, sizes: list[int]) -> tuple[Any, froz
         logger.warning(
             "TablesStayWhole",
             tables=len(uses),
-            cause="the model or its optimizer uses them as a whole",
+            cause="the model, its training step or its optimizer uses them as a whole",
         )
         whole |= uses
 

@@ -1,6 +1,6 @@
 """`python as_in_one_process.py`: train small nets on parameter servers, and with `Model.fit`.
 
-Three ps and two workers run in this process; all cases but the placement use one ps. It prints as
+Three ps and two workers run in this process; most cases use one ps. It prints as
 JSON, for each case, how far weights and optimizer state are from those of `Model.fit` after the
 same batches in the same order, and for some the accuracy with two asynchronous workers.
 """

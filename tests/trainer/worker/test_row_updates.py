@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from services.trainer.program import BadProgram
-from services.trainer.worker import optimizers, table_division
+from services.trainer.worker import optimizers, part_step, row_updates, table_division
 from services.trainer.worker.sharded_table import ShardedTable, new_shards
 from services.trainer.worker.table_division import divide_tables
 
@@ -209,6 +209,38 @@ def test_rows_without_a_gradient_stay(name: str) -> None:
     unused = np.setdiff1d(np.arange(ROWS), used)
     assert np.array_equal(rows_of(model)[unused], before[unused])
     assert not np.isclose(rows_of(model)[used], before[used], rtol=0, atol=1e-9).all()
+
+
+def gradient_of_two_lookups() -> tf.IndexedSlices:
+    """Return a gradient in which some rows are used twice."""
+    random = np.random.default_rng(3)
+    ids = np.concatenate([random.permutation(ROWS)[:30], random.permutation(ROWS)[:30]])
+    values = random.normal(size=(60, WIDTH)).astype("float32")
+    return tf.IndexedSlices(
+        tf.constant(values), tf.constant(ids), tf.constant([ROWS, WIDTH], tf.int64)
+    )
+
+
+def test_a_worker_contributes_rows_to_the_ps_that_have_them() -> None:
+    table = table_of(divided())
+    contributions = part_step._contributions(table, gradient_of_two_lookups())
+    assert [each.variable for each in contributions] == [shard.variable for shard in table.shards]
+    for shard, each in zip(table.shards, contributions, strict=True):
+        assert len(each.value.indices) > 0 and max(each.value.indices) < len(shard.rows)
+
+
+def test_the_joined_gradient_of_a_table_has_the_same_bits_on_any_number_of_ps() -> None:
+    found = []
+    for ps in (1, 2, 7):
+        with divide_tables(partial(new_shards, ps=ps)):
+            table = table_of(net())
+        shards = row_updates.rows_of_shards(table, gradient_of_two_lookups())
+        found.append(row_updates.join_shards(table, shards))
+    dense = tf.convert_to_tensor(gradient_of_two_lookups())
+    for each in found:
+        assert np.array_equal(each.values, found[0].values)
+        assert np.array_equal(each.indices, found[0].indices)
+        assert np.allclose(tf.convert_to_tensor(each), dense)
 
 
 def test_averages_of_rows_become_the_weights() -> None:

@@ -40,7 +40,7 @@ JobName = Annotated[str, Meta(pattern=DNS_LABEL, max_length=40)]
 Namespace = Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
 PARAM_NAME = r"^[A-Za-z_][A-Za-z0-9_]*\Z"
 Digest = Annotated[str, Meta(pattern=r"^sha256-[0-9a-f]{64}\Z")]
-GIB = 1 << 30  # bytes
+GIB = 1 << 30  # bytes of a GiB, in which messages give memory
 LARGEST_PROGRAM = 16 << 20  # bytes
 LARGEST = (1 << 53) - 1  # every whole number up to it is exact as a float, too
 LONGEST_S = 366 * 86_400.0  # a year; longer durations are cut to this

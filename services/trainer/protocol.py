@@ -293,10 +293,10 @@ def encode_line(item: Line) -> bytes:
 def decode_event(text: bytes) -> ChildEvent | None:
     """Return the event of a child; None if the line is none."""
     try:
-        report: ChildEvent = EVENTS.decode(text)
+        event: ChildEvent = EVENTS.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return report
+    return event
 
 
 def crash_failure(text: str, program: str) -> Failed:

@@ -36,10 +36,8 @@ from services.console.report import runs
 from services.local.kubelet import processes
 from shared.messages import (
     CheckpointSaved,
-    ClusterSpecPublished,
     JobFinished,
     ProgressReported,
-    TaskReady,
     TrainingResumed,
 )
 from tests.bench import tables
@@ -159,11 +157,8 @@ def heard_of(watched: Trial, kind: type[Any]) -> list[tuple[float, Any]]:
 
 async def kill_ps(watched: Trial, index: int) -> Loss:
     """Kill all processes of a ps. Return what that cost when training has resumed."""
-    cluster: ClusterSpecPublished = watched.of(ClusterSpecPublished)[-1]
-    pod = [task.pod for task in cluster.tasks if task.role == "ps"][index]
-    ready = [task for task in watched.of(TaskReady) if task.pod == pod]
     resumed = len(watched.of(TrainingResumed))
-    kill_pod(ready[-1].pod_uid)
+    kill_pod(tables.pod_uids(watched, "ps")[index])
     killed_s = time.time()
     await watched.until(lambda: len(watched.of(TrainingResumed)) > resumed, START_S, "a new ps")
     back_s, back = heard_of(watched, TrainingResumed)[-1]

@@ -226,12 +226,16 @@ def update_peaks(peaks: dict[Role, float], watched: Trial) -> None:
 
 def peak_memory_mb(watched: Trial, role: Role) -> float:
     """Return the largest peak of resident memory among the running processes of a role's tasks."""
-    cluster: ClusterSpecPublished = watched.of(ClusterSpecPublished)[-1]
-    pods = {task.pod for task in cluster.tasks if task.role == role}
-    uids = {ready.pod_uid for ready in watched.of(TaskReady) if ready.pod in pods}
     found = processes.processes_by_pod()
-    pids = [pid for uid in uids for pid in found.get(uid, [])]
+    pids = [pid for uid in pod_uids(watched, role) for pid in found.get(uid, [])]
     return max(map(peak_of_process_mb, pids), default=0.0)
+
+
+def pod_uids(watched: Trial, role: Role) -> list[str]:
+    """Return the uid of each pod of a role in the newest generation, in order of its tasks."""
+    cluster: ClusterSpecPublished = watched.of(ClusterSpecPublished)[-1]
+    uids = {ready.pod: ready.pod_uid for ready in watched.of(TaskReady)}
+    return [uids[task.pod] for task in cluster.tasks if task.role == role]
 
 
 def peak_of_process_mb(pid: int) -> float:
@@ -269,7 +273,7 @@ async def steady_job(whole: bool) -> Steady:
     """Train with tables of a million rows, and save every `SAVE_EVERY_S`."""
     gib = TABLES * ONE_TABLE_ROWS * WIDTH * 4 / 2**30
     parameters = {"rows": ONE_TABLE_ROWS, "whole": whole, "kind": "adagrad"}
-    worker_gib = WORKER_GIB + COPIES * gib * whole
+    worker_gib = WORKER_GIB + COPIES * gib if whole else WORKER_GIB
     request = table_request(parameters, 4 * gib, SAVE_EVERY_S, worker_gib)
     async with running_job(request) as player:
         watched = player.watched

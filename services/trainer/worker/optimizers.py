@@ -344,12 +344,10 @@ def match_scale(optimizer: Any, gradients: Sequence[Any], scale: tf.Tensor | Non
     """
     if scale is None or not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return list(gradients)
-    computed = []
+    computed: list[tf.Tensor] = []
     for gradient in gradients:
-        if isinstance(gradient, tf.IndexedSlices):
-            computed.append(gradient.values)
-        elif gradient is not None:
-            computed.append(gradient)
+        if gradient is not None:
+            computed += row_updates.values_of(gradient)
     with tf.control_dependencies(computed):
         ratio = optimizer.dynamic_scale.value.read_value() / scale
     return [multiply_gradient(each, ratio) for each in gradients]

@@ -172,7 +172,7 @@ class CheckpointSaver:
             return False
         pause_reason = copy_obstacle(self._checkpoint.largest_cut_bytes, self.headroom)
         room = self._room_for_changed_rows()
-        if not pause_reason:
+        if not pause_reason:  # training will change what the other copies share
             room -= self._checkpoint.largest_cut_bytes
         self._checkpoint.cut(draft.ledger, room)
         if not self._checkpoint.is_written_beside:

@@ -335,12 +335,10 @@ def shards_like(table: ShardedTable, other: ShardedTable, value: Any = None) -> 
 
 def _fill_like(shards: list[TableShard], other: ShardedTable, value: Any) -> None:
     for shard, source in zip(shards, other.shards, strict=True):
-        variable = shard.variable
-        with tf.device(variable.device):
-            if value is None:
-                copy_rows(source.variable, variable)
-            else:
-                fill_rows(variable, value)
+        if value is None:
+            copy_rows(source.variable, shard.variable)
+        else:
+            fill_rows(shard.variable, value)
 
 
 def _new_variable(table: ShardedTable, rows: int, value: float = 0.0) -> tf.Variable:
@@ -373,7 +371,7 @@ def fill_rows(shard: tf.Variable, value: float) -> None:
 
 
 def _blocks_of_shard(shard: tf.Variable) -> Iterator[range]:
-    """Yield the numbers of rows of at most `COPIED_BYTES` together."""
+    """Yield the row numbers of each block of a shard, which has at most `COPIED_BYTES`."""
     count, *row_shape = shard.shape
     row_bytes = shard.dtype.size * math.prod(row_shape)
     step = max(COPIED_BYTES // row_bytes, 1)

@@ -6,8 +6,8 @@ While `model()` runs, `Layer.add_weight` makes a `ShardedTable` of
     a weight that a layer names in its attribute `row_lookup_weights`, such as ("table",)
 
 if it has at least `DIVIDED_BYTES`. Some tables stay whole: with a constraint, LoRA or quantization,
-with an initializer that needs the whole table, or that we do not know, and those that the model, its
-training step or its optimizer uses as a whole (`training_step.model_without_rows`).
+with an initializer that needs the whole table, or that we do not know, and those that the model,
+its training step or its optimizer uses as a whole (`training_step.model_without_rows`).
 
 Initial values are drawn part by part where they live, from the initializer's seed and the number of
 the part. They have the distribution of the initializer for the whole table.

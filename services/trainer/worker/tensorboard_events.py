@@ -69,7 +69,7 @@ class EventWriter:
     ) -> None:
         self._folder, self._size = f"{checkpoint_dir}/{FOLDER}", size
         self._complain = complain or _to_stderr
-        self._reports: queue.Queue[Any] = queue.Queue(KEPT)
+        self._items: queue.Queue[Any] = queue.Queue(KEPT)
         self._thread = threading.Thread(target=self._run_writer, name="summaries", daemon=True)
         self._writer: Any = None
         self._again_s = self._flush_s = 0.0
@@ -96,40 +96,40 @@ class EventWriter:
         if self._thread.is_alive():
             self._thread.join(within_s)
 
-    def _enqueue(self, report: object) -> None:
+    def _enqueue(self, item: object) -> None:
         with contextlib.suppress(queue.Full):
-            self._reports.put_nowait((report, time.time(), time.monotonic()))
+            self._items.put_nowait((item, time.time(), time.monotonic()))
 
     # ------------------------------------------------------------ the thread
 
     def _run_writer(self) -> None:
-        report: object = None
-        while report is not CLOSE:
-            report, at_s, now_s = self._reports.get()
+        item: object = None
+        while item is not CLOSE:
+            item, at_s, now_s = self._items.get()
             try:
-                self._write_item(report, at_s, now_s)
+                self._write_item(item, at_s, now_s)
             except (tf.errors.OpError, OSError) as error:
                 self._pause_writing(error)
 
-    def _write_item(self, report: object, at_s: float, now_s: float) -> None:
-        if isinstance(report, int):
-            self._so_far = new_point(report, now_s)
+    def _write_item(self, item: object, at_s: float, now_s: float) -> None:
+        if isinstance(item, int):
+            self._so_far = new_point(item, now_s)
             self._add_event(
                 at_s,
-                report + 1,
+                item + 1,
                 session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START),
             )
-        elif isinstance(report, Resumed):
+        elif isinstance(item, Resumed):
             values = [
-                *_scalars(start_values(report, self._size)),
-                _text("pause/marks", describe_start(report, self._size)),
+                *_scalars(start_values(item, self._size)),
+                _text("pause/marks", describe_start(item, self._size)),
             ]
-            self._add_event(at_s, report.samples, summary=summary_pb2.Summary(value=values))
-        elif isinstance(report, Progress):
-            self._on_progress(report, at_s, now_s)
+            self._add_event(at_s, item.samples, summary=summary_pb2.Summary(value=values))
+        elif isinstance(item, Progress):
+            self._on_progress(item, at_s, now_s)
         elif self._newest is not None:
             self._write_point(self._newest, at_s, now_s)
-        self._flush(report is FLUSH or report is CLOSE)
+        self._flush(item is FLUSH or item is CLOSE)
 
     def _on_progress(self, report: Progress, at_s: float, now_s: float) -> None:
         if self._so_far is not None:

@@ -300,10 +300,7 @@ def _trace_uses(program: ModuleType, model: Any) -> None:
         kind = own_step.training_kind(program, model)
         if own_step.is_own_step(kind):
             made, _, _ = _program_optimizers(program, model, kind)
-            metrics = _build_metrics(program, model, kind)
-            step = own_step.bound_step(program, kind, model, made, metrics)
-            spec = program_data.element_spec(program)
-            own_step.find_variables(step, spec, optimizers.all_optimizers(made))
+            _variables_of_step(program, kind, model, made, _build_metrics(program, model, kind))
             return
         inputs = step_loss.split_batch(program_data.first_batch(program, 1)).inputs
         tf.function(model).get_concrete_function(inputs)
@@ -381,12 +378,22 @@ def _build_optimizers(program: ModuleType, model: Any, kind: Kind, metrics: Sequ
     used = optimizers.all_optimizers(made)
     for each in used:
         optimizers.check_own_step(each, where, maker)
-    step = own_step.bound_step(program, kind, model, made, metrics)
-    spec = program_data.element_spec(program)
-    for each, variables in zip(used, own_step.find_variables(step, spec, used), strict=True):
+    trained = _variables_of_step(program, kind, model, made, metrics)
+    for each, variables in zip(used, trained, strict=True):
         optimizers.build_optimizer(each, variables, where, maker)
         optimizers.remember_scale(each)
     return made
+
+
+def _variables_of_step(
+    program: ModuleType, kind: Kind, model: Any, made: Any, metrics: Sequence[Any]
+) -> list[list[Any]]:
+    """Trace the program's own step. Return the variables that it trains by each optimizer. `made`:
+    the program's optimizer, or a dict of them.
+    """
+    step = own_step.bound_step(program, kind, model, made, metrics)
+    spec = program_data.element_spec(program)
+    return own_step.find_variables(step, spec, optimizers.all_optimizers(made))
 
 
 def _program_optimizers(program: ModuleType, model: Any, kind: Kind) -> tuple[Any, str, object]:

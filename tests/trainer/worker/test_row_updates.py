@@ -120,7 +120,7 @@ def sparse_ids() -> Any:
     ids=["negative", "none", "ragged", "sparse"],
 )
 @pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
-def test_a_lookup_accepts_and_returns_what_that_of_keras_does(
+def test_a_lookup_returns_what_keras_returns_for_the_same_ids(
     ids: Callable[[], Any], dtype: str
 ) -> None:
     stock = keras.layers.Embedding(ROWS, WIDTH, dtype=dtype)
@@ -152,10 +152,8 @@ def test_a_layer_that_is_shared_between_inputs_has_the_sum_of_their_gradients() 
     dense = two_inputs()
     dense.get_layer("table").set_weights([rows_of(model)])
     dense.get_layer("head").set_weights(model.get_layer("head").get_weights())
-    ids, labels = (
-        [tf.constant([1, 7, 7]), tf.constant([7, 1, 30])],
-        tf.constant([[1.0], [2.0], [3.0]]),
-    )
+    ids = [tf.constant([1, 7, 7]), tf.constant([7, 1, 30])]
+    labels = tf.constant([[1.0], [2.0], [3.0]])
     for each in (model, dense):
         optimizer = keras.optimizers.SGD(0.5)
         optimizers.build_optimizer(optimizer, each.trainable_variables)

@@ -234,7 +234,7 @@ SMOKE = {
     ),
     "bench-saves": Smoke(
         {"BENCH_SAVES": "1"},
-        ("standing_pause_s", "beside_pause_s", "pause_ratio", "cost_ratio", "parameters"),
+        ("standing_pause_s", "pause_ratio", "cost_ratio", "cost_ratio_all_rows", "parameters"),
     ),
     "bench-scale": Smoke(
         {

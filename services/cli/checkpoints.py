@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -77,10 +78,18 @@ def ask(*words: str) -> Sequence[StoredCheckpoint]:
     try:
         answer = msgspec.json.decode(done.stdout.splitlines()[-1], type=Answer)
     except (IndexError, msgspec.DecodeError):
-        raise Trouble(done.stderr.decode(errors="replace").strip(), FAILED) from None
+        raise Trouble(_why_it_ended(done), FAILED) from None
     if answer.error:
         raise Trouble(answer.error, FAILED)
     return answer.checkpoints
+
+
+def _why_it_ended(done: subprocess.CompletedProcess[bytes]) -> str:
+    said = done.stderr.decode(errors="replace").strip()
+    if done.returncode >= 0:
+        return said
+    name = signal.Signals(-done.returncode).name
+    return f"{name} has ended the process: files whose names begin with OUTPUT_temp may be left\n{said}"
 
 
 def print_table(found: Sequence[StoredCheckpoint]) -> None:

@@ -226,9 +226,10 @@ class Executor:
         if generation in self.children:
             self.children[generation].send(order)
 
-    def oldest_pid(self) -> int | None:
-        """Return the process of the running generation, if there is one."""
-        return self.children[min(self.children)].pid if self.children else None
+    def child_pids(self) -> list[int]:
+        """Return the processes of the generations, that of the running one first."""
+        children = [self.children[generation] for generation in sorted(self.children)]
+        return [child.pid for child in children if child.pid is not None]
 
     def end_child(self, generation: int) -> None:
         child = self.children.pop(generation, None)

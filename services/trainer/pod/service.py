@@ -112,7 +112,7 @@ class Trainer:
         self.events: asyncio.Queue[Event | ActionsPerformed] = asyncio.Queue()
         self.executor = Executor(bus, settings, gate, folder, fork_server, self.events.put_nowait)
         self.publisher, self.ports = Publisher(bus, settings), Ports(settings.ports)
-        self.usage_reporter = UsageReporter(bus, settings, self.executor.oldest_pid)
+        self.usage_reporter = UsageReporter(bus, settings, self.executor.child_pids)
         self.warned = False  # of the cost of saves
         self.released = asyncio.Event()  # a pod that was told to end may exit
         self.deadline_timer: asyncio.TimerHandle | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -171,15 +171,22 @@ def process_thread_times(pid: int) -> dict[Thread, ThreadTimes]:
     return found
 
 
-def spare_gib(limit_gib: float, memory: Memory, child: int | None) -> float | None:
-    """Return the GiB left in the pod beside a second child as large as this one; 0 if unknown; None
-    without a limit.
+def spare_gib(limit_gib: float, memory: Memory, children: Sequence[int]) -> float | None:
+    """Return the GiB left in the pod beside a second child as large as the running one; 0 if
+    unknown; None without a limit. `children`: processes, the running one first.
+
+    Later children have taken a part of that memory already. If it is too small for a second child,
+    none will start beside the running one, and all of it is left.
     """
     if not limit_gib:
         return None
-    if child is None or child not in memory:
+    if not children or children[0] not in memory:
         return 0.0
-    return limit_gib - used_gib(memory) - memory[child].own_gib
+    running, *later = children
+    taken = sum([memory[pid].own_gib for pid in later if pid in memory])
+    growth = max(memory[running].own_gib - taken, 0.0)
+    left = limit_gib - used_gib(memory)
+    return left - growth if later or left >= growth else left
 
 
 def memory_limit_gib(set_gib: float, groups: Path = GROUPS, mine: Path = MINE) -> float:
@@ -232,15 +239,16 @@ def memory_shortage(limit_gib: float, child: int | None) -> str | None:
 
 class UsageReporter:
     """Every pod reports its usage; a chief also subscribes to the reports. `usage`: the newest of
-    each task, by name. `running_pid`: the process of the running generation in this pod.
+    each task, by name. `children`: returns the processes of the generations in this pod, the
+    running one first.
     """
 
     def __init__(
-        self, bus: Bus, settings: Settings, child: Callable[[], int | None] = lambda: None
+        self, bus: Bus, settings: Settings, children: Callable[[], Sequence[int]] = tuple
     ) -> None:
         self.bus = bus
         self.settings = settings
-        self.running_pid = child
+        self.children = children
         self.subject = f"{USAGE}.{settings.namespace}.{settings.job}.{settings.uid}"
         self.usage: dict[str, TaskUsage] = {}
         self.warned = False
@@ -257,7 +265,7 @@ class UsageReporter:
                 waited=round(look.waited, 3),
                 busy=round(look.busy, 3),
                 memory_gib=round(used_gib(look.memory), 3),
-                spare_gib=spare_gib(limit_gib, look.memory, self.running_pid()),
+                spare_gib=spare_gib(limit_gib, look.memory, self.children()),
             )
             if self.bus.client.is_connected:  # an old sample is useless later
                 await self.bus.client.publish(self.subject, msgspec.json.encode(sample))

@@ -240,6 +240,26 @@ def remove_checkpoint(path: str) -> None:
             _remove_path(f"{path.rpartition('/')[0]}/{name}")
 
 
+def tensor_files(path: str) -> list[str]:
+    """Return the paths of the files with a checkpoint's tensors, and of its temporary folder; not
+    those of marks and others whose names begin in the same way.
+    """
+    folder, _, name = path.rpartition("/")
+    starts = (f"{name}.index", f"{name}.data-")
+    return [
+        f"{folder}/{each}"
+        for each in _file_names(path)
+        if each == f"{name}_temp" or each.startswith(starts)
+    ]
+
+
+def remove_tensor_files(path: str) -> None:
+    """Remove `tensor_files`. Those that cannot be removed stay."""
+    with contextlib.suppress(tf.errors.OpError):
+        for each in tensor_files(path):
+            _remove_path(each)
+
+
 def prune_checkpoints(folder: str, kept: Sequence[str]) -> None:
     """Remove obsolete checkpoints from the generations' folders, and the folders that become
     empty. Files that the kept ones need stay.

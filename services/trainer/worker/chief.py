@@ -95,6 +95,10 @@ Rounds shrink because the next one has less time to change rows; when they do no
 delay the hand-over.
 """
 NEXT_CHECKPOINT_S = 30.0  # wait for the running generation's next checkpoint
+FIRST_CHECKPOINT_S = 120.0
+"""The same if no tables were read yet: the running generation may have to complete its first base.
+If this took place in the pause, the job would stand still for as long.
+"""
 Send = Callable[[Line], None]
 logger = structlog.get_logger()
 
@@ -367,7 +371,8 @@ class Chief:
         """Wait for a checkpoint that is later than the one whose tables were read, and return the
         last such one. Return "" if there is none, or if an order arrives.
         """
-        found, until_s = "", time.monotonic() + NEXT_CHECKPOINT_S
+        longest_s = NEXT_CHECKPOINT_S if self._read_path else FIRST_CHECKPOINT_S
+        found, until_s = "", time.monotonic() + longest_s
         while True:
             wait_s = 0.0 if found else max(until_s - time.monotonic(), 0.0)
             try:

@@ -46,9 +46,8 @@ from shared.checkpoints import CommitMark
 from shared.messages import GIB
 
 HEADROOM_UNKNOWN = "the memory that the ps have left is not known yet"
-ALL_ROWS = (
-    "all rows of its tables were written: there is no base yet, or a ps lacks the memory for the "
-    "rows that have changed"
+NO_BASE = (
+    "all rows of its tables were written: the first changed rows need a base, and none is there"
 )
 UNKNOWN_HEADROOM_SHARE = 0.5
 """Of the tables of a ps: changed rows that it may hold while the memory it has left is unknown."""
@@ -99,7 +98,7 @@ class CheckpointSaver:
         self.newest: Saved | None = None
         self.headroom: MemoryHeadroom | None = None
         self.history = SaveHistory()
-        self._bases = BaseWriter(checkpoint.tables, folder)
+        self._bases = BaseWriter(checkpoint.tables, folder, self._report_failed_base)
 
     def begin(self, past: SaveHistory, step: int) -> None:
         """Count the time to the next save from now: training begins, `step` updates after the
@@ -173,10 +172,10 @@ class CheckpointSaver:
         pause_reason = copy_obstacle(self._checkpoint.largest_cut_bytes, self.headroom)
         room = self._room_for_changed_rows()
         if not pause_reason:  # training will change what the other copies share
-            room -= self._checkpoint.largest_cut_bytes
+            room = max(room - self._checkpoint.largest_cut_bytes, 0.0)
         self._checkpoint.cut(draft.ledger, room)
         if not self._checkpoint.is_written_beside:
-            pause_reason = ALL_ROWS
+            pause_reason = self._reason_for_all_rows(room)
         if pause_reason:
             self._write(draft, pause_reason=pause_reason, planned=planned)
             return True
@@ -199,7 +198,19 @@ class CheckpointSaver:
             return UNKNOWN_HEADROOM_SHARE * tables.bytes_on_ps
         if self.headroom is None or self.headroom.gib is None:
             return math.inf
-        return self.headroom.gib * GIB / 2
+        return max(self.headroom.gib, 0.0) * GIB / 2
+
+    def _reason_for_all_rows(self, room: float) -> str:
+        """Return why a save had to write all rows of the tables. `room`: for changed rows, in bytes
+        on a ps.
+        """
+        tables = self._checkpoint.tables
+        if tables is None or not tables.has_base:
+            return NO_BASE
+        return (
+            f"all rows of its tables were written: a ps has room for {room / 2**20:,.0f} MiB of changed "
+            "rows, and more have changed; with more memory for ps, training would continue"
+        )
 
     def _write_in_background(self, draft: Draft, cut_s: float, planned: bool) -> None:
         try:
@@ -278,6 +289,11 @@ class CheckpointSaver:
         self._send(
             Unsaved(step=draft.step, path=path, cause=cause, remedy=remedy, **_final_fields(drain))
         )
+
+    def _report_failed_base(self, step: int, path: str, error: tf.errors.OpError) -> None:
+        cause, remedy = failure_cause.explain_storage_error(type(error).__name__, error.message)
+        cause = f"all rows of tables, while training continues: {cause}"
+        self._send(Unsaved(step=step, path=path, cause=cause, remedy=remedy))
 
     def _next_interval(self) -> float:
         if self._every_s:

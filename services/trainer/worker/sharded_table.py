@@ -151,6 +151,8 @@ class ShardedTable(keras.Variable):  # type: ignore[misc]
         """Return the rows with these numbers, int64 [ids], as they are now: [ids, ...]."""
         if not self.shards:
             return tf.zeros([tf.size(ids), *self.row_shape], self._dtype)
+        with tf.control_dependencies([self._check_ids(ids)]):
+            ids = tf.identity(ids)
         if len(self.shards) == 1:
             return tf.gather(self.shards[0].variable, ids)
         routed = self.route(ids)
@@ -160,6 +162,13 @@ class ShardedTable(keras.Variable):  # type: ignore[misc]
             for shard, here in zip(self.shards, routed, strict=True)
         ]
         return tf.dynamic_stitch(places, rows)
+
+    def _check_ids(self, ids: tf.Tensor) -> tf.Operation:
+        """Return an operation that fails if an id is no row. The message names the table."""
+        rows = self._shape[0]
+        wrong = tf.boolean_mask(ids, (ids < 0) | (ids >= rows))
+        what = f"ids must be from 0 to {rows - 1}, the rows of {self.path}, and these are not:"
+        return tf.debugging.Assert(tf.equal(tf.size(wrong), 0), [what, wrong], summarize=5)
 
     def route(self, values: tf.Tensor, ids: tf.Tensor | None = None) -> list[tf.Tensor]:
         """Return the values that belong to each shard. `ids`: the rows of the values; None: the

@@ -10,6 +10,7 @@ The answer is JSON on the standard output. OUTPUT is a plain Keras checkpoint:
 from __future__ import annotations
 
 import math
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -32,9 +33,10 @@ from services.trainer.worker.checkpoint_files import (
     make_folder,
     merge_files,
     read_earlier_files,
-    remove_checkpoint,
+    remove_tensor_files,
     seal_checkpoint,
     table_fault,
+    tensor_files,
 )
 from services.trainer.worker.table_layout import slice_text
 from services.trainer.worker.table_transfer import BLOCK_BYTES, IDS, ROWS
@@ -47,7 +49,7 @@ def main(action: str, path: str, *output: str) -> Answer:
         if action == "list":
             return Answer(checkpoints=stored_checkpoints(path))
         return Answer(checkpoints=(merge_checkpoint(path, *output),))
-    except (tf.errors.OpError, msgspec.DecodeError, ValueError) as error:
+    except (tf.errors.OpError, msgspec.DecodeError, ValueError, OSError) as error:
         return Answer(error=failure_cause.storage_message(str(error)))
 
 
@@ -85,10 +87,12 @@ def describe_checkpoint(path: str, digest: str) -> StoredCheckpoint:
 def merge_checkpoint(path: str, output: str) -> StoredCheckpoint:
     """Write the checkpoint `output`: that in `path`, with all rows of its tables.
 
-    Raise `tf.errors.OpError` or `ValueError`. The rows of one table or slot at a time are in a
-    temporary file beside the output; a delta's rows of one shard are in memory.
+    Raise `tf.errors.OpError`, `OSError` or `ValueError`, after what was written is removed. The rows
+    of one table or slot at a time are in a temporary file beside the output; a delta's rows of one
+    shard are in memory.
     """
-    found = describe_checkpoint(path, "")
+    digests = committed_digests(table_files.job_folder(path))
+    found = describe_checkpoint(path, digests.get(path, ""))
     if found.fault:
         raise ValueError(f"{path} cannot be merged: {found.fault}")
     if not found.is_delta:
@@ -96,8 +100,8 @@ def merge_checkpoint(path: str, output: str) -> StoredCheckpoint:
     groups = _earlier_files(path).keys
     if not groups:
         raise ValueError(f"{path} does not name its tables: an unreleased version wrote it")
-    if tf.io.gfile.exists(f"{output}.index"):
-        raise ValueError(f"{output} exists")
+    if existing := tensor_files(output):
+        raise ValueError(f"{existing[0]} exists")
     base_path, *_ = paths = [table_files.file_path(path, each) for each in found.tables]
     base, *deltas = [py_checkpoint_reader.NewCheckpointReader(each) for each in paths]
     block_bytes = BLOCK_BYTES if found.tables[0].in_blocks else sys.maxsize
@@ -112,7 +116,7 @@ def merge_checkpoint(path: str, output: str) -> StoredCheckpoint:
                 prefixes += _write_table(rows, base_path, prefix, block_bytes)
         merge_files(prefixes, output)
     except BaseException:
-        remove_checkpoint(output)
+        remove_tensor_files(output)
         raise
     return describe_checkpoint(output, "")
 
@@ -180,7 +184,9 @@ def _write_table(table: TableRows, path: str, prefix: str, block_bytes: int) -> 
     step = max(min(block_bytes // row_bytes, count), 1)
     blocks = [(first, min(first + step, count)) for first in range(0, count, step)]
     with tempfile.TemporaryFile(dir=_local_folder(prefix)) as file:
-        rows = np.memmap(file, table.dtype.as_numpy_dtype, "w+", shape=shape)
+        # A full disk is an error here. In a page of the map it would end the process.
+        os.posix_fallocate(file.fileno(), 0, max(count * row_bytes, 1))
+        rows = np.memmap(file, table.dtype.as_numpy_dtype, "r+", shape=shape)
         for first, stop in blocks:
             (read,) = tf.raw_ops.RestoreV2(
                 prefix=path,

@@ -74,6 +74,11 @@ class TableCheckpoint:
         return (self.transfer.bytes + MARK_BYTES * self.transfer.rows) / self._ps
 
     @property
+    def has_base(self) -> bool:
+        """Return whether there were files at the last cut that a delta could follow."""
+        return bool(self._earlier)
+
+    @property
     def is_delta(self) -> bool:
         return self._change is not None
 

@@ -166,16 +166,28 @@ MEMORY = {1: ProcessMemory(0.5, 0.25), 2: ProcessMemory(3.0, 2.5)}
 
 
 def test_spare_memory_leaves_room_for_a_second_child() -> None:
-    assert spare_gib(8.0, MEMORY, 2) == 8.0 - 3.5 - 2.5
+    assert spare_gib(8.0, MEMORY, [2]) == 8.0 - 3.5 - 2.5
+
+
+def test_memory_that_a_second_child_has_taken_counts_once() -> None:
+    memory = {**MEMORY, 3: ProcessMemory(2.0, 1.5), 4: ProcessMemory(3.5, 3.0)}
+
+    assert spare_gib(12.0, memory, [2, 3]) == 12.0 - 9.0 - 1.0
+    assert spare_gib(12.0, memory, [2, 4]) == 12.0 - 9.0
+    assert spare_gib(9.5, memory, [2, 3]) == 9.5 - 9.0 - 1.0, "it still grows"
+
+
+def test_all_memory_is_spare_where_no_second_child_can_start() -> None:
+    assert spare_gib(5.0, MEMORY, [2]) == 5.0 - 3.5
 
 
 def test_without_a_limit_spare_memory_is_unknown() -> None:
-    assert spare_gib(0.0, MEMORY, 2) is None
+    assert spare_gib(0.0, MEMORY, [2]) is None
 
 
-@pytest.mark.parametrize("child", [None, 1 << 30], ids=["no-child", "one-that-has-gone"])
-def test_unreadable_usage_counts_as_no_spare_memory(child: int | None) -> None:
-    assert spare_gib(8.0, MEMORY, child) == 0.0
+@pytest.mark.parametrize("children", [[], [1 << 30]], ids=["no-child", "one-that-has-gone"])
+def test_unreadable_usage_counts_as_no_spare_memory(children: list[int]) -> None:
+    assert spare_gib(8.0, MEMORY, children) == 0.0
 
 
 def test_memory_is_that_of_this_process_and_its_children() -> None:

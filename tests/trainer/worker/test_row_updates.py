@@ -77,6 +77,19 @@ def gradients(model: Any, ids: Any, labels: Any) -> list[Any]:
     return list(tape.gradient(loss, model.trainable_variables))
 
 
+@pytest.mark.parametrize("ps", [1, PS])
+@pytest.mark.parametrize("wrong", [ROWS, ROWS + 7, -ROWS - 1])
+def test_an_id_without_a_row_is_an_error_that_names_the_table(ps: int, wrong: int) -> None:
+    with divide_tables(partial(new_shards, ps=ps)):
+        model = net()
+    ids = np.array([[0, wrong, ROWS - 1]], "int32")
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as failure:
+        tf.function(model)(ids)
+    assert f"ids must be from 0 to {ROWS - 1}, the rows of table/embeddings" in str(failure.value)
+    assert str(wrong if wrong > 0 else wrong + ROWS) in str(failure.value)
+
+
 def make_update(model: Any, optimizer: Any) -> Any:
     @tf.function  # type: ignore[untyped-decorator]
     def update(ids: Any, labels: Any) -> None:

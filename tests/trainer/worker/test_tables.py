@@ -5,12 +5,16 @@ without Weir restores the checkpoint.
 from __future__ import annotations
 
 import hashlib
+import resource
 import shlex
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,6 +22,7 @@ import tensorflow as tf
 from services.__main__ import weir
 from services.trainer import program
 from services.trainer.worker import stored_checkpoints
+from shared.checkpoints import COMMITTED, CommitMark
 from tests.trainer.script import PROGRAMS, run_script
 
 UNDER = [1, 2, 4, 3, 7, 1]
@@ -191,6 +196,49 @@ def test_only_a_delta_is_merged_and_only_with_all_files(deltas: list[Any], tmp_p
     assert "nothing has to be merged" in whole.error
     assert f"it needs {folder}/{said['files'][-2]}: it is missing" in lacking.error
     assert not list(tmp_path.glob("merged*"))
+
+
+def test_a_merge_that_fails_removes_what_it_has_written_and_nothing_else(
+    deltas: list[Any], tmp_path: Path
+) -> None:
+    said = deltas[1]
+    delta = f"{Path(said['paths'][-1]).parents[1]}/{said['files'][-1]}"
+    program = tmp_path / "merged.py"
+    program.write_text("# a file of the user")
+
+    with file_size_limit(8 * 2**20):  # less than a table
+        full = stored_checkpoints.main("merge", delta, f"{tmp_path}/merged")
+    left = list(tmp_path.iterdir())
+    (tmp_path / "merged.data-00000-of-00001").touch()
+    twice = stored_checkpoints.main("merge", delta, f"{tmp_path}/merged")
+
+    assert "File too large" in full.error
+    assert left == [program]
+    assert twice.error == f"{tmp_path}/merged.data-00000-of-00001 exists"
+
+
+@contextmanager
+def file_size_limit(most_bytes: int) -> Iterator[None]:
+    """Let this process write no larger file inside."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_delta_that_was_replaced_is_not_merged(deltas: list[Any], tmp_path: Path) -> None:
+    """The mark beside it has the digest of its files."""
+    said, folder = deltas[1], tmp_path / "job"
+    shutil.copytree(Path(said["paths"][-1]).parents[1], folder)
+    delta = f"{folder}/{said['files'][-1]}"
+    mark = CommitMark(digest="sha256-0", samples=1, total_samples=1)
+    Path(f"{delta}{COMMITTED}").write_bytes(msgspec.json.encode(mark))
+
+    replaced = stored_checkpoints.main("merge", delta, f"{tmp_path}/merged")
+
+    assert f"{delta} cannot be merged: " in replaced.error
 
 
 def program_module() -> Any:

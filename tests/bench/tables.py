@@ -9,6 +9,7 @@ allocator.
     pause_growth        the largest of these medians by the smallest
     chief_memory_mb     the peak of the resident memory of the chief's processes, in MB, by size
     worker_memory_mb    that of the worker's
+    standing_saves      saves for which training stood still, because a ps lacked memory, by size
     bytes_in_pause      the most bytes of tables that a hand-over reads in its pause, by size
     lookups_per_s       by size
     lookup_speedup      examples/s with a stock `Embedding(1_000_000, 64)`, two of them, by those
@@ -45,6 +46,7 @@ from services.cli.trial import Failed, Trial, trial
 from services.cli.up import cluster_file
 from services.local.kubelet import processes
 from services.local.stack import Stack
+from services.trainer.worker.ps_memory import MARK_BYTES, PS_GIB
 from services.trainer.worker.sharded_table import RowMarks
 from shared.messages import (
     CheckpointSaved,
@@ -80,13 +82,17 @@ SAVE_EVERY_S, PATIENCE_S = 5.0, 300.0
 MARKINGS = 300
 BESIDE_GIB = 1.5
 """Memory of a task besides its tables or model."""
+DELTA_GIB = 0.6
+"""Memory of a ps for changed rows, besides that of two generations."""
 WORKER_GIB = 2.0
 COPIES = 6
 """Of whole tables, for which a worker has memory: it receives them for each batch."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """`rounds`: the reads of tables of each hand-over. `batch_bytes`: sent for an update."""
+    """`rounds`: the reads of tables of each hand-over. `batch_bytes`: sent for an update.
+    `standing_saves`: periodic saves and those for a hand-over for which training stood still.
+    """
 
     pauses_s: tuple[float, ...]
     rounds: tuple[tuple[TableRound, ...], ...]
@@ -94,6 +100,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     chief_mb: float
     worker_mb: float
     batch_bytes: float
+    standing_saves: int
 
 
 class Steady(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,9 +128,14 @@ def table_request(
     table_gib: float,
     every_s: float | None = None,
     worker_gib: float = WORKER_GIB,
+    ps_gib: float | None = None,
 ) -> Request:
-    """Return a request with CPU limits of two cores together. `table_gib`: all tables and slots."""
-    memory = {"chief": 2.0, "worker": worker_gib, "ps": BESIDE_GIB + 2 * table_gib}
+    """Return a request with CPU limits of two cores together. `table_gib`: all tables and slots.
+    `ps_gib`: memory of a ps; None: plenty.
+    """
+    if ps_gib is None:
+        ps_gib = BESIDE_GIB + 2 * table_gib
+    memory = {"chief": 2.0, "worker": worker_gib, "ps": ps_gib}
     limits = {role: Resources(cpu=cpu, memory_gib=memory[role]) for role, cpu in CPU.items()}
     return Request(program=PROGRAM, parameters=parameters, limits=limits, every_s=every_s)
 
@@ -192,11 +204,16 @@ async def hand_overs(player: Player, name: str) -> AsyncIterator[TrainingResumed
 
 
 async def measure(name: str) -> Measured:
-    """Change the number of ps several times."""
+    """Change the number of ps several times. A ps has the memory that `weir doctor` recommends, and
+    some for changed rows.
+    """
     rows = SIZES[name] // (TABLES * WIDTH)
     slots = 2 if OPTIMIZER == "adagrad" else 1
     gib = slots * SIZES[name] * 4 / 2**30
-    async with running_job(table_request({"rows": rows, "kind": OPTIMIZER}, gib)) as player:
+    half_gib = (gib + TABLES * rows * MARK_BYTES / 2**30) / 2
+    ps_gib = PS_GIB + 2 * half_gib + DELTA_GIB
+    request = table_request({"rows": rows, "kind": OPTIMIZER}, gib, ps_gib=ps_gib)
+    async with running_job(request) as player:
         watched = player.watched
         pauses: list[float] = []
         peaks: dict[Role, float] = {"chief": 0.0, "worker": 0.0}
@@ -215,6 +232,7 @@ async def measure(name: str) -> Measured:
         worker_mb=peaks["worker"],
         batch_bytes=example_bytes * BATCH,
         rounds=tuple(rounds),
+        standing_saves=len([each for each in watched.of(CheckpointSaved) if each.stood]),
     )
 
 
@@ -351,6 +369,7 @@ async def main() -> dict[str, Any]:
         },
         "chief_memory_mb": {name: round(each.chief_mb) for name, each in found.items()},
         "worker_memory_mb": {name: round(each.worker_mb) for name, each in found.items()},
+        "standing_saves": {name: each.standing_saves for name, each in found.items()},
         "bytes_in_pause": {name: largest_read_in_pause(each) for name, each in found.items()},
         "bytes_per_batch": {name: round(each.batch_bytes) for name, each in found.items()},
         "row_bytes_per_batch": 2 * 4 * WIDTH * sum(different_rows()),

@@ -85,11 +85,12 @@ def ask(*words: str) -> Sequence[StoredCheckpoint]:
 
 
 def _why_it_ended(done: subprocess.CompletedProcess[bytes]) -> str:
+    """Return the error of a process without an answer. A signal leaves what a merge has written."""
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode >= 0:
         return said
     name = signal.Signals(-done.returncode).name
-    return f"{name} has ended the process: files whose names begin with OUTPUT_temp may be left\n{said}"
+    return f"{said}\n{name} ended the process. A merge leaves the folder OUTPUT_temp: remove it"
 
 
 def print_table(found: Sequence[StoredCheckpoint]) -> None:

@@ -1069,8 +1069,8 @@ class TaskUsage(Part, frozen=True, kw_only=True):
 
     `waited`: runnable threads without a core, mean since the last report; None: not measured.
     `busy`: the share of the time in which its busiest thread ran, or was runnable; None: not
-    measured. `spare_gib`: the rest of its limit beside a second child as large as the running one;
-    None: no limit.
+    measured. `spare_gib`: the rest of its limit beside a second child as large as the running one,
+    or all of the rest if such a child does not fit; None: no limit.
     """
 
     task: Name

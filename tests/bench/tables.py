@@ -46,7 +46,7 @@ from services.cli.trial import Failed, Trial, trial
 from services.cli.up import cluster_file
 from services.local.kubelet import processes
 from services.local.stack import Stack
-from services.trainer.worker.ps_memory import MARK_BYTES, PS_GIB
+from services.trainer.worker.ps_memory import MARK_BYTES, NEXT_PS_GIB, PS_GIB
 from services.trainer.worker.sharded_table import RowMarks
 from shared.messages import (
     CheckpointSaved,
@@ -82,8 +82,10 @@ SAVE_EVERY_S, PATIENCE_S = 5.0, 300.0
 MARKINGS = 300
 BESIDE_GIB = 1.5
 """Memory of a task besides its tables or model."""
-DELTA_GIB = 0.6
-"""Memory of a ps for changed rows, besides that of two generations."""
+DELTA_GIB = 1.2
+"""Memory of a ps for changed rows, besides that of two generations: four times those of the largest
+delta, which is read when a billion parameters were.
+"""
 WORKER_GIB = 2.0
 COPIES = 6
 """Of whole tables, for which a worker has memory: it receives them for each batch."""
@@ -211,7 +213,7 @@ async def measure(name: str) -> Measured:
     slots = 2 if OPTIMIZER == "adagrad" else 1
     gib = slots * SIZES[name] * 4 / 2**30
     half_gib = (gib + TABLES * rows * MARK_BYTES / 2**30) / 2
-    ps_gib = PS_GIB + 2 * half_gib + DELTA_GIB
+    ps_gib = PS_GIB + NEXT_PS_GIB + 2 * half_gib + DELTA_GIB
     request = table_request({"rows": rows, "kind": OPTIMIZER}, gib, ps_gib=ps_gib)
     async with running_job(request) as player:
         watched = player.watched

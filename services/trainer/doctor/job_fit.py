@@ -2,7 +2,7 @@
 
 With S(n) the bytes on the fullest of n ps, largest variable first to the emptiest ps
 (`scaling.py`), each with its share of the optimizer's slots, a ps needs at least `PS_GIB` + S(n),
-and another S(n) while the next generation is prepared beside it. When it starts it may need
+and another `NEXT_PS_GIB` + S(n) while the next generation is prepared beside it. When it starts it may need
 `INITIALISER_COPIES` of the largest variable besides. The chief builds the model once by itself, and
 to evaluate it holds the weights twice.
 """
@@ -21,7 +21,7 @@ from services.trainer.doctor.findings import (
 )
 from services.trainer.doctor.observations import Observations, VariableInfo
 from services.trainer.worker import ps_memory
-from services.trainer.worker.ps_memory import MARK_BYTES, PS_GIB
+from services.trainer.worker.ps_memory import MARK_BYTES, NEXT_PS_GIB, PS_GIB
 from shared.messages import DEFAULT_CONSISTENCY, GIB, JobRequested, RoleResources
 from shared.text import format_count
 
@@ -148,8 +148,9 @@ def _ps_memory_finding(
         remedy = f"{start:.2f} GiB, or create initial values in one tf.function"
         short = f"its {memory_gib:g} GiB may be too little at the start"
         return advice_finding(f"{share}: {short}, because initialisers make copies", remedy)
-    if PS_GIB + 2 * held > memory_gib:
-        remedy = f"{PS_GIB + 2 * held:.2f} GiB; with less, every change of size restarts the job"
+    both = PS_GIB + NEXT_PS_GIB + 2 * held
+    if both > memory_gib:
+        remedy = f"{both:.2f} GiB; with less, every change of size restarts the job"
         return advice_finding(f"{share}: {_doubled_memory('no room', memory_gib)}", remedy)
     room = _doubled_memory("room", memory_gib)
     if any(v.divided for v in variables):
@@ -162,15 +163,18 @@ def _most_delta_bytes(
     variables: Sequence[VariableInfo], slots: int, ps: int, memory_gib: float
 ) -> float:
     """Return the most bytes of changed rows that the fullest of `ps` parameter servers can copy for
-    a save (`CheckpointSaver`): half of what two generations leave, less the copy of the variables
-    that are not divided. Without room for that copy, training stands still and it takes no memory.
-    If more rows change, all of them are written while training stands still.
+    each save (`CheckpointSaver`). Two generations leave some memory. The first save can have half of
+    it, less the copy of the variables that are not divided. TensorFlow keeps that memory, so each
+    later save can have half as much. Without room for the copy of the other variables, training
+    stands still and it takes no memory. If more rows change, all of them are written while training
+    stands still.
     """
     whole = [v for v in variables if not v.divided]
     whole_share = sum([v.bytes for v in whole]) / max(sum([v.bytes for v in variables]), 1)
     copied = fullest_ps_bytes(whole, round(slots * whole_share), ps)
-    left = (memory_gib - PS_GIB) * GIB - 2 * fullest_ps_bytes(variables, slots, ps)
-    return left / 2 - copied if 2 * copied <= left else left / 2
+    left = (memory_gib - PS_GIB - NEXT_PS_GIB) * GIB - 2 * fullest_ps_bytes(variables, slots, ps)
+    first = left / 2 - copied if 2 * copied <= left else left / 2
+    return first / 2
 
 
 def _doubled_memory(room: str, memory_gib: float) -> str:

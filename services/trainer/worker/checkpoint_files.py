@@ -240,6 +240,24 @@ def remove_checkpoint(path: str) -> None:
             _remove_path(f"{path.rpartition('/')[0]}/{name}")
 
 
+def remove_temporary_files(path: str) -> None:
+    """Remove what an incomplete write has left, but no earlier checkpoint with this path. Files
+    that cannot be removed stay.
+    """
+    with contextlib.suppress(tf.errors.OpError):
+        _remove_path(f"{path}_temp")
+
+
+def replace_checkpoint(prefixes: Sequence[str], path: str) -> None:
+    """Make one checkpoint of the files with these prefixes, which are below `{path}_temp`, in place
+    of an earlier one with this path. It may have other files.
+    """
+    for name in _file_names(path):
+        if not name.endswith("_temp"):
+            _remove_path(f"{path.rpartition('/')[0]}/{name}")
+    merge_files(prefixes, path)
+
+
 def tensor_files(path: str) -> list[str]:
     """Return the paths of the files with a checkpoint's tensors, and of its temporary folder; not
     those of marks and others whose names begin in the same way.

@@ -38,6 +38,7 @@ from services.trainer.worker.checkpoint import Checkpoint
 from services.trainer.worker.checkpoint_files import (
     CheckpointSeal,
     remove_checkpoint,
+    remove_temporary_files,
     seal_checkpoint,
 )
 from services.trainer.worker.shard_ledger import Ledger
@@ -230,9 +231,6 @@ class CheckpointSaver:
         meanwhile; `cut_s`: training has continued since then; `planned`: the save was due.
         """
         path = f"{self._folder}/ckpt-{draft.step}"
-        is_replaced = self.newest is not None and self.newest.path == path
-        if is_replaced and self._checkpoint.tables is not None:
-            remove_checkpoint(path)  # a delta has other files than a checkpoint of all rows
         try:
             self._checkpoint.write_cut(path)
             sealed = seal_checkpoint(path)
@@ -280,10 +278,15 @@ class CheckpointSaver:
         return checkpoint_policy.save_cost(0.0, self._last_save_s - cut_s, did, draft.speed)
 
     def _on_failed(self, draft: Draft, path: str, error: Any, drain: Drain | None) -> None:
-        """Report a failed write. Raise its error again if a ps is gone."""
+        """Report a failed write. Raise its error again if a ps is gone. A delta of the same step
+        stays: its files are replaced when the others are complete.
+        """
         if self._lost():
             raise error
-        remove_checkpoint(path)
+        if self.newest is not None and self.newest.path == path:
+            remove_temporary_files(path)
+        else:
+            remove_checkpoint(path)
         self._interval_s = min(self._next_interval(), RETRY_S)
         cause, remedy = failure_cause.explain_storage_error(type(error).__name__, error.message)
         self._send(

@@ -24,6 +24,7 @@ from services.trainer.worker.checkpoint_files import (
     files_of_checkpoint,
     make_folder,
     merge_files,
+    replace_checkpoint,
     seal_checkpoint,
 )
 from services.trainer.worker.ps_memory import MARK_BYTES
@@ -95,9 +96,9 @@ class TableCheckpoint:
 
     def write_all(self, path: str, others: str) -> None:
         """Write a checkpoint of all rows while training stands still. `others`: the prefix of files
-        with everything else.
+        with everything else. A delta of the same step is removed when all files are complete.
         """
-        merge_files([others, *self._write_blocks(path)], path)
+        replace_checkpoint([others, *self._write_blocks(path)], path)
 
     def _write_blocks(self, path: str) -> list[str]:
         make_folder(f"{path}_temp")

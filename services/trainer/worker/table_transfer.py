@@ -78,7 +78,7 @@ class GroupShard(NamedTuple):
 
 class ChangedRows(NamedTuple):
     """The rows of a shard that a cut has collected: variables of any length on its ps. `ids`: int64
-    [changed], numbers in the whole table; `rows`: [changed, ...] of the table and of each slot.
+    [changed], numbers in the whole table, ascending; `rows`: [changed, ...] of the table and of each slot.
     """
 
     ids: tf.Variable
@@ -429,8 +429,10 @@ def _delta_reader(shard: GroupShard, path: tf.Tensor) -> Callable[[tf.Tensor], t
 
     def apply(written_shard: tf.Tensor) -> tf.Tensor:
         ids = tf.ensure_shape(restore(IDS, written_shard, keys[0], tf.int64), [None])
-        wanted = tf.where((ids >= own_rows.start) & (ids < own_rows.stop))[:, 0]
-        local = tf.gather(ids, wanted) - own_rows.start
+        # Ids ascend, so the wanted ones are a slice. `tf.gather` would copy the rows.
+        ends = tf.constant([own_rows.start, own_rows.stop], tf.int64)
+        wanted = tf.unstack(tf.searchsorted(ids, ends))
+        local = ids[wanted[0] : wanted[1]] - own_rows.start
         changes = []
         for key, variable in zip(keys, shard.variables, strict=True):
             rows = restore(ROWS, written_shard, key, variable.dtype)
@@ -439,7 +441,7 @@ def _delta_reader(shard: GroupShard, path: tf.Tensor) -> Callable[[tf.Tensor], t
                 tf.raw_ops.ResourceScatterUpdate(
                     resource=variable.handle,
                     indices=local,
-                    updates=tf.gather(rows, wanted),
+                    updates=rows[wanted[0] : wanted[1]],
                 )
             )
         with tf.control_dependencies(changes):

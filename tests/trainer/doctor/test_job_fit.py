@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from services.trainer.doctor.findings import Finding
 from services.trainer.doctor.job_fit import (
     CHIEF_GIB,
+    NEXT_PS_GIB,
     PS_GIB,
     WORKER_GIB,
     fullest_ps_bytes,
@@ -167,7 +168,7 @@ def test_without_memory_for_two_generations_a_resize_costs_a_restart() -> None:
 
     assert told.weight == "advice" and ": its 1 GiB have no room for twice that" in told.what
     assert told.remedy.startswith(
-        f"{PS_GIB + 0.8:.2f} GiB; with less, every change of size restarts"
+        f"{PS_GIB + NEXT_PS_GIB + 0.8:.2f} GiB; with less, every change of size restarts"
     )
 
 
@@ -192,10 +193,11 @@ def test_marks_of_rows_and_copies_of_changed_rows_need_memory() -> None:
     table = VariableInfo(name="table", shape=(GIB // 4, 1), bytes=GIB, divided=True)
     assert fullest_ps_bytes([table], GIB, 2) == pytest.approx(1.5 * GIB)
     seen = Observations(variables=(table,), slots=GIB)
-    (told,) = found(seen, ps=span(2, least=2, most=2), resources=memory("ps", PS_GIB + 3.5))
+    two_gib = PS_GIB + NEXT_PS_GIB
+    (told,) = found(seen, ps=span(2, least=2, most=2), resources=memory("ps", two_gib + 3.5))
     assert told.weight == "fine"
-    assert told.what.endswith("and 268 MB are left for the changed rows of tables in a save")
-    tight = ill(seen, ps=span(2, least=2, most=2), resources=memory("ps", PS_GIB + 2.5))
+    assert told.what.endswith("and 134 MB are left for the changed rows of tables in a save")
+    tight = ill(seen, ps=span(2, least=2, most=2), resources=memory("ps", two_gib + 2.5))
     assert "no room for twice that" in tight.what
 
 

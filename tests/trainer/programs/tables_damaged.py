@@ -3,10 +3,12 @@ the removal of old ones. It prints as JSON what was restored and which files are
 """
 
 import json
+import resource
 import sys
 from pathlib import Path
 from threading import Timer
 
+import tensorflow as tf
 from tensorflow.python.training import py_checkpoint_reader
 
 from services.trainer.protocol import Begin
@@ -16,6 +18,7 @@ from services.trainer.worker.checkpoint_files import (
     files_of_checkpoint,
     mark_committed,
     prune_checkpoints,
+    remove_temporary_files,
     seal_checkpoint,
 )
 from services.trainer.worker.failure_cause import StorageUnavailable
@@ -172,4 +175,27 @@ said["whole"] = names([each.path for each in files_of_checkpoint(last, "")])
 said["is late base used"] = job.tables.adopt_base("base-8", "sha256-0", ())
 job.tables.forget_files()
 said["restored"].append(is_restored(last))
+
+# All rows are written at the step of a delta, which stays until they are complete.
+job.train()
+delta = save()
+contents[delta] = hashes(job.built)
+step_of[delta], digest_of[delta] = int(delta.rpartition("-")[2]), seal_checkpoint(delta).digest
+job.whole.cut(job.ledger, most_bytes=-1)
+unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1024, unlimited[1]))
+try:
+    job.whole.write_cut(delta)
+    said["full"] = ""
+except tf.errors.OpError as error:
+    said["full"] = error.message
+resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+remove_temporary_files(delta)
+said["delta after a full disk"] = is_restored(delta)
+job.whole.cut(job.ledger, most_bytes=-1)
+job.whole.write_cut(delta)
+said["in its place"] = names([each.path for each in files_of_checkpoint(delta, "")])
+job.tables.forget_files()
+digest_of[delta] = seal_checkpoint(delta).digest
+said["restored"].append(is_restored(delta))
 print(json.dumps(said), flush=True)

@@ -130,7 +130,7 @@ def test_a_checkpoint_needs_no_base_that_is_newer_than_its_cut(damage: Any) -> N
         "ckpt-2": ["base-0", "ckpt-1", "ckpt-2"],
         "ckpt-1": ["base-0", "ckpt-1"],
     }
-    assert damage["restored"] == [True] * 6
+    assert damage["restored"] == [True] * 7
 
 
 def test_the_last_checkpoint_with_an_earlier_base_is_kept(damage: Any) -> None:
@@ -142,6 +142,12 @@ def test_the_last_checkpoint_with_an_earlier_base_is_kept(damage: Any) -> None:
 def test_all_rows_are_written_if_a_ps_cannot_hold_those_that_have_changed(damage: Any) -> None:
     assert (damage["is delta"], damage["whole"]) == (False, ["ckpt-9"])
     assert not damage["is late base used"], "the checkpoint has all rows, and newer ones"
+
+
+def test_a_delta_stays_until_all_rows_are_written_at_the_same_step(damage: Any) -> None:
+    assert "File too large" in damage["full"]
+    assert damage["delta after a full disk"]
+    assert damage["in its place"] == ["ckpt-8"]
 
 
 def test_a_damaged_delta_or_base_is_skipped_for_an_exact_older_checkpoint(damage: Any) -> None:

@@ -2,9 +2,9 @@
 
 With S(n) the bytes on the fullest of n ps, largest variable first to the emptiest ps
 (`scaling.py`), each with its share of the optimizer's slots, a ps needs at least `PS_GIB` + S(n),
-and another `NEXT_PS_GIB` + S(n) while the next generation is prepared beside it. When it starts it may need
-`INITIALISER_COPIES` of the largest variable besides. The chief builds the model once by itself, and
-to evaluate it holds the weights twice.
+and another `NEXT_PS_GIB` + S(n) while the next generation is prepared beside it. When it starts it
+may need `INITIALISER_COPIES` of the largest variable besides. The chief builds the model once by
+itself, and to evaluate it holds the weights twice.
 """
 
 from __future__ import annotations

@@ -209,8 +209,8 @@ class CheckpointSaver:
         if tables is None or not tables.has_base:
             return NO_BASE
         return (
-            f"all rows of its tables were written: a ps has room for {room / 2**20:,.0f} MiB of changed "
-            "rows, and more have changed; with more memory for ps, training would continue"
+            f"all rows of its tables were written: a ps has room for {room / 2**20:,.0f} MiB of "
+            "changed rows, and more have changed; with more memory for ps, training would continue"
         )
 
     def _write_in_background(self, draft: Draft, cut_s: float, planned: bool) -> None:

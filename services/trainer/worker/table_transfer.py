@@ -78,7 +78,8 @@ class GroupShard(NamedTuple):
 
 class ChangedRows(NamedTuple):
     """The rows of a shard that a cut has collected: variables of any length on its ps. `ids`: int64
-    [changed], numbers in the whole table, ascending; `rows`: [changed, ...] of the table and of each slot.
+    [changed], numbers in the whole table, ascending; `rows`: [changed, ...] of the table and of each
+    slot.
     """
 
     ids: tf.Variable

@@ -78,7 +78,7 @@ bench-pause: $(READY) ## the pause of a hand-over, make-before-break against res
 bench-preparation: $(READY) ## the parts of a generation's preparation, against TensorFlow by hand (eight minutes)
 	$(BIN)/python -m tests.bench.preparation
 
-bench-saves: $(READY) ## a periodic checkpoint written beside training, against training standing still (5 minutes)
+bench-saves: $(READY) ## a periodic checkpoint written beside training, against training standing still (4 minutes)
 	$(BIN)/python -m tests.bench.saves
 
 bench-tables: $(READY) ## embedding tables divided among ps: lookups, and pauses with 10 million to a billion parameters; a dense model (25 minutes)

@@ -1,12 +1,12 @@
 """Measure the cost of a periodic checkpoint, written during training or in a pause.
 
-`make bench-saves` (5 minutes). The same job of ten million parameters and their slots (80 MB) on
+`make bench-saves` (4 minutes). The same job of ten million parameters and their slots (80 MB) on
 one ps, with the same CPU limits, saves every few seconds; once with enough memory for a copy of the
 changed rows, once without, so that training stops while all rows are saved. Its two tables are
-divided: beside training only the rows that changed are saved. So the benchmark runs twice: ids by a
+divided: beside training only the rows that changed are saved. So that is measured twice: ids by a
 Zipf law with exponent 1.1 change a part of the rows between two saves, and ids that are used
 equally often change all of them (figures that end in `_all_rows`). With BENCH_TABLES=4 the tables
-are too small to be divided, and each save has all rows (BENCH_NARROW_GIB=0.6 fits then).
+are too small to be divided, and each save has all rows.
 
 `pause`: from the start of the drain until batches are scheduled again. `cost`: seconds of training
 lost, by the pause and by writing during training, computed from the examples applied meanwhile.
@@ -94,9 +94,9 @@ def _made(watched: Trial, beside: bool) -> list[CheckpointSaved]:
 
 async def main() -> dict[str, Any]:
     figures: dict[str, Any] = {"saves": SAVES, "tables": TABLES, "cpu_limits_enforced": True}
+    standing, figures["parameters"] = await saves(NARROW_GIB, EXPONENTS["_all_rows"])
     for end, exponent in EXPONENTS.items():
         say(f"ids by a Zipf law with exponent {exponent}" if exponent else "ids used equally often")
-        standing, figures["parameters"] = await saves(NARROW_GIB, exponent)
         beside, _ = await saves(ROOMY_GIB, exponent)
         compared = compare(standing, beside)
         figures |= {f"{name}{end}": figure for name, figure in compared.items()}

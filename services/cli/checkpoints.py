@@ -85,7 +85,7 @@ def ask(*words: str) -> Sequence[StoredCheckpoint]:
 
 
 def _why_it_ended(done: subprocess.CompletedProcess[bytes]) -> str:
-    """Return the error of a process without an answer. A signal leaves what a merge has written."""
+    """Return why a process has ended without an answer. One that a signal ends removes no files."""
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode >= 0:
         return said

@@ -128,8 +128,8 @@ class CommittedCheckpoints(Line, frozen=True, kw_only=True, tag="kept"):
 
 
 class MemoryHeadroom(Line, frozen=True, kw_only=True, tag="room"):
-    """The memory that the fullest ps has left, if a second child of its size fits: beside it. None:
-    no ps has a limit.
+    """The memory that the fullest ps has left: beside a second child of its size if that fits,
+    otherwise in all. None: no ps has a limit.
     """
 
     gib: float | None = None

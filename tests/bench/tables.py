@@ -83,8 +83,8 @@ MARKINGS = 300
 BESIDE_GIB = 1.5
 """Memory of a task besides its tables or model."""
 DELTA_GIB = 1.2
-"""Memory of a ps for changed rows, besides that of two generations: four times those of the largest
-delta, which is read when a billion parameters were.
+"""Memory of a ps for changed rows, besides that of two generations. With a billion parameters it is
+four times the rows of the largest delta on a ps.
 """
 WORKER_GIB = 2.0
 COPIES = 6
@@ -212,8 +212,9 @@ async def measure(name: str) -> Measured:
     rows = SIZES[name] // (TABLES * WIDTH)
     slots = 2 if OPTIMIZER == "adagrad" else 1
     gib = slots * SIZES[name] * 4 / 2**30
-    half_gib = (gib + TABLES * rows * MARK_BYTES / 2**30) / 2
-    ps_gib = PS_GIB + NEXT_PS_GIB + 2 * half_gib + DELTA_GIB
+    # On each of two ps, two generations of one half are as large as all tables.
+    both_gib = gib + TABLES * rows * MARK_BYTES / 2**30
+    ps_gib = PS_GIB + NEXT_PS_GIB + both_gib + DELTA_GIB
     request = table_request({"rows": rows, "kind": OPTIMIZER}, gib, ps_gib=ps_gib)
     async with running_job(request) as player:
         watched = player.watched

@@ -175,8 +175,8 @@ def spare_gib(limit_gib: float, memory: Memory, children: Sequence[int]) -> floa
     """Return the GiB left in the pod beside a second child as large as the running one; 0 if
     unknown; None without a limit. `children`: processes, the running one first.
 
-    Later children have taken a part of that memory already. If it is too small for a second child,
-    none will start beside the running one, and all of it is left.
+    A child that is being prepared uses some of that memory already. If a second child does not fit,
+    none will start beside the running one, and all memory that is not in use is left.
     """
     if not limit_gib:
         return None

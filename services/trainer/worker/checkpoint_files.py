@@ -195,6 +195,14 @@ def _read_mark(path: str) -> CommitMark | None:
         return None
 
 
+def committed_digest(path: str) -> str:
+    """Return the digest of a checkpoint that the ledger has named; "" if it has no complete mark.
+    Raise `StorageNotReadable`.
+    """
+    mark = _read_mark(path)
+    return mark.digest if mark is not None else ""
+
+
 def committed_digests(folder: str, later_than: int = -1) -> dict[str, str]:
     """Return the digests of all checkpoints in a job's folder that the ledger has ever named, by
     path. `later_than`: only of those after this step.
@@ -205,8 +213,8 @@ def committed_digests(folder: str, later_than: int = -1) -> dict[str, str]:
     for path in checkpoints_in(folder):
         if checkpoints.checkpoint_step(path) <= later_than:
             continue
-        if mark := _read_mark(path):
-            digests[path] = mark.digest
+        if digest := committed_digest(path):
+            digests[path] = digest
     return digests
 
 
@@ -250,7 +258,7 @@ def remove_temporary_files(path: str) -> None:
 
 def replace_checkpoint(prefixes: Sequence[str], path: str) -> None:
     """Make one checkpoint of the files with these prefixes, which are below `{path}_temp`, in place
-    of an earlier one with this path. It may have other files.
+    of an earlier one with this path. Its files may have other names, so all of them are removed.
     """
     for name in _file_names(path):
         if not name.endswith("_temp"):

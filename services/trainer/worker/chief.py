@@ -97,7 +97,7 @@ delay the hand-over.
 NEXT_CHECKPOINT_S = 30.0  # wait for the running generation's next checkpoint
 FIRST_CHECKPOINT_S = 120.0
 """The same if no tables were read yet: the running generation may have to complete its first base.
-If this took place in the pause, the job would stand still for as long.
+Without this wait, training would stand still until that is written and read.
 """
 Send = Callable[[Line], None]
 logger = structlog.get_logger()

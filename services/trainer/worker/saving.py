@@ -47,9 +47,7 @@ from shared.checkpoints import CommitMark
 from shared.messages import GIB
 
 HEADROOM_UNKNOWN = "the memory that the ps have left is not known yet"
-NO_BASE = (
-    "all rows of its tables were written: the first changed rows need a base, and none is there"
-)
+NO_BASE = "all rows of its tables were written: there is no base yet"
 UNKNOWN_HEADROOM_SHARE = 0.5
 """Of the tables of a ps: changed rows that it may hold while the memory it has left is unknown."""
 RETRY_S = 60.0  # the longest time to the next save after one that failed
@@ -288,15 +286,13 @@ class CheckpointSaver:
         else:
             remove_checkpoint(path)
         self._interval_s = min(self._next_interval(), RETRY_S)
-        cause, remedy = failure_cause.explain_storage_error(type(error).__name__, error.message)
-        self._send(
-            Unsaved(step=draft.step, path=path, cause=cause, remedy=remedy, **_final_fields(drain))
-        )
+        report = _failure_report(draft.step, path, error)
+        self._send(msgspec.structs.replace(report, **_final_fields(drain)))
 
     def _report_failed_base(self, step: int, path: str, error: tf.errors.OpError) -> None:
-        cause, remedy = failure_cause.explain_storage_error(type(error).__name__, error.message)
-        cause = f"all rows of tables, while training continues: {cause}"
-        self._send(Unsaved(step=step, path=path, cause=cause, remedy=remedy))
+        report = _failure_report(step, path, error)
+        cause = f"all rows of tables, while training continues: {report.cause}"
+        self._send(msgspec.structs.replace(report, cause=cause))
 
     def _next_interval(self) -> float:
         if self._every_s:
@@ -305,6 +301,12 @@ class CheckpointSaver:
         if self._checkpoint.tables is None:
             return interval_s
         return min(checkpoint_policy.delta_interval(self.history), interval_s)
+
+
+def _failure_report(step: int, path: str, error: Any) -> Unsaved:
+    """Return the report of files that could not be written, with the cause and its remedy."""
+    cause, remedy = failure_cause.explain_storage_error(type(error).__name__, error.message)
+    return Unsaved(step=step, path=path, cause=cause, remedy=remedy)
 
 
 def _final_fields(drain: Drain | None) -> dict[str, Any]:

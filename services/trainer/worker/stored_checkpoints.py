@@ -28,6 +28,7 @@ from services.trainer.worker import failure_cause
 from services.trainer.worker.checkpoint_files import (
     checkpoint_fault,
     checkpoints_in,
+    committed_digest,
     committed_digests,
     files_of_checkpoint,
     make_folder,
@@ -63,7 +64,7 @@ def stored_checkpoints(folder: str) -> tuple[StoredCheckpoint, ...]:
     digests = committed_digests(folder)
     found = checkpoints_in(folder)
     if not found and tf.io.gfile.exists(f"{folder}.index"):
-        found, digests = [folder], committed_digests(table_files.job_folder(folder))
+        found, digests = [folder], {folder: committed_digest(folder)}
     return tuple([describe_checkpoint(path, digests.get(path, "")) for path in found])
 
 
@@ -91,8 +92,7 @@ def merge_checkpoint(path: str, output: str) -> StoredCheckpoint:
     of one table or slot at a time are in a temporary file beside the output; a delta's rows of one
     shard are in memory.
     """
-    digests = committed_digests(table_files.job_folder(path))
-    found = describe_checkpoint(path, digests.get(path, ""))
+    found = describe_checkpoint(path, committed_digest(path))
     if found.fault:
         raise ValueError(f"{path} cannot be merged: {found.fault}")
     if not found.is_delta:
@@ -184,7 +184,7 @@ def _write_table(table: TableRows, path: str, prefix: str, block_bytes: int) -> 
     step = max(min(block_bytes // row_bytes, count), 1)
     blocks = [(first, min(first + step, count)) for first in range(0, count, step)]
     with tempfile.TemporaryFile(dir=_local_folder(prefix)) as file:
-        # A full disk is an error here. In a page of the map it would end the process.
+        # A full disk is an error here. Writing to the mapped memory, it would end the process.
         os.posix_fallocate(file.fileno(), 0, max(count * row_bytes, 1))
         rows = np.memmap(file, table.dtype.as_numpy_dtype, "r+", shape=shape)
         for first, stop in blocks:

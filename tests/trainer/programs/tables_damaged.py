@@ -3,7 +3,6 @@ the removal of old ones. It prints as JSON what was restored and which files are
 """
 
 import json
-import resource
 import sys
 from pathlib import Path
 from threading import Timer
@@ -24,6 +23,7 @@ from services.trainer.worker.checkpoint_files import (
 from services.trainer.worker.failure_cause import StorageUnavailable
 from services.trainer.worker.table_transfer import ROWS
 from shared.checkpoints import CommitMark
+from tests.trainer.file_size import file_size_limit
 from tests.trainer.programs.contents import hashes
 from tests.trainer.programs.table_training import TableTraining
 
@@ -182,14 +182,12 @@ delta = save()
 contents[delta] = hashes(job.built)
 step_of[delta], digest_of[delta] = int(delta.rpartition("-")[2]), seal_checkpoint(delta).digest
 job.whole.cut(job.ledger, most_bytes=-1)
-unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (1024, unlimited[1]))
-try:
-    job.whole.write_cut(delta)
-    said["full"] = ""
-except tf.errors.OpError as error:
-    said["full"] = error.message
-resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+said["full"] = ""
+with file_size_limit(1024):
+    try:
+        job.whole.write_cut(delta)
+    except tf.errors.OpError as error:
+        said["full"] = error.message
 remove_temporary_files(delta)
 said["delta after a full disk"] = is_restored(delta)
 job.whole.cut(job.ledger, most_bytes=-1)

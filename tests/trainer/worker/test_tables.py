@@ -5,11 +5,8 @@ without Weir restores the checkpoint.
 from __future__ import annotations
 
 import hashlib
-import resource
 import shlex
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ from services.__main__ import weir
 from services.trainer import program
 from services.trainer.worker import stored_checkpoints
 from shared.checkpoints import COMMITTED, CommitMark
+from tests.trainer.file_size import file_size_limit
 from tests.trainer.script import PROGRAMS, run_script
 
 UNDER = [1, 2, 4, 3, 7, 1]
@@ -221,17 +219,6 @@ def test_a_merge_that_fails_removes_what_it_has_written_and_nothing_else(
     assert "File too large" in full.error
     assert left == [program]
     assert twice.error == f"{tmp_path}/merged.data-00000-of-00001 exists"
-
-
-@contextmanager
-def file_size_limit(most_bytes: int) -> Iterator[None]:
-    """Let this process write no larger file inside."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_delta_that_was_replaced_is_not_merged(deltas: list[Any], tmp_path: Path) -> None:

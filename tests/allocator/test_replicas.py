@@ -230,9 +230,32 @@ async def grow(bus: Bus, uid: int) -> int:
 
 
 CAREFREE = """
-from services.allocator.service import Settings, start
+import asyncio
+
+from services.allocator.service import Allocator, Settings, start
 from shared.bus import consumer
+from shared.bus.bus import Bus
+from shared.messages import AllocationDecided
 from shared.runtime import app, leadership
+
+has_decided, delayed = asyncio.Event(), []
+on_fact, publish = Allocator.on_fact, Bus.publish
+async def fold_later(self, stored):
+    await has_decided.wait()
+    await on_fact(self, stored)
+async def fold_decisions_later(self, stored):
+    message = stored.message
+    if isinstance(message, AllocationDecided) and message.revision > 1:
+        delayed.append(asyncio.ensure_future(fold_later(self, stored)))
+    else:
+        await on_fact(self, stored)
+async def publish_and_note(self, message, **options):
+    try:
+        return await publish(self, message, **options)
+    finally:
+        if isinstance(message, AllocationDecided):
+            has_decided.set()
+Allocator.on_fact, Bus.publish = fold_decisions_later, publish_and_note
 
 consumer.HEARTBEAT_S, consumer.EXPIRES_S = 600.0, 3600.0
 leadership.Lease.must_lead = lambda self: None
@@ -241,7 +264,8 @@ async def keep(self):
 leadership.Lease.renew_forever = keep
 app.run_service("allocator", Settings, leadership.with_leadership("allocator", start))
 """
-"""An allocator that checks neither its lease nor the silence of the bus.
+"""An allocator that checks neither its lease nor the silence of the bus, and reads the second
+decision of another one only after its own.
 
 It acts like one that is frozen between the check and the write.
 """

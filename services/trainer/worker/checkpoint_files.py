@@ -155,7 +155,8 @@ def files_of_checkpoint(path: str, digest: str) -> tuple[TableFile, ...]:
     name = table_files.path_in_job(path)
     if earlier is None:
         return (TableFile(name, digest, in_blocks=False),)
-    return (*earlier.files, TableFile(name, digest, earlier.rows, earlier.bytes, earlier.ps))
+    own = TableFile(name, digest, earlier.rows, earlier.bytes, earlier.ps, earlier.parts)
+    return (*earlier.files, own)
 
 
 def checkpoints_in(folder: str) -> list[str]:

@@ -19,7 +19,7 @@ import time
 import msgspec
 
 from services.trainer import table_files
-from services.trainer.table_files import EarlierFiles, TableFile
+from services.trainer.table_files import PARTS, EarlierFiles, TableFile
 from services.trainer.worker.checkpoint_files import (
     files_of_checkpoint,
     make_folder,
@@ -88,7 +88,8 @@ class TableCheckpoint:
         rows, size = self._written()
         if self.is_delta:
             keys = tuple([group.keys for group in self.transfer.groups])
-            return msgspec.json.encode(EarlierFiles(self._earlier, rows, size, self._ps, keys))
+            earlier = EarlierFiles(self._earlier, rows, size, self._ps, PARTS, keys)
+            return msgspec.json.encode(earlier)
         return msgspec.json.encode(EarlierFiles((), rows, size))
 
     def _written(self) -> TableChange:
@@ -108,7 +109,7 @@ class TableCheckpoint:
         """The last cut is saved in a checkpoint with this digest."""
         rows, size = self._written()
         ps = self._ps if self.is_delta else 0
-        file = TableFile(table_files.path_in_job(path), digest, rows, size, ps)
+        file = TableFile(table_files.path_in_job(path), digest, rows, size, ps, PARTS)
         with self._lock:
             self.files = (*self.files, file) if self.is_delta else (file,)
         self.transfer.mark_saved()
@@ -169,7 +170,7 @@ class TableCheckpoint:
     def _read_file(self, path: str, file: TableFile) -> None:
         began = time.monotonic()
         if file.ps:
-            self.transfer.apply_delta(path, file.ps)
+            self.transfer.apply_delta(path, file.ps, file.parts)
         else:
             self.transfer.read_blocks(path, file.in_blocks)
         seconds = time.monotonic() - began

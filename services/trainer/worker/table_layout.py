@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-PARTS = 256
+from services.trainer.table_files import PARTS
 
 
 def slice_text(shape: Sequence[int], rows: range) -> str:
@@ -24,13 +24,14 @@ def slice_text(shape: Sequence[int], rows: range) -> str:
 
 
 class TableLayout(NamedTuple):
-    """The parts of a table with this number of rows."""
+    """The parts of a table with this number of rows. `most_parts`: if it has enough rows."""
 
     rows: int
+    most_parts: int = PARTS
 
     @property
     def parts(self) -> int:
-        return min(PARTS, self.rows)
+        return min(self.most_parts, self.rows)
 
     def first_row(self, part: int) -> int:
         """Return the first row of a part; that behind the last part is the number of rows."""

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from services.trainer.worker.sharded_table import ShardedTable, TableShard, assign_rows
-from services.trainer.worker.table_layout import PARTS, TableLayout
+from services.trainer.worker.table_layout import TableLayout
 
 BLOCK_BYTES = 16 * 2**20
 COUNTED_ROWS = 2**20
@@ -259,11 +259,12 @@ class TableTransfer:
 
     # ------------------------------------------------------------ deltas
 
-    def apply_delta(self, path: str, ps: int) -> None:
-        """Set the rows that a delta has. `ps`: the number of ps that wrote it."""
-        overlaps = [
-            overlapping_shards(each.group.tables[0].layout, each.rows, ps) for each in self._shards
-        ]
+    def apply_delta(self, path: str, ps: int, parts: int) -> None:
+        """Set the rows that a delta has. `ps`, `parts`: of the tables when it was written."""
+        overlaps = []
+        for each in self._shards:
+            written = TableLayout(each.group.tables[0].layout.rows, parts)
+            overlaps.append(overlapping_shards(written, each.rows, ps))
         self._apply(tf.constant(path), tf.constant(overlaps, tf.int32))
 
     def rehearse_delta(self) -> None:
@@ -348,8 +349,8 @@ def _block_parts(group: TableGroup) -> int:
     begin at the same rows.
     """
     table = group.tables[0]
-    parts = 1
-    while parts < PARTS and 2 * parts * table.bytes <= BLOCK_BYTES * table.layout.parts:
+    total, parts = table.layout.parts, 1
+    while parts < total and 2 * parts * table.bytes <= BLOCK_BYTES * total:
         parts *= 2
     return parts
 

@@ -880,13 +880,26 @@ class PreparationParts(Part, frozen=True, kw_only=True):
     tables_s: Seconds = 0.0
 
 
+class ModelProfile(Part, frozen=True, kw_only=True):
+    """The size of the model: trainable parameters, their bytes, and the number of variables. A table
+    that is divided counts as its parts: more ps than variables are of no use. `table_bytes`: of all
+    divided tables with their slots; 0: there are none.
+    """
+
+    parameters: NotNegative
+    bytes: NotNegative
+    variables: NotNegative
+    table_bytes: NotNegative = 0
+
+
 class GenerationPrepared(TaskMessage, frozen=True, kw_only=True, tag="training.prepared"):
     """One task of the next generation is ready beside the running one, or has failed (`error`).
-    `parts`: of a chief's `seconds`.
+    `parts`: of a chief's `seconds`; `profile`: a chief's model.
     """
 
     seconds: Seconds = 0.0
     parts: PreparationParts | None = None
+    profile: ModelProfile | None = None
     error: Text | None = None
 
     def ordinal(self) -> str:
@@ -1079,16 +1092,6 @@ class TaskUsage(Part, frozen=True, kw_only=True):
     waited: Cores | None = None
     busy: Share | None = None
     spare_gib: Annotated[float, Meta(ge=-MOST_AMOUNT, le=MOST_AMOUNT)] | None = None
-
-
-class ModelProfile(Part, frozen=True, kw_only=True):
-    """The size of the model: trainable parameters, their bytes, and the number of variables. A table
-    that is divided counts as its parts: more ps than variables are of no use.
-    """
-
-    parameters: NotNegative
-    bytes: NotNegative
-    variables: NotNegative
 
 
 class Staleness(Part, frozen=True, kw_only=True):

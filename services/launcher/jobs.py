@@ -103,6 +103,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     later step shows that the generation has gone on.
     `settled_s`: when a generation last resumed or was abandoned.
     `changes_s`: the durations of the last changes, from the decision to the first update.
+    `model_bytes`: of its parameters and divided tables; 0: not known.
     """
 
     namespace: str
@@ -120,6 +121,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     exited: dict[str, TaskExited] = {}
     updated: dict[str, TaskUpdated] = {}
     changes_s: tuple[float, ...] = ()
+    model_bytes: int = 0
 
     @property
     def key(self) -> str:
@@ -235,6 +237,9 @@ def _fold_prepared(job: Job, message: GenerationPrepared, at_s: float) -> Job:
     before = known.prepared.get(message.pod_uid)
     if before is not None and (before.error is not None or message.error is None):
         return job
+    if message.profile is not None:
+        model_bytes = message.profile.bytes + message.profile.table_bytes
+        job = replace(job, model_bytes=model_bytes)
     prepared = _drop_oldest({**known.prepared, message.pod_uid: message}, [known])
     return _with_generation(job, message.generation, replace(known, prepared=prepared))
 

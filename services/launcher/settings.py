@@ -49,6 +49,12 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     start_timeout_s: float = 300.0  # decided -> every task ready (images may have to be pulled)
     prepare_timeout_s: float = 180.0  # cluster spec -> every task prepared
     resume_timeout_s: float = 120.0  # hand-over -> training resumed
+    # A checkpoint is read within the last two limits. For each GB of parameters and divided tables
+    # with their slots they are this much longer. With as many deltas as possible, 3 GB are read.
+    restore_s_per_gb: Annotated[float, Meta(ge=0)] = 30.0
+    # The upper bound of that extension. The job reports the size, and a wrong one must not disable
+    # the limits.
+    restore_extension_max_s: Annotated[float, Meta(ge=0)] = 3600.0
 
     # The time that Kubernetes gives a pod to end: 1.5 times the duration of the job's last changes,
     # at most this, at least the request's `grace_s`. Without a measurement it is this. A pod that

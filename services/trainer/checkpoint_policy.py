@@ -23,7 +23,7 @@ After a loss the training since the last complete save is repeated: at most the 
 before it and the save after it. The interval is bounded so that this is no more than `redo_s` (a
 setting), unless saving would take more than `MAX_SAVE_SHARE` of the time:
 
-    T <= max(redo_s - 2 D, C (1 / MAX_SAVE_SHARE - 1))     D: seconds that one save takes, drain included
+    T <= max(redo_s - 2 D, C (1 / MAX_SAVE_SHARE - 1))     D: seconds of one save with its drain
 
 The newest few checkpoints, which the ledger names, are kept, and those later than the newest named
 one, which may still be in progress. An earlier checkpoint that the ledger does not name will never
@@ -98,9 +98,10 @@ def delta_interval(past: SaveHistory) -> float:
     """Return the seconds from the end of a save to the next for models with tables, whose saves
     have changed rows only: as often as `DELTA_SHARE` of the time allows.
 
-    More rows change in a longer interval, so the cost grows with it. Above `MAX_DELTA_S` only
-    `MAX_SAVE_SHARE` counts, once `FEWEST_COSTS` costs are measured: the first save of a job is slow, because
-    its first base is written at the same time.
+    More rows change in a longer interval, so the cost grows with it. An interval longer than
+    `MAX_DELTA_S` is chosen only to keep saves below `MAX_SAVE_SHARE` of the time, and after
+    `FEWEST_COSTS` costs are measured: the first save of a job is slow, because its first base is
+    written at the same time.
     """
     if past.cost_s is None:
         return MIN_DELTA_S

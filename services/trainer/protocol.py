@@ -140,10 +140,11 @@ class Started(Line, frozen=True, kw_only=True, tag="born"):
 
 
 class Prepared(Line, frozen=True, kw_only=True, tag="prepared"):
-    """The child has prepared its generation. `seconds`: duration; `parts`: those of a chief."""
+    """The child has prepared its generation. `seconds`: duration; `parts` and `profile`: of a chief."""
 
     seconds: float
     parts: PreparationParts | None = None
+    profile: ModelProfile | None = None
 
 
 class CatchUp(Line, frozen=True, kw_only=True, tag="catch-up"):
@@ -183,7 +184,7 @@ class Saved(Line, frozen=True, kw_only=True, tag="saved"):
 
 class Unsaved(Line, frozen=True, kw_only=True, tag="unsaved"):
     """Nothing was saved and training continues, also if it was to be `final`: the `successor` is
-    given up.
+    given up. `is_base`: it is a base of tables; checkpoints are saved nevertheless.
     """
 
     step: int
@@ -192,6 +193,7 @@ class Unsaved(Line, frozen=True, kw_only=True, tag="unsaved"):
     remedy: str
     final: bool = False
     successor: int | None = None
+    is_base: bool = False
 
 
 class Skipped(Line, frozen=True, kw_only=True, tag="skipped"):

@@ -14,11 +14,11 @@ import msgspec
 TABLE_FILES = "weir/table_files"
 """The key of a checkpoint's tensor with its `EarlierFiles`. Earlier versions did not write it."""
 PARTS = 1024
-"""Into which the rows of a table are divided (`table_layout.py`). Another number has to be a
-multiple of the earlier ones: then the blocks of an earlier base begin where parts begin today.
+"""The number of parts of a table (`table_layout.py`). Another number has to be a multiple of the
+earlier ones: then the blocks of an earlier base begin where parts begin today.
 """
 EARLIER_PARTS = 256
-"""Of files that do not say it."""
+"""The number of parts in files that do not name it."""
 MOST_DELTAS = 64
 MOST_DELTA_BYTES = 2.0
 """Of the bytes of the base. After that a new base is written."""
@@ -29,8 +29,8 @@ GENERATION_PATH = re.compile(r"gen-(\d+)/(?:base|ckpt)-(\d+)$")
 class TableFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """A file with rows of tables. `path`: within the job's folder.
 
-    `ps`: the number of ps that wrote a delta; 0: it has all rows. `parts`: into which the tables of
-    a delta were divided. `in_blocks`: all rows are stored in blocks. `rows`, `bytes`: of the tables;
+    `ps`: the number of ps that wrote a delta; 0: it has all rows. `parts`: of each table when
+    a delta was written. `in_blocks`: all rows are stored in blocks. `rows`, `bytes`: of the tables;
     a row counts with its slots as one. `follows`: the digest of the last file before a base was
     begun; the delta after the base has what changed since that file.
     """

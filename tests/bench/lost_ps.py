@@ -163,7 +163,9 @@ async def kill_ps(watched: Trial, index: int) -> Loss:
     await watched.until(lambda: len(watched.of(TrainingResumed)) > resumed, START_S, "a new ps")
     back_s, back = heard_of(watched, TrainingResumed)[-1]
     reports = [each for each in watched.of(ProgressReported) if each.reported_s <= killed_s]
-    return loss_of(reports, killed_s, back.samples, back_s)
+    saved = [each for each in watched.of(CheckpointSaved) if each.step < back.step]
+    restored = max(saved, key=lambda each: each.step)  # `back` has the first updates after it
+    return loss_of(reports, killed_s, restored.samples, back_s)
 
 
 def kill_pod(pod_uid: str) -> None:
@@ -176,8 +178,8 @@ def kill_pod(pod_uid: str) -> None:
 def loss_of(
     reports: Sequence[ProgressReported], killed_s: float, restored: int, back_s: float
 ) -> Loss:
-    """Return what a kill cost. `reports`: those before it; `restored`: the examples from which
-    training resumed, at `back_s`.
+    """Return what a kill cost. `reports`: those before it; `restored`: the examples of the checkpoint
+    from which training resumed, at `back_s`.
     """
     last = reports[-1]
     speed = statistics.fmean([each.samples_per_second for each in reports[-REPORTS:]])

@@ -5,8 +5,9 @@ one ps, with the same CPU limits, saves every few seconds; once with enough memo
 changed rows, once without, so that training stops while all rows are saved. Its two tables are
 divided: beside training only the rows that changed are saved. So that is measured twice: ids by a
 Zipf law with exponent 1.1 change a part of the rows between two saves, and ids that are used
-equally often change all of them (figures that end in `_all_rows`). With BENCH_TABLES=4 the tables
-are too small to be divided, and each save has all rows.
+equally often change all of them (figures that end in `_all_rows`). Both are compared with saves
+that stop training of ids that are used equally often: these have all rows whatever the ids are. With
+BENCH_TABLES=4 the tables are too small to be divided, and each save has all rows.
 
 `pause`: from the start of the drain until batches are scheduled again. `cost`: seconds of training
 lost, by the pause and by writing during training, computed from the examples applied meanwhile.
@@ -70,9 +71,9 @@ async def saves(memory_gib: float, exponent: float) -> tuple[list[CheckpointSave
                 )
             beside = memory_gib == ROOMY_GIB
             await watched.until(
-                lambda: len(_made(watched, beside)) >= SAVES, WITHIN_S, f"{SAVES} saves"
+                lambda: len(_periodic_saves(watched, beside)) >= SAVES, WITHIN_S, f"{SAVES} saves"
             )
-            found = _made(watched, beside)
+            found = _periodic_saves(watched, beside)
             for saved in found:
                 took = (
                     f"pause {saved.pause_s:6.3f} s, cost {saved.cost_s:6.3f} s, in"
@@ -82,7 +83,7 @@ async def saves(memory_gib: float, exponent: float) -> tuple[list[CheckpointSave
             return found, watched.of(ProgressReported)[-1].profile.parameters
 
 
-def _made(watched: Trial, beside: bool) -> list[CheckpointSaved]:
+def _periodic_saves(watched: Trial, beside: bool) -> list[CheckpointSaved]:
     """Return the checkpoints that were written in the way that the memory allows.
 
     Checkpoints before the ps reported its free memory are left out.

@@ -93,7 +93,8 @@ COPIES = 6
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """`rounds`: the reads of tables of each hand-over. `batch_bytes`: sent for an update.
-    `standing_saves`: periodic saves and those for a hand-over for which training stood still.
+    `row_bytes`: of the different rows of a batch, read and updated. `standing_saves`: periodic saves
+    and those for a hand-over for which training stood still.
     """
 
     pauses_s: tuple[float, ...]
@@ -103,6 +104,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     worker_mb: float
     batch_bytes: float
     standing_saves: int
+    row_bytes: int
 
 
 class Steady(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,8 +212,8 @@ async def measure(name: str) -> Measured:
     some for changed rows.
     """
     rows = SIZES[name] // (TABLES * WIDTH)
-    slots = 2 if OPTIMIZER == "adagrad" else 1
-    gib = slots * SIZES[name] * 4 / 2**30
+    copies = 2 if OPTIMIZER == "adagrad" else 1  # the tables and their slots
+    gib = copies * SIZES[name] * 4 / 2**30
     # On each of two ps, two generations of one half are as large as all tables.
     both_gib = gib + TABLES * rows * MARK_BYTES / 2**30
     ps_gib = PS_GIB + NEXT_PS_GIB + both_gib + DELTA_GIB
@@ -236,6 +238,7 @@ async def measure(name: str) -> Measured:
         batch_bytes=example_bytes * BATCH,
         rounds=tuple(rounds),
         standing_saves=len([each for each in watched.of(CheckpointSaved) if each.stood]),
+        row_bytes=2 * 4 * WIDTH * sum(different_rows(rows)),
     )
 
 
@@ -335,16 +338,16 @@ async def train_steadily(watched: Trial) -> tuple[float, float]:
     return examples / (last.reported_s - first.reported_s), sent / examples
 
 
-def different_rows() -> list[int]:
-    """Return the number of different ids of each table in a batch."""
-    inputs, _ = next(iter(zipf_tables.dataset(0, BATCH, ONE_TABLE_ROWS).batch(BATCH)))
+def different_rows(rows: int) -> list[int]:
+    """Return the number of different ids of each table in a batch. `rows`: of a table."""
+    inputs, _ = next(iter(zipf_tables.dataset(0, BATCH, rows).batch(BATCH)))
     return [len(np.unique(ids)) for ids in inputs]
 
 
 def marking_s() -> float:
     """Return the seconds of CPU that marking the changed rows of an update takes."""
     marks = RowMarks(tf.Variable(1), tf.Variable(tf.zeros([ONE_TABLE_ROWS], tf.int32)))
-    (count, *_) = different_rows()
+    (count, *_) = different_rows(ONE_TABLE_ROWS)
     ids, rows = tf.range(0, 7 * count, 7), tf.zeros([count, WIDTH])
     marked = tf.function(marks.record)
     plain = tf.function(lambda ids, rows: (ids, rows))
@@ -375,7 +378,7 @@ async def main() -> dict[str, Any]:
         "standing_saves": {name: each.standing_saves for name, each in found.items()},
         "bytes_in_pause": {name: largest_read_in_pause(each) for name, each in found.items()},
         "bytes_per_batch": {name: round(each.batch_bytes) for name, each in found.items()},
-        "row_bytes_per_batch": 2 * 4 * WIDTH * sum(different_rows()),
+        "row_bytes_per_batch": {name: each.row_bytes for name, each in found.items()},
         "lookup_speedup": divided.examples_per_s / whole.examples_per_s,
         "save_cost": divided.save_s / whole.save_s,
         "save_bytes": [divided.save_bytes, whole.save_bytes],

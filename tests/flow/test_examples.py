@@ -14,7 +14,14 @@ from services.cli.program_source import read_program
 from services.console.job_file import complete_fields, parse_fields
 from services.local.cluster_spec import parse_source
 from shared.checkpoints import PROGRAM
-from shared.messages import GIB, AllocationDecided, JobFinished, ProgressReported, TrainingResumed
+from shared.messages import (
+    GIB,
+    AllocationDecided,
+    CheckpointSaved,
+    JobFinished,
+    ProgressReported,
+    TrainingResumed,
+)
 from tests.flow.stage import Scene, left_behind, stage
 
 pytestmark = pytest.mark.long
@@ -102,15 +109,18 @@ async def test_a_folder_with_parameters_trains_through_a_hand_over(tmp_path: Pat
 @pytest.mark.filterwarnings("default")
 async def test_a_recommender_trains_tables_larger_than_one_ps(tmp_path: Path) -> None:
     async with stage(tmp_path, {"WEIR_ALLOCATOR_POLICY": "static"}, ROOMY) as scene:
-        await trained(scene, "plays", ps={"start": 4, "min": 4, "max": 4})
+        await trained(scene, "plays", ps={"start": 6, "min": 6, "max": 6})
 
     reports = scene.of(ProgressReported)
     limit_gib, held = asked("plays")["resources"]["ps"]["memory_gib"], reports[-1].profile
     used = [u.memory_gib for report in reports for u in report.usage if u.task.startswith("ps")]
     losses = [report.loss for report in reports if report.loss is not None]
     assert held is not None and held.bytes > limit_gib * GIB, "without Adagrad's slots"
-    assert 2 * held.bytes / 4 / GIB < max(used) < limit_gib
+    assert 2 * held.bytes < held.table_bytes < 2.1 * held.bytes, "slots and marks"
+    assert held.table_bytes / 6 / GIB < max(used) < limit_gib
     assert losses[-1] < 0.99 * losses[0]
+    deltas = [each for each in scene.of(CheckpointSaved) if not each.final and not each.stood]
+    assert deltas and deltas[-1].bytes < held.bytes / 10
     assert left_behind(tmp_path) == []
 
 

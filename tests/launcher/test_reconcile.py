@@ -22,6 +22,7 @@ from shared.messages import (
     ClusterSpecPublished,
     GenerationAbandoned,
     GenerationPrepared,
+    ModelProfile,
     TaskExited,
     TaskReady,
     TaskStarted,
@@ -195,6 +196,32 @@ def test_each_step_has_a_timeout(world: World, step: str, limit: str, says: str)
     assert world.now - begun == getattr(world.rules, f"{limit}_timeout_s")
     assert says in world.abandoned()[2]
     assert world.standing() == names("c0 p1")
+
+
+@pytest.mark.parametrize(("step", "limit"), [("stand", "prepare"), ("hand_over", "resume")])
+@pytest.mark.parametrize(
+    ("model_bytes", "longer_s"), [(40 * 10**9, 40 * 30.0), (10**15, 3600.0)], ids=["large", "wrong"]
+)
+def test_a_large_model_has_more_time_to_be_restored(
+    world: World, step: str, limit: str, model_bytes: int, longer_s: float
+) -> None:
+    half = model_bytes // 2
+    world.profile = ModelProfile(parameters=1, bytes=half, variables=1, table_bytes=half)
+    world.train(decided(1, "c0 p1"))
+    getattr(world, step)(decided(2, "c0 p1 w2"))
+    begun = world.now
+    world.wait()
+    assert world.now - begun == getattr(world.rules, f"{limit}_timeout_s") + longer_s
+    assert set(world.abandoned()) == {2}
+
+
+def test_the_first_generation_of_a_large_model_has_more_time_to_resume(world: World) -> None:
+    """It may continue from the checkpoint of another job."""
+    world.profile = ModelProfile(parameters=1, bytes=10**9, variables=1, table_bytes=3 * 10**9)
+    world.hand_over(decided(1, "c0 p1"))
+    begun = world.now
+    world.wait()
+    assert world.now - begun == world.rules.resume_timeout_s + 4 * 30.0
 
 
 def test_a_newer_decision_supersedes_one_in_flight_and_keeps_common_pods(

@@ -40,6 +40,7 @@ from shared.messages import (
     HandOverOrdered,
     JobFinished,
     JobMessage,
+    ModelProfile,
     TaskReady,
     TrainingResumed,
 )
@@ -60,6 +61,7 @@ class World:
         self.policies: dict[int, PolicyFact] = {}
         self.nodes = {f"node-{n}": NodeFact(name=f"node-{n}") for n in range(3)}
         self.born = 0
+        self.profile: ModelProfile | None = None  # that a chief reports
         self.show_nodes()
 
     # ------------------------------------------------------------ the launcher
@@ -227,9 +229,9 @@ class World:
     def prepare(self, generation: int, error: str | None = None) -> None:
         for address in self.spec(generation).tasks:
             pod = self.pod(address.pod)
-            self.hear(
-                GenerationPrepared(**{**self.about(pod), "generation": generation}, error=error)
-            )
+            about = {**self.about(pod), "generation": generation}
+            profile = self.profile if pod.role == "chief" else None
+            self.hear(GenerationPrepared(**about, error=error, profile=profile))
 
     def fail(self, generation: int, name: str) -> None:
         """Report that a prepared child was killed; its pod lives."""

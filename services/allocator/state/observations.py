@@ -23,7 +23,14 @@ from statistics import median
 from msgspec.structs import replace
 
 from services.allocator.policies.contract import LossPoint, Observed, Reading
-from shared.messages import AllocationDecided, ProgressReported, TaskPlan, TaskUsage
+from shared.messages import (
+    AllocationDecided,
+    JobRequested,
+    ProgressReported,
+    RoleResources,
+    TaskPlan,
+    TaskUsage,
+)
 
 RECENT_KEPT = 64
 CURVE_KEPT = 64
@@ -128,9 +135,24 @@ def _largest_gib(uses: Sequence[TaskUsage]) -> float | None:
     return max([use.memory_gib for use in uses])
 
 
-def is_crowded(running: AllocationDecided, reading: Reading) -> bool:
-    """Return True if a ps or worker comes near to its memory."""
-    if _is_near(reading.ps_gib, _memory_limit_gib(running, "ps")):
+def generations_on_ps(request: JobRequested, report: ProgressReported | None) -> int:
+    """Return for how many generations a ps should have memory. Two, if Weir chooses its memory and
+    the model has divided tables: without room for the next generation a hand-over would read all of
+    them while training stands still.
+    """
+    if request.resources not in (None, RoleResources()) or request.handover != "make-before-break":
+        return 1
+    if report is None or report.profile is None or not report.profile.table_bytes:
+        return 1
+    return 2
+
+
+def is_crowded(running: AllocationDecided, reading: Reading, generations: int = 1) -> bool:
+    """Return True if a ps or worker comes near to its memory. `generations`: for which a ps should
+    have memory.
+    """
+    ps_gib = None if reading.ps_gib is None else generations * reading.ps_gib
+    if _is_near(ps_gib, _memory_limit_gib(running, "ps")):
         return True
     return _is_near(reading.worker_gib, _memory_limit_gib(running, "worker"))
 

@@ -10,6 +10,10 @@ The limit changes in place if the task's node has room: no pause, no new generat
 task moves to a node that has, by a hand-over. This is DLRover-RM's prediction (embedding tables
 grow while they train) for every job and every policy. The use in the first `SETTLE_S` is not
 growth. A role that ran out of memory never gets so little again (`policy_view.task_sizes`).
+
+If a request names no `resources`, the need of a ps with divided tables counts twice: a change of
+size is prepared beside the running generation, and needs as much. Without that memory each change
+would restart the job, and read all tables while training stands still.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from services.allocator.placement.resizing import placer_with_memory
 from services.allocator.placement.trial import Shortage
 from services.allocator.policies.contract import Reading
 from services.allocator.state.job import Job
+from services.allocator.state.observations import generations_on_ps
 from services.allocator.state.policy_view import size_of
 from services.allocator.steps.resize_conditions import retry_s
 from services.allocator.steps.verdict import Rationale, Situation, Verdict, grant_tasks
@@ -92,8 +97,10 @@ def _serials(tasks: Sequence[TaskPlan]) -> set[int]:
 
 def _limit_due(job: Job, role: Role, sizes: RoleResources) -> float:
     """Return the memory limit (GiB) that a task of the role should have."""
-    limit = _memory_gib(sizes, role)
-    due = limit_due(limit, _memory_need(job, role), may_shrink=False)
+    limit, need = _memory_gib(sizes, role), _memory_need(job, role)
+    if need is not None and role == "ps":
+        need *= generations_on_ps(job.request, job.progress)
+    due = limit_due(limit, need, may_shrink=False)
     return min(due, AT_ONCE * limit)
 
 

@@ -274,18 +274,28 @@ def abandon_reasons(view: View, job: Job, number: int, rules: Settings) -> list[
 def step_timeout(view: View, job: Job, generation: Generation, rules: Settings) -> AbandonReason:
     """Return the time limit of the generation's present step, and the tasks that delay it."""
     if generation.ordered_s is not None:
-        due_s = max(generation.ordered_s, view.watching_since_s) + rules.resume_timeout_s
-        return due_s, f"training not resumed within {rules.resume_timeout_s:g} s of the hand-over"
+        limit_s = rules.resume_timeout_s + restore_time_s(job.model_bytes, rules)
+        due_s = max(generation.ordered_s, view.watching_since_s) + limit_s
+        return due_s, f"training not resumed within {round(limit_s, 1):g} s of the hand-over"
     if generation.spec is not None:
-        due_s = max(generation.spec_s, view.watching_since_s) + rules.prepare_timeout_s
+        limit_s = rules.prepare_timeout_s + restore_time_s(job.model_bytes, rules)
+        due_s = max(generation.spec_s, view.watching_since_s) + limit_s
         unprepared = ", ".join(unprepared_pods(view, job, generation))
-        return due_s, f"not prepared within {rules.prepare_timeout_s:g} s: {unprepared}"
+        return due_s, f"not prepared within {round(limit_s, 1):g} s: {unprepared}"
     began_s = max(generation.decided_s, job.settled_s, view.watching_since_s)
     unready = _describe_unready(view, job, generation)
     return (
         began_s + rules.start_timeout_s,
         f"not ready within {rules.start_timeout_s:g} s: {unready}",
     )
+
+
+def restore_time_s(model_bytes: int, rules: Settings) -> float:
+    """Return the time in s that a generation may need to read a checkpoint of a model of this
+    size in bytes, beyond that of a small one.
+    """
+    extension_s = rules.restore_s_per_gb * model_bytes / 1e9
+    return min(extension_s, rules.restore_extension_max_s)
 
 
 def drain_failures(

@@ -35,6 +35,8 @@ INITIALISER_COPIES = 2
 """A Keras initialiser makes its values in three operations, whose results stay on the ps
 (measured).
 """
+SMALL_DELTA = 0.02
+"""Of the tables on a ps. With memory for fewer changed rows, training often stands still."""
 SAME_WITHIN = 1.05
 """Loads of the fullest ps within this factor count as equal."""
 
@@ -156,6 +158,10 @@ def _ps_memory_finding(
     if any(v.divided for v in variables):
         delta = _most_delta_bytes(variables, slots, job.ps.min, memory_gib)
         room += f", and {format_bytes(delta)} are left for the changed rows of tables in a save"
+        if delta < SMALL_DELTA * held * GIB:
+            least = both + 4 * SMALL_DELTA * held
+            why = "if more rows change, training stands still while a checkpoint is written"
+            return advice_finding(f"{share}: {room}", f"{least:.2f} GiB or more: {why}")
     return fine_finding(f"{share}: {room}")
 
 

@@ -71,7 +71,11 @@ class Publisher:
 
     async def generation_prepared(self, generation: int, report: Prepared) -> None:
         fact = GenerationPrepared(
-            **self.task, generation=generation, seconds=report.seconds, parts=report.parts
+            **self.task,
+            generation=generation,
+            seconds=report.seconds,
+            parts=report.parts,
+            profile=report.profile,
         )
         await self.bus.publish(fact)
 

@@ -418,6 +418,8 @@ class StateMachine:
             case Prepared():
                 prepared = supervise.on_prepared(self.pod, spec.generation)
                 return publish, *self._apply(prepared)
+            case Unsaved(is_base=True):
+                return (publish,)
             case Unsaved():
                 self.pod = supervise.on_unsaved(self.pod, spec.generation, event.final)
                 return publish, *supervise.end_read_ahead(self.pod)

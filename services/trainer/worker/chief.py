@@ -65,7 +65,12 @@ from services.trainer.worker.checkpoint import (
     restore_earlier,
     restore_newest,
 )
-from services.trainer.worker.checkpoint_files import committed_digests
+from services.trainer.worker.checkpoint_files import (
+    checkpoint_fault,
+    committed_digest,
+    committed_digests,
+    table_fault,
+)
 from services.trainer.worker.exact_batches import ExactLanes
 from services.trainer.worker.example_source import Order
 from services.trainer.worker.input_pipeline import DataPlan
@@ -81,7 +86,14 @@ from services.trainer.worker.tensorboard_events import EventWriter
 from services.trainer.worker.trace_lanes import trace_lanes
 from services.trainer.worker.watchdog import Watchdog
 from shared.checkpoints import restore_candidates
-from shared.messages import FEWEST_VIRTUAL_WORKERS, GIB, PreparationParts, RoleResources, TableRound
+from shared.messages import (
+    FEWEST_VIRTUAL_WORKERS,
+    GIB,
+    ModelProfile,
+    PreparationParts,
+    RoleResources,
+    TableRound,
+)
 from shared.sample_efficiency import staleness_cost
 from shared.text import format_count
 
@@ -95,9 +107,10 @@ Rounds shrink because the next one has less time to change rows; when they do no
 delay the hand-over.
 """
 NEXT_CHECKPOINT_S = 30.0  # wait for the running generation's next checkpoint
-FIRST_CHECKPOINT_S = 120.0
-"""The same if no tables were read yet: the running generation may have to complete its first base.
-Without this wait, training would stand still until that is written and read.
+READ_AHEAD_WAIT_S = 120.0
+"""All waits for such checkpoints, less than the time in which a generation has to be prepared. The
+running one may first have to complete its first base. Without this wait, training would stand still
+until that is written and read.
 """
 Send = Callable[[Line], None]
 logger = structlog.get_logger()
@@ -136,7 +149,7 @@ def last_applied_s(restored_s: float, restored_step: int, order: Begin) -> float
     return max(restored_s, order.applied_s) if order.applied_step > restored_step else restored_s
 
 
-def _preparation_report(import_s: float, times: list[float]) -> Prepared:
+def _preparation_report(import_s: float, times: list[float], profile: ModelProfile) -> Prepared:
     """Return the report about a preparation from the times between its parts."""
     connect_s, build_s, trace_s, first_step_s, tables_s = [b - a for a, b in pairwise(times)]
     parts = PreparationParts(
@@ -147,7 +160,7 @@ def _preparation_report(import_s: float, times: list[float]) -> Prepared:
         first_step_s=first_step_s,
         tables_s=tables_s,
     )
-    return Prepared(seconds=times[-1] - times[0], parts=parts)
+    return Prepared(seconds=times[-1] - times[0], parts=parts, profile=profile)
 
 
 def _rounds_since(rounds: Sequence[TableRound], begun: int) -> tuple[TableRound, ...]:
@@ -198,7 +211,7 @@ class Chief:
         for part in parts:
             part()
             times.append(time.monotonic())
-        self.send(_preparation_report(self._import_s, times))
+        self.send(_preparation_report(self._import_s, times, self.built.profile))
 
     def _connect(self) -> None:
         self.strategy = connect_cluster(self.assignment.cluster)
@@ -356,10 +369,10 @@ class Chief:
             return
         for path in restore_candidates((), marked)[:1]:
             self._read_tables(path)
-        size = math.inf
+        size, until_s = math.inf, time.monotonic() + READ_AHEAD_WAIT_S
         for _ in range(MOST_ROUNDS):
             self.send(CatchUp())
-            path, before = self._next_checkpoint(), len(self._table_rounds)
+            path, before = self._next_checkpoint(until_s), len(self._table_rounds)
             if not path or not self._read_tables(path):
                 return
             read = sum(each.bytes for each in self._table_rounds[before:])
@@ -367,12 +380,13 @@ class Chief:
                 return
             size = read
 
-    def _next_checkpoint(self) -> str:
+    def _next_checkpoint(self, until_s: float) -> str:
         """Wait for a checkpoint that is later than the one whose tables were read, and return the
-        last such one. Return "" if there is none, or if an order arrives.
+        last such one. Return "" if there is none until then, or if an order arrives.
         """
-        longest_s = NEXT_CHECKPOINT_S if self._read_path else FIRST_CHECKPOINT_S
-        found, until_s = "", time.monotonic() + longest_s
+        if self._read_path:
+            until_s = min(until_s, time.monotonic() + NEXT_CHECKPOINT_S)
+        found = ""
         while True:
             wait_s = 0.0 if found else max(until_s - time.monotonic(), 0.0)
             try:
@@ -413,9 +427,16 @@ class Chief:
         """Read the rows of tables from a checkpoint, while the generation that saved it trains.
         Return whether they were read; otherwise `begin` reads what is missing.
         """
-        assert self.checkpoint.tables is not None
+        tables = self.checkpoint.tables
+        assert tables is not None
         try:
-            self.checkpoint.tables.read(path)
+            # `begin` does not check the files that were read here again.
+            digest = committed_digest(path)
+            fault = checkpoint_fault(path, digest) or table_fault(path, digest, tables.files)
+            if fault:
+                logger.warning("TablesNotReadAhead", path=path, error=fault)
+                return False
+            tables.read(path)
         except (tf.errors.OpError, msgspec.DecodeError) as error:
             if self._unreachable_ps():
                 raise
@@ -755,7 +776,9 @@ class Chief:
             optimizers.finalize_weights(self.built.optimizer)
 
     def _save_final(self) -> None:
-        """Save for the last time; try for two minutes."""
+        """Save for the last time; try for two minutes. A write or base that is in progress ends
+        first: both use the same storage, so a storage that hangs would hold the last save as well.
+        """
         for wait in (self.saving.wait_for_write, self.saving.wait_for_base):
             while not wait(LOST_PS_CHECK_S):
                 if lost := self._unreachable_ps():

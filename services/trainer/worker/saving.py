@@ -290,9 +290,11 @@ class CheckpointSaver:
         self._send(msgspec.structs.replace(report, **_final_fields(drain)))
 
     def _report_failed_base(self, step: int, path: str, error: tf.errors.OpError) -> None:
+        if self._lost():
+            return  # the loss of a ps is no fault of the storage
         report = _failure_report(step, path, error)
         cause = f"all rows of tables, while training continues: {report.cause}"
-        self._send(msgspec.structs.replace(report, cause=cause))
+        self._send(msgspec.structs.replace(report, cause=cause, is_base=True))
 
     def _next_interval(self) -> float:
         if self._every_s:

@@ -21,8 +21,9 @@ logger = structlog.get_logger()
 
 
 class BaseWriter:
-    """The bases of one generation. A base that cannot be written costs nothing but the longer
-    restore. It is tried again with a save, but not at once.
+    """The bases of one generation. If the first one cannot be written, the next save has all rows.
+    Without a later one a restore reads more deltas. A base is tried again with a save, but not at
+    once.
     """
 
     def __init__(

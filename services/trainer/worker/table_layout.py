@@ -24,7 +24,9 @@ def slice_text(shape: Sequence[int], rows: range) -> str:
 
 
 class TableLayout(NamedTuple):
-    """The parts of a table with this number of rows. `most_parts`: if it has enough rows."""
+    """The parts of a table with this number of rows. `most_parts`: the number of parts, unless
+    there are fewer rows.
+    """
 
     rows: int
     most_parts: int = PARTS

@@ -19,6 +19,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, get_args
 
+import msgspec
 import structlog
 import tensorflow as tf
 
@@ -191,11 +192,12 @@ def build_model(
     plain, whole = model_without_rows(program, sizes)
     tables = _tables_of(plain)
     first_optimizers = [getattr(each, "optimizer", None) for each in all_models(plain)]
-    if tables and any(ps_gib):
+    plan, profile = PlacementPlan(sizes, ps), model_profile(all_models(plain))
+    if tables:
         slots = _slots_of_tables(program, plain)
         held = sum(_bytes_with_slots(each, slots) for each in tables)
         check_ps_memory(sizes, held, ps_gib, most_ps)
-    plan, profile = PlacementPlan(sizes, ps), model_profile(all_models(plain))
+        profile = msgspec.structs.replace(profile, table_bytes=held)
     kind = own_step.training_kind(program, plain)
     _set_seed(seed)
     with (

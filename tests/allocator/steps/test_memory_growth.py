@@ -9,7 +9,14 @@ from msgspec.structs import replace
 
 from services.allocator.policies.contract import Quota
 from services.allocator.settings import Rules
-from shared.messages import AllocationDecided, ProgressReported, Resources, TaskUsage
+from shared.messages import (
+    AllocationDecided,
+    ModelProfile,
+    ProgressReported,
+    Resources,
+    RoleResources,
+    TaskUsage,
+)
 from tests.allocator.builders import (
     AT_ONCE,
     Story,
@@ -177,3 +184,35 @@ def test_memory_growth_keeps_the_cores_of_tasks():
     assert tasks(first, "ps")[0].resources.cpu == 1
     story.hear(replace(first, revision=2, tasks=tuple(odd)))
     assert tasks(growing(story, until=36).decided(), "ps")[0].resources.cpu == 0.5
+
+
+TABLES = ModelProfile(parameters=10**8, bytes=4 * 10**8, variables=1024, table_bytes=8 * 10**8)
+WHOLE = replace(TABLES, table_bytes=0)
+
+
+def steady(story: Story, ps_gib: float, profile: ModelProfile) -> Story:
+    reports = [report(step, ps_gib) for step in range(1, SETTLE + 10)]
+    return story.hear(*(replace(each, profile=profile) for each in reports))
+
+
+def test_a_ps_with_tables_gets_memory_for_two_generations_if_weir_chooses_it() -> None:
+    story, _ = training(resources=None)
+    raised = steady(story, 0.8, TABLES).decided()
+    assert 1.6 < gib(raised, "ps") <= 2.0
+    assert story.decide() == ()
+
+
+@pytest.mark.parametrize(
+    ("profile", "asked"),
+    [
+        (WHOLE, {"resources": None}),
+        (TABLES, {"resources": RoleResources(ps=Resources(cpu=1, memory_gib=1))}),
+        (TABLES, {"resources": None, "handover": "restart"}),
+    ],
+    ids=["without tables", "with resources", "restarting"],
+)
+def test_other_jobs_get_no_memory_for_a_second_generation(
+    profile: ModelProfile, asked: dict[str, Any]
+) -> None:
+    story, _ = training(**asked)
+    assert steady(story, 0.8, profile).decide() == ()

@@ -201,6 +201,15 @@ def test_marks_of_rows_and_copies_of_changed_rows_need_memory() -> None:
     assert "no room for twice that" in tight.what
 
 
+def test_little_memory_for_changed_rows_is_advised_against() -> None:
+    table = VariableInfo(name="table", shape=(GIB // 4, 1), bytes=GIB, divided=True)
+    seen = Observations(variables=(table,), slots=GIB)
+    both_gib = PS_GIB + NEXT_PS_GIB + 3
+    advice = ill(seen, ps=span(2, least=2, most=2), resources=memory("ps", both_gib + 0.1))
+    assert advice.weight == "advice"
+    assert advice.remedy.startswith(f"{both_gib + 4 * 0.02 * 1.5:.2f} GiB or more")
+
+
 # ---------------------------------------------------------------- chief and workers
 
 

@@ -29,7 +29,14 @@ from services.trainer.pod.state_machine import (
     OrdersLost,
     TimerDue,
 )
-from services.trainer.pod.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
+from services.trainer.pod.supervise import (
+    BeginChild,
+    DrainChild,
+    EndChild,
+    GoOnChild,
+    ReadAheadChild,
+    StartChild,
+)
 from services.trainer.protocol import (
     ChildEvent,
     CommittedCheckpoints,
@@ -312,6 +319,19 @@ async def test_a_failed_save_before_a_hand_over_does_not_end_the_drain(chief: Po
     )
 
     assert await chief.hears(abandoned(2)) == [EndChild(2), GoOnChild(1)]
+
+
+async def test_a_base_that_is_not_written_ends_no_read_ahead(chief: Pod) -> None:
+    await chief.trains()
+    await chief.hears(SECOND)
+    failed = Unsaved(step=10, path="/c", cause="it is full", remedy="make room")
+    base = msgspec.structs.replace(failed, is_base=True)
+
+    before = list(chief.hands.noted)
+    await chief.child_says(FIRST, base)
+    assert chief.hands.noted == before
+    await chief.child_says(FIRST, failed)
+    assert chief.hands.noted == [*before, ReadAheadChild(2, "")]
 
 
 async def test_a_skipped_checkpoint_is_published(chief: Pod) -> None:

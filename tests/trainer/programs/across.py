@@ -18,13 +18,13 @@ from services.trainer.worker import (
 from services.trainer.worker.checkpoint import Checkpoint
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.watchdog import Watchdog
-from tests.trainer.programs.servers import hashes, module_of, places, started
+from tests.trainer.programs.servers import hashes, module_of, places, start_servers
 
 PS, FROM, TO = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 
 
 module = module_of("counting.py")
-strategy, servers = started(PS)
+strategy, servers = start_servers(PS)
 built = training_step.build_model(module, strategy, PS)
 whole = Checkpoint(built)
 ledger = shard_ledger.new_ledger(module.examples(), 2) if FROM == "-" else whole.read(FROM)

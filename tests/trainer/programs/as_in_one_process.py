@@ -30,7 +30,7 @@ from services.trainer.worker.lanes import Lanes
 from services.trainer.worker.sharded_table import ShardedTable, ps_variables
 from services.trainer.worker.trace_lanes import trace_lanes
 from services.trainer.worker.watchdog import Watchdog
-from tests.trainer.programs.servers import started
+from tests.trainer.programs.servers import start_servers
 
 EXAMPLES, BATCH = 1408, 32
 digits = load_digits()
@@ -40,7 +40,7 @@ labels = digits.target[order].astype("int64")
 spoilt = images.copy()
 spoilt[5 * BATCH + 3, 0] = np.inf  # one number of the sixth batch
 words = (digits.data[order, :12]).astype("int64")
-strategy, servers = started(3, workers=2)
+strategy, servers = start_servers(3, workers=2)
 entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 fed = []
 

@@ -20,7 +20,7 @@ from services.trainer.worker.checkpoint import Checkpoint
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.watchdog import Watchdog
 from shared.checkpoints import CommitMark
-from tests.trainer.programs.servers import hashes, module_of, started
+from tests.trainer.programs.servers import hashes, module_of, start_servers
 
 TO = sys.argv[1]
 gfile = tf.io.gfile
@@ -45,7 +45,7 @@ def refused(path):
 
 
 module = module_of("counting.py")
-strategy, servers = started(2)
+strategy, servers = start_servers(2)
 built = training_step.build_model(module, strategy, 2)
 whole = Checkpoint(built)
 input_pipeline.serve_portions(module, Watchdog(module.__file__, 60.0, 60.0))

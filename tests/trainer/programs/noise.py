@@ -26,7 +26,7 @@ from services.trainer.worker.input_pipeline import KEPT_SAMPLES, DataPlan
 from services.trainer.worker.noise_estimate import NoiseEstimate
 from services.trainer.worker.shard_ledger import Shard
 from services.trainer.worker.watchdog import Watchdog
-from tests.trainer.programs.servers import started
+from tests.trainer.programs.servers import start_servers
 from tests.zoo.programs import wide_and_deep
 
 BATCH, MOST, PORTION = 64, 600, 8
@@ -35,7 +35,7 @@ digits = load_digits()
 images = (digits.images / 16.0).astype("float32")[..., None]
 labels = digits.target.astype("int64")
 layers = keras.layers
-strategy, servers = started(1)
+strategy, servers = start_servers(1)
 
 DIMENSIONS, NOISE = 20, 2.0
 _random = np.random.default_rng(3)

@@ -26,10 +26,10 @@ from services.trainer.worker.trace_lanes import trace_lanes
 from services.trainer.worker.watchdog import Watchdog
 from shared.messages import Shuffle
 from tests.trainer.programs import counting, file_data
-from tests.trainer.programs.servers import started
+from tests.trainer.programs.servers import start_servers
 
 EXAMPLES, BATCH, EPOCHS, WORKERS = counting.EXAMPLES, 16, 2, 2
-strategy, servers = started(1, WORKERS)
+strategy, servers = start_servers(1, WORKERS)
 calls = []
 table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
 table.insert(tf.range(EXAMPLES, dtype=tf.int64), tf.range(EXAMPLES, dtype=tf.int64))

@@ -13,7 +13,7 @@ def addresses(count):
     return [f"127.0.0.1:{free_port()}" for _ in range(count)]
 
 
-def started(ps, workers=1):
+def start_servers(ps, workers=1):
     """Return a strategy over so many ps and workers, and the servers.
 
     The servers run as long as the list exists.

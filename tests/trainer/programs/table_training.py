@@ -13,7 +13,7 @@ from services.trainer.worker.checkpoint_files import seal_checkpoint
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.rehearsal import rehearse_updates
 from services.trainer.worker.watchdog import Watchdog
-from tests.trainer.programs.servers import module_of, started
+from tests.trainer.programs.servers import module_of, start_servers
 
 table_transfer.BLOCK_BYTES = 2**20
 
@@ -24,7 +24,7 @@ class TableTraining:
     def __init__(self, ps, folder):
         self.ps, self.folder = ps, folder
         self.module = module_of("two_tables.py")
-        self.strategy, self.servers = started(ps)
+        self.strategy, self.servers = start_servers(ps)
         self.built = training_step.build_model(self.module, self.strategy, ps, seed=4)
         self.whole = Checkpoint(self.built)
         self.tables = self.whole.tables

@@ -23,14 +23,14 @@ from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.sharded_table import ps_variables
 from services.trainer.worker.watchdog import Watchdog
 from tests.trainer.programs.contents import hashes
-from tests.trainer.programs.servers import module_of, started
+from tests.trainer.programs.servers import module_of, start_servers
 
 PS, FROM, TO = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 if "whole" in sys.argv[4:]:
     table_division.DIVIDED_BYTES = 2**40
 
 
-def held():
+def table_bytes_by_ps():
     """Return the bytes of divided tables and their slots on each ps."""
     sizes = Counter()
     for variable in [*built.model.variables, *built.optimizer.variables]:
@@ -42,7 +42,7 @@ def held():
 
 
 module = module_of("two_tables.py")
-strategy, servers = started(PS)
+strategy, servers = start_servers(PS)
 built = training_step.build_model(module, strategy, PS, seed=4)
 whole = Checkpoint(built)
 ledger = shard_ledger.new_ledger(module.examples(), 2) if FROM == "-" else whole.read(FROM)
@@ -67,7 +67,7 @@ print(
         {
             "restored": restored,
             "written": hashes(built),
-            "held": held(),
+            "held": table_bytes_by_ps(),
             "path": path,
             "evaluation": evaluation.evaluation_metrics(module, built.model, watchdog),
         }

@@ -18,9 +18,15 @@ import msgspec
 import pytest
 import tensorflow as tf
 
+from services.launcher.settings import Settings as LauncherSettings
 from services.trainer.protocol import Begin, ContinueTraining, Drain, NothingToSave, SaveNow
 from services.trainer.worker import optimizers, shard_ledger, training_step
-from services.trainer.worker.chief import Chief, last_applied_s, pause_between
+from services.trainer.worker.chief import (
+    READ_AHEAD_WAIT_S,
+    Chief,
+    last_applied_s,
+    pause_between,
+)
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.failure_cause import RemoteFailure
 from services.trainer.worker.input_pipeline import DataPlan
@@ -259,3 +265,8 @@ def test_a_restored_ledger_hands_out_batches_in_flight_first(
     assert worker.updates[0] == [(0, BATCH)], "the batch that was out is left out"
     worker.may_die.set()
     chief.lanes.drain()
+
+
+def test_waits_for_checkpoints_leave_time_to_prepare_a_generation() -> None:
+    """It is also imported and traced, and it reads the tables."""
+    assert 0.75 * LauncherSettings().prepare_timeout_s > READ_AHEAD_WAIT_S

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from services.trainer.table_files import file_path
+from services.trainer.worker.checkpoint_files import files_of_checkpoint
 from shared.bus.bus import Bus
-from shared.messages import CheckpointRule, CheckpointSaved
+from shared.messages import CheckpointRule, CheckpointSaved, CheckpointSkipped
 from tests.trainer.fleet import Fleet
 from tests.trainer.programs import counting_rows
 
@@ -42,6 +44,34 @@ async def test_every_example_is_in_its_row_once_after_a_hand_over_and_a_lost_ps(
         assert finished.outcome == "succeeded", finished.cause
         assert finished.counted == finished.samples == counting_rows.EXAMPLES * epochs
         assert _first_elements(fleet) == [epochs] * counting_rows.EXAMPLES
+
+
+async def test_a_hand_over_reads_no_base_with_other_content(
+    bus: Bus, nats_url: str, tmp_path: Path
+) -> None:
+    often = CheckpointRule(every_s=1.0)
+    folder = tmp_path / "fleet"
+    async with Fleet(bus, nats_url, folder, "counting_rows.py", checkpoint=often) as fleet:
+        await fleet.generation(1, ps=1, workers=1)
+        delta = await fleet.until(CheckpointSaved, lambda m: m.step > 0 and not m.stood)
+        (base, *_) = files_of_checkpoint(delta.path, delta.digest)
+        _replace_by_other_rows(file_path(delta.path, base))
+
+        await fleet.propose(2, ps=2, workers=1, previous=1)
+        await fleet.prepared(2)
+        await fleet.order(2, previous=1)
+        skipped = await fleet.until(CheckpointSkipped)
+        assert "base" in skipped.cause and "damaged" in skipped.cause
+
+
+def _replace_by_other_rows(path: str) -> None:
+    """Write a base again, with the rows of a table that was never trained."""
+    reader = tf.train.load_checkpoint(path)
+    names = list(reader.get_variable_to_shape_map())
+    tensors = [tf.constant(reader.get_tensor(name) + 1) for name in names]
+    tf.raw_ops.SaveV2(
+        prefix=path, tensor_names=names, shape_and_slices=[""] * len(names), tensors=tensors
+    )
 
 
 def _first_elements(fleet: Fleet) -> list[float]:

@@ -31,7 +31,7 @@ def run(ps: int, before: str, folder: Path, *options: str, script: str = "tables
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """Return the outputs of a training on these numbers of ps, each in a process of its own."""
     folder, before, said = tmp_path_factory.mktemp("tables"), "-", []
     for ps in UNDER:
@@ -43,9 +43,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 @pytest.mark.parametrize(
     "at", range(1, len(UNDER)), ids=[f"{n}-to-{m}" for n, m in pairwise(UNDER)]
 )
-def test_tables_and_slots_are_restored_bit_equal(told: list[Any], at: int) -> None:
-    assert told[at]["restored"] == told[at - 1]["written"]
-    assert len(told[at]["restored"]) == 14
+def test_tables_and_slots_are_restored_bit_equal(trainings: list[Any], at: int) -> None:
+    assert trainings[at]["restored"] == trainings[at - 1]["written"]
+    assert len(trainings[at]["restored"]) == 14
 
 
 def test_a_checkpoint_with_whole_tables_is_restored_into_divided_ones(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_a_checkpoint_with_whole_tables_is_restored_into_divided_ones(tmp_path: 
     assert list(divided["restored"].values()) == list(whole["written"].values())
 
 
-def test_training_changes_tables_and_slots(told: list[Any]) -> None:
-    for said in told:
+def test_training_changes_tables_and_slots(trainings: list[Any]) -> None:
+    for said in trainings:
         changed = {
             name.partition("/")[2]
             for name, value in said["written"].items()
@@ -67,8 +67,8 @@ def test_training_changes_tables_and_slots(told: list[Any]) -> None:
         assert sum("embeddings" in name for name in changed) == 6, "two tables with two slots each"
 
 
-def test_tables_are_spread_evenly(told: list[Any]) -> None:
-    for ps, said in zip(UNDER, told, strict=True):
+def test_tables_are_spread_evenly(trainings: list[Any]) -> None:
+    for ps, said in zip(UNDER, trainings, strict=True):
         if ps > 1:
             assert len(said["held"]) == ps
             assert max(said["held"]) <= 1.05 * np.mean(said["held"])
@@ -239,10 +239,10 @@ def program_module() -> Any:
     return program.load(path, program.program_digest(path.read_bytes()))
 
 
-def test_a_process_without_weir_restores_the_checkpoint(told: list[Any]) -> None:
+def test_a_process_without_weir_restores_the_checkpoint(trainings: list[Any]) -> None:
     plain = program_module()
     model = plain.model()
-    restored = tf.train.Checkpoint(model=model).read(told[-1]["path"])
+    restored = tf.train.Checkpoint(model=model).read(trainings[-1]["path"])
     restored.assert_existing_objects_matched().expect_partial()
 
     inputs, labels = next(iter(plain.evaluation().batch(plain.EXAMPLES)))
@@ -250,6 +250,6 @@ def test_a_process_without_weir_restores_the_checkpoint(told: list[Any]) -> None
     (auc,) = plain.metrics()
     auc.update_state(labels, outputs)
 
-    found = told[-1]["evaluation"]
+    found = trainings[-1]["evaluation"]
     assert found["loss"] == pytest.approx(np.mean(plain.loss(labels, outputs)), abs=1e-6)
     assert found["auc"] == pytest.approx(float(auc.result()), abs=1e-6)

@@ -140,7 +140,9 @@ class Started(Line, frozen=True, kw_only=True, tag="born"):
 
 
 class Prepared(Line, frozen=True, kw_only=True, tag="prepared"):
-    """The child has prepared its generation. `seconds`: duration; `parts` and `profile`: of a chief."""
+    """The child has prepared its generation. `seconds`: its duration. A chief also has `parts` and
+    `profile`.
+    """
 
     seconds: float
     parts: PreparationParts | None = None

@@ -159,7 +159,8 @@ def _ps_memory_finding(
         delta = _most_delta_bytes(variables, slots, job.ps.min, memory_gib)
         room += f", and {format_bytes(delta)} are left for the changed rows of tables in a save"
         if delta < SMALL_DELTA * held * GIB:
-            least = both + 4 * SMALL_DELTA * held
+            copied = _copied_bytes(variables, slots, job.ps.min) / GIB
+            least = both + 4 * SMALL_DELTA * held + 2 * copied
             why = "if more rows change, training stands still while a checkpoint is written"
             return advice_finding(f"{share}: {room}", f"{least:.2f} GiB or more: {why}")
     return fine_finding(f"{share}: {room}")
@@ -175,12 +176,17 @@ def _most_delta_bytes(
     stands still and it takes no memory. If more rows change, all of them are written while training
     stands still.
     """
-    whole = [v for v in variables if not v.divided]
-    whole_share = sum([v.bytes for v in whole]) / max(sum([v.bytes for v in variables]), 1)
-    copied = fullest_ps_bytes(whole, round(slots * whole_share), ps)
+    copied = _copied_bytes(variables, slots, ps)
     left = (memory_gib - PS_GIB - NEXT_PS_GIB) * GIB - 2 * fullest_ps_bytes(variables, slots, ps)
     first = left / 2 - copied if 2 * copied <= left else left / 2
     return first / 2
+
+
+def _copied_bytes(variables: Sequence[VariableInfo], slots: int, ps: int) -> float:
+    """Return the bytes of variables on the fullest ps that are copied whole for each save."""
+    whole = [v for v in variables if not v.divided]
+    whole_share = sum([v.bytes for v in whole]) / max(sum([v.bytes for v in variables]), 1)
+    return fullest_ps_bytes(whole, round(slots * whole_share), ps)
 
 
 def _doubled_memory(room: str, memory_gib: float) -> str:

@@ -177,8 +177,8 @@ class TableCheckpoint:
         self.rounds.append(TableRound(rows=file.rows, bytes=file.bytes, seconds=seconds))
 
     def forget_files(self) -> None:
-        """Let the next base or checkpoint have all rows. The files that were read belong to another job,
-        so no later one may need them.
+        """Let the next base or checkpoint have all rows. The files that were read belong to another
+        job, so no later one may need them.
         """
         self.files = ()
 

@@ -159,8 +159,8 @@ def _ps_memory_finding(
         delta = _most_delta_bytes(variables, slots, job.ps.min, memory_gib)
         room += f", and {format_bytes(delta)} are left for the changed rows of tables in a save"
         if delta < SMALL_DELTA * held * GIB:
-            copied = _copied_bytes(variables, slots, job.ps.min) / GIB
-            least = both + 4 * SMALL_DELTA * held + 2 * copied
+            copied_gib = _copied_bytes(variables, slots, job.ps.min) / GIB
+            least = both + 4 * SMALL_DELTA * held + 2 * copied_gib
             why = "if more rows change, training stands still while a checkpoint is written"
             return advice_finding(f"{share}: {room}", f"{least:.2f} GiB or more: {why}")
     return fine_finding(f"{share}: {room}")

@@ -476,6 +476,11 @@ def start_target(job: JobSnapshot, reason: str) -> Target:
     )
 
 
+def generations_at_once(request: JobRequested) -> int:
+    """Return how many generations a task has to hold at once."""
+    return 2 if request.handover == "make-before-break" else 1
+
+
 def has_open_sizes(request: JobRequested) -> bool:
     """Return True if the user left the sizes of tasks to Weir. An answered request then has Weir's
     default sizes.

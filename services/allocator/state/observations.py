@@ -22,12 +22,17 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from services.allocator.policies.contract import LossPoint, Observed, Reading
+from services.allocator.policies.contract import (
+    LossPoint,
+    Observed,
+    Reading,
+    generations_at_once,
+    has_open_sizes,
+)
 from shared.messages import (
     AllocationDecided,
     JobRequested,
     ProgressReported,
-    RoleResources,
     TaskPlan,
     TaskUsage,
 )
@@ -140,11 +145,9 @@ def generations_on_ps(request: JobRequested, report: ProgressReported | None) ->
     the model has divided tables: without room for the next generation a hand-over would read all of
     them while training stands still.
     """
-    if request.resources not in (None, RoleResources()) or request.handover != "make-before-break":
-        return 1
     if report is None or report.profile is None or not report.profile.table_bytes:
         return 1
-    return 2
+    return generations_at_once(request) if has_open_sizes(request) else 1
 
 
 def is_crowded(running: AllocationDecided, reading: Reading, generations: int = 1) -> bool:

@@ -50,14 +50,13 @@ from services.trainer.table_files import TABLE_FILES
 from services.trainer.worker import failure_cause, shard_ledger
 from services.trainer.worker.checkpoint_files import (
     StorageNotReadable,
-    checkpoint_fault,
     checkpoints_in,
     committed_digests,
     detect_storage_errors,
     make_folder,
     remove_checkpoint,
+    restore_fault,
     seal_checkpoint,
-    table_fault,
 )
 from services.trainer.worker.shard_ledger import Ledger
 from services.trainer.worker.sharded_table import ShardedTable
@@ -454,7 +453,7 @@ class DamagedCheckpoint(Exception):
 def _restore_intact(checkpoint: Checkpoint, path: str, digest: str) -> Ledger:
     """Restore a checkpoint. Raise `DamagedCheckpoint` or `StorageNotReadable`."""
     held = checkpoint.tables.files if checkpoint.tables is not None else ()
-    if fault := checkpoint_fault(path, digest) or table_fault(path, digest, held):
+    if fault := restore_fault(path, digest, held):
         raise DamagedCheckpoint(fault)
     try:
         with detect_storage_errors():

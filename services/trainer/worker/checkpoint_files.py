@@ -127,6 +127,13 @@ def table_fault(path: str, digest: str, held: Sequence[TableFile] = ()) -> str:
     return ""
 
 
+def restore_fault(path: str, digest: str, held: Sequence[TableFile] = ()) -> str:
+    """Return why a checkpoint or a file that it needs cannot be used; empty if no fault is found.
+    The arguments are those of `table_fault`. Raise `StorageNotReadable`.
+    """
+    return checkpoint_fault(path, digest) or table_fault(path, digest, held)
+
+
 def merge_files(prefixes: Sequence[str], path: str) -> None:
     """Make one checkpoint of the files with these prefixes."""
     tf.raw_ops.MergeV2Checkpoints(

@@ -66,10 +66,9 @@ from services.trainer.worker.checkpoint import (
     restore_newest,
 )
 from services.trainer.worker.checkpoint_files import (
-    checkpoint_fault,
     committed_digest,
     committed_digests,
-    table_fault,
+    restore_fault,
 )
 from services.trainer.worker.exact_batches import ExactLanes
 from services.trainer.worker.example_source import Order
@@ -365,7 +364,8 @@ class Chief:
         try:
             marked = committed_digests(self.assignment.checkpoint_dir)
         except tf.errors.OpError as error:
-            self._warn_tables_unread(self.assignment.checkpoint_dir, error)
+            why = failure_cause.storage_message(str(error))
+            self._warn_tables_unread(self.assignment.checkpoint_dir, why)
             return
         for path in restore_candidates((), marked)[:1]:
             self._read_tables(path)
@@ -431,22 +431,19 @@ class Chief:
         assert tables is not None
         try:
             # `begin` does not check the files that were read here again.
-            digest = committed_digest(path)
-            fault = checkpoint_fault(path, digest) or table_fault(path, digest, tables.files)
-            if fault:
-                logger.warning("TablesNotReadAhead", path=path, error=fault)
+            if fault := restore_fault(path, committed_digest(path), tables.files):
+                self._warn_tables_unread(path, fault)
                 return False
             tables.read(path)
         except (tf.errors.OpError, msgspec.DecodeError) as error:
             if self._unreachable_ps():
                 raise
-            self._warn_tables_unread(path, error)
+            self._warn_tables_unread(path, failure_cause.storage_message(str(error)))
             return False
         self._read_path = path
         return True
 
-    def _warn_tables_unread(self, path: str, error: Exception) -> None:
-        why = failure_cause.storage_message(str(error))
+    def _warn_tables_unread(self, path: str, why: str) -> None:
         logger.warning("TablesNotReadAhead", path=path, error=why)
 
     def _next_message(self, timeout_s: float | None = None) -> Any:

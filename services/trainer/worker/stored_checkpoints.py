@@ -26,7 +26,6 @@ from services.trainer.stored_checkpoints import Answer, StoredCheckpoint
 from services.trainer.table_files import TABLE_FILES, EarlierFiles, TableFile
 from services.trainer.worker import failure_cause
 from services.trainer.worker.checkpoint_files import (
-    checkpoint_fault,
     checkpoints_in,
     committed_digest,
     committed_digests,
@@ -35,8 +34,8 @@ from services.trainer.worker.checkpoint_files import (
     merge_files,
     read_earlier_files,
     remove_tensor_files,
+    restore_fault,
     seal_checkpoint,
-    table_fault,
     tensor_files,
 )
 from services.trainer.worker.table_layout import slice_text
@@ -72,7 +71,7 @@ def describe_checkpoint(path: str, digest: str) -> StoredCheckpoint:
     """`digest`: of its files when it was saved; "" if it is not known."""
     fault = ""
     try:
-        fault = checkpoint_fault(path, digest) or table_fault(path, digest)
+        fault = restore_fault(path, digest)
         seal = seal_checkpoint(path)
         has_tables = read_earlier_files(path) is not None
         tables = files_of_checkpoint(path, seal.digest) if has_tables else ()

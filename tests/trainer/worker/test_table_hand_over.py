@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from services.trainer.table_files import file_path
@@ -17,12 +18,17 @@ from tests.trainer.programs import counting_rows
 TABLE_BYTES = counting_rows.ROWS * counting_rows.WIDTH * 4
 
 
-async def test_every_example_is_in_its_row_once_after_a_hand_over_and_a_lost_ps(
-    bus: Bus, nats_url: str, tmp_path: Path
-) -> None:
+@pytest.fixture
+def fleet(bus: Bus, nats_url: str, tmp_path: Path) -> Fleet:
+    """Return a job with a divided table that saves every second."""
     often = CheckpointRule(every_s=1.0)
-    folder = tmp_path / "fleet"
-    async with Fleet(bus, nats_url, folder, "counting_rows.py", checkpoint=often) as fleet:
+    return Fleet(bus, nats_url, tmp_path / "fleet", "counting_rows.py", checkpoint=often)
+
+
+async def test_every_example_is_in_its_row_once_after_a_hand_over_and_a_lost_ps(
+    fleet: Fleet,
+) -> None:
+    async with fleet:
         await fleet.generation(1, ps=2, workers=1)
         delta = await fleet.until(CheckpointSaved, lambda m: m.step > 0 and not m.stood)
         assert delta.bytes < TABLE_BYTES / 2
@@ -46,12 +52,8 @@ async def test_every_example_is_in_its_row_once_after_a_hand_over_and_a_lost_ps(
         assert _first_elements(fleet) == [epochs] * counting_rows.EXAMPLES
 
 
-async def test_a_hand_over_reads_no_base_with_other_content(
-    bus: Bus, nats_url: str, tmp_path: Path
-) -> None:
-    often = CheckpointRule(every_s=1.0)
-    folder = tmp_path / "fleet"
-    async with Fleet(bus, nats_url, folder, "counting_rows.py", checkpoint=often) as fleet:
+async def test_a_hand_over_reads_no_base_with_other_content(fleet: Fleet) -> None:
+    async with fleet:
         await fleet.generation(1, ps=1, workers=1)
         delta = await fleet.until(CheckpointSaved, lambda m: m.step > 0 and not m.stood)
         (base, *_) = files_of_checkpoint(delta.path, delta.digest)

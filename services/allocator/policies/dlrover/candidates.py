@@ -29,6 +29,7 @@ from services.allocator.policies.contract import (
     Node,
     Plan,
     Reading,
+    generations_at_once,
     priority_weight,
     shares_batch,
     worker_batch,
@@ -41,7 +42,7 @@ from services.allocator.policies.dlrover.iteration import (
     step_s,
 )
 from services.allocator.state.observations import usage_by_role
-from shared.messages import JobRequested, Resources, Role
+from shared.messages import Resources, Role
 
 Flags = NDArray[np.bool_]
 
@@ -389,11 +390,6 @@ def memory_due(
     if role == "ps":
         need /= plan.ps
     return generations_at_once(job.request) * need
-
-
-def generations_at_once(request: JobRequested) -> int:
-    """Return how many generations a task has to hold at once."""
-    return 2 if request.handover == "make-before-break" else 1
 
 
 Held = tuple[float, float]

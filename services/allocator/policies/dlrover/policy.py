@@ -32,13 +32,13 @@ from services.allocator.policies.contract import (
     Node,
     Plan,
     Target,
+    generations_at_once,
     has_open_sizes,
     models_of,
     start_target,
 )
 from services.allocator.policies.dlrover.bidding import Array, Bid, weighted_greedy
 from services.allocator.policies.dlrover.candidates import (
-    generations_at_once,
     last_report,
     memory_due,
     plan_bounds,

@@ -35,7 +35,7 @@ INITIALISER_COPIES = 2
 """A Keras initialiser makes its values in three operations, whose results stay on the ps
 (measured).
 """
-SMALL_DELTA = 0.02
+SMALL_DELTA = 0.05
 """Of the tables on a ps. With memory for fewer changed rows, training often stands still."""
 SAME_WITHIN = 1.05
 """Loads of the fullest ps within this factor count as equal."""

@@ -13,6 +13,7 @@ from services.trainer.doctor.job_fit import (
     CHIEF_GIB,
     NEXT_PS_GIB,
     PS_GIB,
+    SMALL_DELTA,
     WORKER_GIB,
     fullest_ps_bytes,
     job_findings,
@@ -207,7 +208,7 @@ def test_little_memory_for_changed_rows_is_advised_against() -> None:
     both_gib = PS_GIB + NEXT_PS_GIB + 3
     advice = ill(seen, ps=span(2, least=2, most=2), resources=memory("ps", both_gib + 0.1))
     assert advice.weight == "advice"
-    assert advice.remedy.startswith(f"{both_gib + 4 * 0.02 * 1.5:.2f} GiB or more")
+    assert advice.remedy.startswith(f"{both_gib + 4 * SMALL_DELTA * 1.5:.2f} GiB or more")
 
 
 # ---------------------------------------------------------------- chief and workers

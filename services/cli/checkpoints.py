@@ -1,5 +1,5 @@
-"""`weir checkpoints PATH`: the checkpoints of a job with their sizes; merge a delta into a
-checkpoint that Keras restores.
+"""`weir checkpoints [PATH]`: the folders of jobs; the checkpoints of a job with their sizes; merge a
+delta into a checkpoint that Keras restores.
 
 TensorFlow reads and writes them, in a process of its own; this one has no TensorFlow.
 """
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -19,21 +20,27 @@ from services.cli.command_line import Arguments, argument, command, json_option,
 from services.console.trouble import DONE, FAILED, Trouble
 from services.trainer.doctor.findings import format_bytes
 from services.trainer.stored_checkpoints import Answer, StoredCheckpoint
+from shared.checkpoints import REQUEST
 from shared.runtime import process
 from shared.text import format_count, single_line
 
 EXAMPLES = (
+    "weir checkpoints",
     "weir checkpoints .weir/checkpoints/default/plays-7-20261123t043512",
     "weir checkpoints default/plays-7-20261123t043512/gen-2/ckpt-480 --merge plays",
 )
 TOOL = "services.trainer.worker.stored_checkpoints"
+CHECKPOINTS = ".weir/checkpoints"
 
 
 @command(EXAMPLES)
 @argument(
     "path",
-    metavar="PATH",
-    help="the folder of a job's checkpoints, or one checkpoint in it; a path or URL",
+    required=False,
+    default=CHECKPOINTS,
+    metavar="[PATH]",
+    help="the folder of a job's checkpoints, of one generation, or one checkpoint; a path or URL; "
+    f"of a folder with jobs, print their folders (default: {CHECKPOINTS})",
 )
 @option(
     "--merge",
@@ -47,6 +54,12 @@ def run(args: Arguments) -> int:
         (merged,) = ask("merge", path, absolute_path(args.merge))
         print(f"{merged.path}: {describe(merged)}")
         return DONE
+    jobs = job_folders(path)
+    if jobs and jobs != [path]:
+        print(
+            msgspec.json.encode(jobs).decode() if args.json else "\n".join(map(single_line, jobs))
+        )
+        return DONE
     found = ask("list", path)
     if not found:
         raise Trouble(f"no checkpoint is in {path}", FAILED)
@@ -58,6 +71,13 @@ def run(args: Arguments) -> int:
         print(f"\n{refusal(found[0])}", file=sys.stderr)
         return FAILED
     return DONE
+
+
+def job_folders(path: str) -> list[str]:
+    """Return the folders of jobs in a folder of this machine, or the folder itself if it is one."""
+    if "://" in path:
+        return []
+    return sorted(str(file.parents[1]) for file in Path(path).rglob(REQUEST))
 
 
 def absolute_path(path: str) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.training import py_checkpoint_reader
 
-from services.trainer import table_files
+from services.trainer import checkpoint_policy, table_files
 from services.trainer.stored_checkpoints import Answer, StoredCheckpoint
 from services.trainer.table_files import TABLE_FILES, EarlierFiles, TableFile
 from services.trainer.worker import failure_cause
@@ -57,11 +57,14 @@ def main(action: str, path: str, *output: str) -> Answer:
 
 
 def stored_checkpoints(folder: str) -> tuple[StoredCheckpoint, ...]:
-    """Return the checkpoints in a job's folder, the newest first. `folder` may also be one
-    checkpoint.
+    """Return the checkpoints in a job's folder, the newest first. `folder` may also be that of a
+    generation, or one checkpoint.
     """
-    digests = committed_digests(folder)
-    found = checkpoints_in(folder)
+    job, _, name = folder.rpartition("/")
+    if checkpoint_policy.generation_of_folder(name) is None:
+        job = folder
+    digests = committed_digests(job)
+    found = [path for path in checkpoints_in(job) if path.startswith(f"{folder}/")]
     if not found and tf.io.gfile.exists(f"{folder}.index"):
         found, digests = [folder], {folder: committed_digest(folder)}
     return tuple([describe_checkpoint(path, digests.get(path, "")) for path in found])

@@ -189,6 +189,28 @@ def test_weir_refuses_a_delta_and_names_the_command_that_merges_it(
     assert digests == list(said["written"].values())
 
 
+def test_weir_lists_the_checkpoints_of_a_job_and_of_a_generation(
+    deltas: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said, folder = deltas[1], tmp_path / "default" / "tables-1"
+    shutil.copytree(Path(said["paths"][-1]).parents[1], folder)
+    (folder / "gen-99").mkdir()
+    generations = [str(each) for each in folder.glob("gen-*")]
+
+    of_job = [each.path for each in stored_checkpoints.main("list", str(folder)).checkpoints]
+    assert f"{folder}/{said['files'][-1]}" in of_job
+    for path in generations:
+        answer = stored_checkpoints.main("list", path)
+        assert [each.path for each in answer.checkpoints] == [
+            each for each in of_job if each.startswith(f"{path}/")
+        ]
+
+    (folder / "job").mkdir()
+    (folder / "job" / "request.json").write_text("{}")
+    assert weir(["checkpoints", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{folder}\n"
+
+
 def test_only_a_delta_is_merged_and_only_with_all_files(deltas: list[Any], tmp_path: Path) -> None:
     said, folder = deltas[1], tmp_path / "job"
     shutil.copytree(Path(said["paths"][-1]).parents[1], folder)

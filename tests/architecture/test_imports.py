@@ -102,6 +102,7 @@ EDGES = {
         "worker.step_resources",
         "worker.training_step",
         "worker.watchdog",
+        "worker.write_pace",
     },
 }
 """Modules that touch the outside world, by package, with relative names.

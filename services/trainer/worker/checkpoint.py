@@ -63,6 +63,7 @@ from services.trainer.worker.sharded_table import ShardedTable
 from services.trainer.worker.table_checkpoint import TableCheckpoint
 from services.trainer.worker.table_transfer import TableTransfer
 from services.trainer.worker.training_step import BuiltModel
+from services.trainer.worker.write_pace import WritePace
 from shared.checkpoints import checkpoint_step, restore_candidates
 from shared.text import format_count
 
@@ -122,14 +123,9 @@ class Checkpoint:
         self._write = tf.function(
             self._write_copies, input_signature=PATH_SIGNATURE, autograph=False
         )
-        self._write_with_tables = {
-            delta: tf.function(
-                partial(self._write_copies_with_tables, delta),
-                input_signature=2 * PATH_SIGNATURE,
-                autograph=False,
-            )
-            for delta in (False, True)
-        }
+        self._write_beside_tables = tf.function(
+            self._write_copies_beside_tables, input_signature=2 * PATH_SIGNATURE, autograph=False
+        )
         self._read = tf.function(
             self._restore_from_files, input_signature=PATH_SIGNATURE, autograph=False
         )
@@ -168,13 +164,9 @@ class Checkpoint:
         """Write the cut as `tf.train.Checkpoint.write` does."""
         self._save(path, {})
 
-    def _write_copies_with_tables(self, delta: bool, path: tf.Tensor, files: tf.Tensor) -> None:
-        """Write the cut and the names of the table files before it. `delta`: and the changed rows
-        of tables.
-        """
-        assert self.tables is not None
-        changed = self.tables.transfer.changed_tensors() if delta else {}
-        self._save(path, {TABLE_FILES: files, **changed})
+    def _write_copies_beside_tables(self, path: tf.Tensor, files: tf.Tensor) -> None:
+        """Write the cut and the names of the table files before it, but no rows of tables."""
+        self._save(path, {TABLE_FILES: files})
 
     def _save(self, path: tf.Tensor, others: dict[str, tf.Tensor]) -> None:
         """Write the cut and other tensors, by their keys."""
@@ -282,10 +274,12 @@ class Checkpoint:
         """
         return self.tables is None or self.tables.is_delta
 
-    def write_cut(self, path: str) -> None:
-        """Write the cut and release it. Training may continue meanwhile if `is_written_beside`."""
+    def write_cut(self, path: str, pace: WritePace | None = None) -> None:
+        """Write the cut and release it. Training may continue meanwhile if `is_written_beside`;
+        then `pace` has the rests between changed rows.
+        """
         try:
-            self._write_files(path)
+            self._write_files(path, pace)
         finally:
             self._release_cut()
 
@@ -294,19 +288,15 @@ class Checkpoint:
         if self.tables is not None:
             self.tables.release_cut()
 
-    def _write_files(self, path: str) -> None:
+    def _write_files(self, path: str, pace: WritePace | None = None) -> None:
         make_folder(path.rpartition("/")[0])
         if self.tables is None:
             self._write(tf.constant(path))
             return
-        earlier = tf.constant(self.tables.earlier_files())
-        if self.tables.is_delta:
-            self._write_with_tables[True](tf.constant(path), earlier)
-            return
         make_folder(f"{path}_temp")
         others = f"{path}_temp/others"
-        self._write_with_tables[False](tf.constant(others), earlier)
-        self.tables.write_all(path, others)
+        self._write_beside_tables(tf.constant(others), tf.constant(self.tables.earlier_files()))
+        self.tables.write_rows(path, others, pace)
 
     def on_saved(self, path: str, digest: str) -> None:
         """The last cut is in a complete checkpoint with this digest."""

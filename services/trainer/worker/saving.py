@@ -43,6 +43,7 @@ from services.trainer.worker.checkpoint_files import (
 )
 from services.trainer.worker.shard_ledger import Ledger
 from services.trainer.worker.table_base import BaseWriter
+from services.trainer.worker.write_pace import WritePace
 from shared.checkpoints import CommitMark
 from shared.messages import GIB
 
@@ -50,6 +51,8 @@ HEADROOM_UNKNOWN = "the memory that the ps have left is not known yet"
 NO_BASE = "all rows of its tables were written: there is no base yet"
 UNKNOWN_HEADROOM_SHARE = 0.5
 """Of the tables of a ps: changed rows that it may hold while the memory it has left is unknown."""
+REST_SHARE = 1 / 3
+"""Of the time between two saves: the most that a write beside training rests in all."""
 RETRY_S = 60.0  # the longest time to the next save after one that failed
 LostPs = Callable[[], list[str]]
 logger = structlog.get_logger()
@@ -96,6 +99,7 @@ class CheckpointSaver:
         self._interval_s = 0.0
         self.newest: Saved | None = None
         self.headroom: MemoryHeadroom | None = None
+        self._pace: WritePace | None = None
         self.history = SaveHistory()
         self._bases = BaseWriter(checkpoint.tables, folder, self._report_failed_base)
 
@@ -123,8 +127,10 @@ class CheckpointSaver:
 
     def wait_for_write(self, most_s: float | None = None) -> bool:
         """Wait until the next save is possible, for at most `most_s` seconds. Return whether it
-        is.
+        is. A write in progress takes no more rests.
         """
+        if self._pace is not None:
+            self._pace.end_rests()
         if self._bases.blocks_saves:
             self._bases.wait(most_s)
         if self._writes is not None:
@@ -179,9 +185,10 @@ class CheckpointSaver:
             self._write(draft, pause_reason=pause_reason, planned=planned)
             return True
         cut_s = time.monotonic()
+        self._pace = WritePace(REST_SHARE * self._interval_s)
         self._writes = threading.Thread(
             target=self._write_in_background,
-            args=(draft, cut_s, planned),
+            args=(draft, cut_s, self._pace, planned),
             name="saving",
             daemon=True,
         )
@@ -211,9 +218,11 @@ class CheckpointSaver:
             "changed rows, and more have changed; with more memory for ps, training would continue"
         )
 
-    def _write_in_background(self, draft: Draft, cut_s: float, planned: bool) -> None:
+    def _write_in_background(
+        self, draft: Draft, cut_s: float, pace: WritePace, planned: bool
+    ) -> None:
         try:
-            self._write(draft, cut_s=cut_s, planned=planned)
+            self._write(draft, cut_s=cut_s, pace=pace, planned=planned)
         except Exception as error:
             self._inbox.put(error)
 
@@ -223,14 +232,16 @@ class CheckpointSaver:
         drain: Drain | None = None,
         pause_reason: str = "",
         cut_s: float | None = None,
+        pace: WritePace | None = None,
         planned: bool = False,
     ) -> bool:
         """Write the cut and report the result. `pause_reason`: why training stands still
-        meanwhile; `cut_s`: training has continued since then; `planned`: the save was due.
+        meanwhile; `cut_s`, `pace`: training has continued since then, and the write has rests;
+        `planned`: the save was due.
         """
         path = f"{self._folder}/ckpt-{draft.step}"
         try:
-            self._checkpoint.write_cut(path)
+            self._checkpoint.write_cut(path, pace)
             sealed = seal_checkpoint(path)
             self._checkpoint.on_saved(path, sealed.digest)
         except tf.errors.OpError as error:

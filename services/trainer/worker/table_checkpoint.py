@@ -29,6 +29,7 @@ from services.trainer.worker.checkpoint_files import (
 )
 from services.trainer.worker.ps_memory import MARK_BYTES
 from services.trainer.worker.table_transfer import TableChange, TableTransfer
+from services.trainer.worker.write_pace import WritePace
 from shared.messages import TableRound
 
 
@@ -95,11 +96,17 @@ class TableCheckpoint:
     def _written(self) -> TableChange:
         return self._change or TableChange(self.transfer.rows, self.transfer.bytes)
 
-    def write_all(self, path: str, others: str) -> None:
-        """Write a checkpoint of all rows while training stands still. `others`: the prefix of files
-        with everything else. A delta of the same step is removed when all files are complete.
+    def write_rows(self, path: str, others: str, pace: WritePace | None = None) -> None:
+        """Write the changed rows, or all of them, and complete the checkpoint. Training stands
+        still meanwhile, unless it is a delta. `others`: the prefix of files with everything else. A
+        delta of the same step is removed when all files are complete.
         """
-        replace_checkpoint([others, *self._write_blocks(path)], path)
+        prefixes = [others]
+        if self.is_delta:
+            prefixes += self.transfer.write_changed(f"{path}_temp/changed", pace)
+        else:
+            prefixes += self._write_blocks(path)
+        replace_checkpoint(prefixes, path)
 
     def _write_blocks(self, path: str) -> list[str]:
         make_folder(f"{path}_temp")

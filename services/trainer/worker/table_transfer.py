@@ -4,15 +4,19 @@ Each ps writes and reads its own rows. All rows go in blocks, so that no ps need
 second copy of them. They are slices of whole tensors, so that any process restores them.
 
 `RowMarks` know which rows changed. Their values are collected on the ps first, while training
-stands still; so a delta takes time and memory for the changed rows only.
+stands still; so a delta takes time and memory for the changed rows only. They are written in blocks, too, between
+which a `WritePace` can rest.
 """
 
 from __future__ import annotations
 
 import math
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +24,11 @@ import tensorflow as tf
 
 from services.trainer.worker.sharded_table import ShardedTable, TableShard, assign_rows
 from services.trainer.worker.table_layout import TableLayout
+from services.trainer.worker.write_pace import WritePace
 
 BLOCK_BYTES = 16 * 2**20
+PACED_BLOCK_BYTES = 4 * 2**20
+"""Of changed rows of one shard, which are written between two rests: for about 10 ms."""
 COUNTED_ROWS = 2**20
 """Marks that are compared at once. Counting takes 9 bytes for each of them, on the ps."""
 IDS, ROWS = "weir/ids", "weir/rows"
@@ -31,6 +38,7 @@ the table or slot.
 ID_BYTES = 8
 PATH = tf.TensorSpec([], tf.string)
 CLOCK = tf.TensorSpec([], tf.int32)
+NUMBER = tf.TensorSpec([], tf.int64)
 
 
 class TableGroup(NamedTuple):
@@ -111,10 +119,12 @@ class TableTransfer:
         self._clear = _trace_lazily(self._clear_changed)
         self._set_clock = _trace_lazily(self._assign_clocks, CLOCK)
         self._write = _trace_lazily(self._write_blocks, PATH)
+        self._write_changed = _trace_lazily(self._write_changed_blocks, PATH, NUMBER, NUMBER)
         self._read = _trace_lazily(self._read_blocks, PATH)
         self._read_whole = _trace_lazily(self._read_whole_shards, PATH)
         self._apply = _trace_lazily(self._apply_changed, PATH, overlaps)
         self._clock = self._since = 1
+        self._collected = [0] * len(self._shards)
 
     # ------------------------------------------------------------ changed rows
 
@@ -139,6 +149,7 @@ class TableTransfer:
         if max(held.values()) > most_bytes:
             return None
         self._clock += 1
+        self._collected = [int(count) for count in counts]
         self._collect(self._since, self._clock)
         return TableChange(int(counts.sum()), sum(held.values()))
 
@@ -155,18 +166,25 @@ class TableTransfer:
         """Release the memory of the collected rows."""
         self._clear()
 
-    def changed_tensors(self) -> dict[str, tf.Tensor]:
-        """Return the collected rows by the keys that they have in a delta, within a traced
-        function.
+    def write_changed(self, prefix: str, pace: WritePace | None = None) -> list[str]:
+        """Write the collected rows. Return the prefixes of the files, to be merged. `pace`: rests
+        between blocks; without it, each shard is one block.
         """
-        found = {}
-        for each, changed in zip(self._shards, self._changed, strict=True):
-            keys = each.group.keys
-            with tf.device(each.device):
-                found[f"{IDS}/{each.at}/{keys[0]}"] = changed.ids.read_value_no_copy()
-                for key, rows in zip(keys, changed.rows, strict=True):
-                    found[f"{ROWS}/{each.at}/{key}"] = rows.read_value_no_copy()
-        return found
+        block_bytes = PACED_BLOCK_BYTES if pace is not None else sys.maxsize
+        blocks = [
+            max(math.ceil(count / _rows_in_block(each, block_bytes)), 1)
+            for each, count in zip(self._shards, self._collected, strict=True)
+        ]
+        for number in range(max(blocks)):
+            began_s = time.monotonic()
+            self._write_changed(tf.constant(prefix), number, block_bytes)
+            if pace is not None:
+                pace.rest(time.monotonic() - began_s, max(blocks) - number - 1)
+        return [
+            f"{prefix}-{each.number}-{each.at}-{number}"
+            for each, count in zip(self._shards, blocks, strict=True)
+            for number in range(count)
+        ]
 
     @property
     def rows(self) -> int:
@@ -197,6 +215,22 @@ class TableTransfer:
                 for variable, rows in zip(each.variables, changed.rows, strict=True):
                     rows.assign(tf.gather(variable, local), read_value=False)
         self._assign_clocks(now)
+
+    def _write_changed_blocks(
+        self, prefix: tf.Tensor, number: tf.Tensor, block_bytes: tf.Tensor
+    ) -> tf.Tensor:
+        """Write the block with this number of each shard that has so many. A shard without changed
+        rows has one.
+        """
+        written = []
+        for each, changed in zip(self._shards, self._changed, strict=True):
+            with tf.device(each.device):
+                block = _changed_block(each, changed, number, block_bytes)
+                name = tf.strings.join([prefix, f"-{each.number}-{each.at}-"])
+                write = partial(_write_changed_block, each, changed, block, name)
+                exists = tf.logical_or(tf.equal(number, 0), block.first < block.stop)
+                written.append(tf.cond(exists, write, lambda: tf.constant(0, tf.int64)))
+        return tf.add_n(written)
 
     def _clear_changed(self) -> None:
         for each, changed in zip(self._shards, self._changed, strict=True):
@@ -338,6 +372,56 @@ def _count_marks(marks: tf.Tensor, since: tf.Tensor) -> tf.Tensor:
     rows = int(marks.shape[0])
     _, count = tf.while_loop(lambda first, _: first < rows, add_block, start, parallel_iterations=1)
     return count
+
+
+def _rows_in_block(shard: GroupShard, block_bytes: Any) -> Any:
+    """Return how many changed rows of a shard a block of this size has, but at least one."""
+    row_bytes = ID_BYTES + shard.group.row_bytes
+    return block_bytes // row_bytes + 1
+
+
+def _changed_block(
+    shard: GroupShard, changed: ChangedRows, number: tf.Tensor, block_bytes: tf.Tensor
+) -> _Block:
+    """Return a block of the changed rows of a shard. It is empty behind the last one."""
+    total = tf.shape(changed.ids.read_value_no_copy(), tf.int64)[0]
+    rows = _rows_in_block(shard, block_bytes)
+    first = tf.minimum(number * rows, total)
+    stop = tf.minimum(first + rows, total)
+    slices = [
+        tf.where(total > 0, _slice_in_graph(total, variable.shape[1:], first, stop), "")
+        for variable in (changed.ids, *changed.rows)
+    ]
+    return _Block(number, first, stop, tf.stack(slices))
+
+
+def _slice_in_graph(
+    total: tf.Tensor, row_shape: Sequence[int], first: tf.Tensor, stop: tf.Tensor
+) -> tf.Tensor:
+    """Return what `slice_text` does, for rows that are not known when it is traced."""
+    sizes = "".join(f" {size}" for size in row_shape)
+    rest = ":-" * len(row_shape)
+    text = tf.strings.as_string
+    return tf.strings.join([text(total), f"{sizes} ", text(first), ",", text(stop - first), rest])
+
+
+def _write_changed_block(
+    shard: GroupShard, changed: ChangedRows, block: _Block, name: tf.Tensor
+) -> tf.Tensor:
+    """Write a block of the changed rows. Return its number: TensorFlow leaves out operations that
+    no output needs.
+    """
+    keys = shard.group.keys
+    names = [f"{IDS}/{shard.at}/{keys[0]}", *[f"{ROWS}/{shard.at}/{key}" for key in keys]]
+    variables = (changed.ids, *changed.rows)
+    saved = tf.raw_ops.SaveV2(
+        prefix=tf.strings.join([name, tf.strings.as_string(block.number)]),
+        tensor_names=tf.constant(names),
+        shape_and_slices=block.slices,
+        tensors=[each.read_value_no_copy()[block.first : block.stop] for each in variables],
+    )
+    with tf.control_dependencies([saved]):
+        return tf.identity(block.number)
 
 
 def _no_rows(variable: tf.Variable) -> tf.Tensor:

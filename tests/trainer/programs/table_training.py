@@ -13,6 +13,7 @@ from services.trainer.worker.checkpoint_files import seal_checkpoint
 from services.trainer.worker.example_order import ExampleOrder
 from services.trainer.worker.rehearsal import rehearse_updates
 from services.trainer.worker.watchdog import Watchdog
+from services.trainer.worker.write_pace import WritePace
 from tests.trainer.programs.servers import module_of, start_servers
 
 table_transfer.BLOCK_BYTES = 2**20
@@ -57,6 +58,15 @@ class TableTraining:
     def save(self):
         path = f"{self.folder}/ckpt-{self.step}"
         self.whole.write(path, self.ledger)
+        return path
+
+    def save_with_rests(self, block_bytes):
+        """Save as beside training: with rests between blocks of changed rows."""
+        path = f"{self.folder}/ckpt-{self.step}"
+        table_transfer.PACED_BLOCK_BYTES = block_bytes
+        self.whole.cut(self.ledger)
+        self.whole.write_cut(path, WritePace(0.1))
+        self.whole.on_saved(path, seal_checkpoint(path).digest)
         return path
 
     def write_base(self):

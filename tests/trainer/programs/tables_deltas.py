@@ -7,6 +7,7 @@ was read, and the path and files of the last checkpoint.
 
 import json
 import sys
+from pathlib import Path
 
 from services.trainer.worker.checkpoint_files import files_of_checkpoint
 from tests.trainer.programs.contents import hashes
@@ -33,7 +34,7 @@ job.train()
 if FROM == ["-"]:
     job.write_base()  # it has rows that are newer than the checkpoint
 job.train()
-paths.append(job.save())
+paths.append(job.save_with_rests(256))
 written = hashes(job.built)
 print(
     json.dumps(
@@ -43,6 +44,7 @@ print(
             "written": written,
             "read": read,
             "paths": paths,
+            "data files": len(list(Path(job.folder).glob(f"ckpt-{job.step}.data-*"))),
             "files": [each.path for each in files_of_checkpoint(paths[-1], "")],
             "rows": [each.rows for each in tables.files],
         }

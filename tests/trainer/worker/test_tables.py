@@ -105,6 +105,12 @@ def test_a_delta_has_only_the_rows_that_changed(deltas: list[Any]) -> None:
         assert all(16 < rows <= 2 * 16 * 6 for rows in changed)
 
 
+def test_a_delta_is_written_in_blocks_beside_training(deltas: list[Any]) -> None:
+    for ps, said in zip((2, 3, 1), deltas, strict=True):
+        shards, others = 2 * ps, 1 + ps
+        assert said["data files"] > 3 * shards + others
+
+
 def test_only_the_files_after_those_that_are_there_are_read(deltas: list[Any]) -> None:
     first, second, third = deltas
     assert third["read"] == second["rows"]

@@ -185,7 +185,8 @@ class CheckpointSaver:
             self._write(draft, pause_reason=pause_reason, planned=planned)
             return True
         cut_s = time.monotonic()
-        self._pace = WritePace(REST_SHARE * self._interval_s)
+        if "://" not in self._folder:  # an object store is slow to make a file for each block
+            self._pace = WritePace(REST_SHARE * self._interval_s)
         self._writes = threading.Thread(
             target=self._write_in_background,
             args=(draft, cut_s, self._pace, planned),
@@ -219,7 +220,7 @@ class CheckpointSaver:
         )
 
     def _write_in_background(
-        self, draft: Draft, cut_s: float, pace: WritePace, planned: bool
+        self, draft: Draft, cut_s: float, pace: WritePace | None, planned: bool
     ) -> None:
         try:
             self._write(draft, cut_s=cut_s, pace=pace, planned=planned)

@@ -4,8 +4,8 @@ Each ps writes and reads its own rows. All rows go in blocks, so that no ps need
 second copy of them. They are slices of whole tensors, so that any process restores them.
 
 `RowMarks` know which rows changed. Their values are collected on the ps first, while training
-stands still; so a delta takes time and memory for the changed rows only. They are written in blocks, too, between
-which a `WritePace` can rest.
+stands still; so a delta takes time and memory for the changed rows only. While training continues they are written
+in blocks, with the rests of a `WritePace` between them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from services.trainer.worker.table_layout import TableLayout
 from services.trainer.worker.write_pace import WritePace
 
 BLOCK_BYTES = 16 * 2**20
-PACED_BLOCK_BYTES = 4 * 2**20
-"""Of changed rows of one shard, which are written between two rests: for about 10 ms."""
+PACED_BLOCK_BYTES = 2**20
+"""Of changed rows of one shard, which are written between two rests: for 2 ms of a core."""
+MOST_PACED_BLOCKS = 32
+"""Of a shard. A block is a file, so larger deltas have larger blocks."""
 COUNTED_ROWS = 2**20
 """Marks that are compared at once. Counting takes 9 bytes for each of them, on the ps."""
 IDS, ROWS = "weir/ids", "weir/rows"
@@ -170,7 +172,7 @@ class TableTransfer:
         """Write the collected rows. Return the prefixes of the files, to be merged. `pace`: rests
         between blocks; without it, each shard is one block.
         """
-        block_bytes = PACED_BLOCK_BYTES if pace is not None else sys.maxsize
+        block_bytes = self._paced_block_bytes() if pace is not None else sys.maxsize
         blocks = [
             max(math.ceil(count / _rows_in_block(each, block_bytes)), 1)
             for each, count in zip(self._shards, self._collected, strict=True)
@@ -185,6 +187,11 @@ class TableTransfer:
             for each, count in zip(self._shards, blocks, strict=True)
             for number in range(count)
         ]
+
+    def _paced_block_bytes(self) -> int:
+        shards = zip(self._shards, self._collected, strict=True)
+        largest = max(count * (ID_BYTES + each.group.row_bytes) for each, count in shards)
+        return max(math.ceil(largest / MOST_PACED_BLOCKS), PACED_BLOCK_BYTES)
 
     @property
     def rows(self) -> int:
@@ -220,17 +227,20 @@ class TableTransfer:
         self, prefix: tf.Tensor, number: tf.Tensor, block_bytes: tf.Tensor
     ) -> tf.Tensor:
         """Write the block with this number of each shard that has so many. A shard without changed
-        rows has one.
+        rows has one. A ps writes one after the other: with more threads, training would have a
+        smaller share of its CPU quota.
         """
-        written = []
+        written: dict[str, tf.Tensor] = {}
         for each, changed in zip(self._shards, self._changed, strict=True):
-            with tf.device(each.device):
+            before = [written[each.device]] if each.device in written else []
+            with tf.device(each.device), tf.control_dependencies(before):
                 block = _changed_block(each, changed, number, block_bytes)
                 name = tf.strings.join([prefix, f"-{each.number}-{each.at}-"])
                 write = partial(_write_changed_block, each, changed, block, name)
                 exists = tf.logical_or(tf.equal(number, 0), block.first < block.stop)
-                written.append(tf.cond(exists, write, lambda: tf.constant(0, tf.int64)))
-        return tf.add_n(written)
+                skip = partial(tf.constant, -1, tf.int64)
+                written[each.device] = tf.cond(exists, write, skip)
+        return tf.stack(list(written.values()))
 
     def _clear_changed(self) -> None:
         for each, changed in zip(self._shards, self._changed, strict=True):

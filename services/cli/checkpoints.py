@@ -1,5 +1,5 @@
-"""`weir checkpoints [PATH]`: the folders of jobs; the checkpoints of a job with their sizes; merge a
-delta into a checkpoint that Keras restores.
+"""`weir checkpoints [PATH]`: the folders of jobs; the checkpoints of a job with their sizes; merge
+a delta into a checkpoint that Keras restores.
 
 TensorFlow reads and writes them, in a process of its own; this one has no TensorFlow.
 """
@@ -12,12 +12,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from services.cli.command_line import Arguments, argument, command, json_option, option
-from services.console.trouble import DONE, FAILED, Trouble
+from services.console.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.trainer.doctor.findings import format_bytes
 from services.trainer.stored_checkpoints import Answer, StoredCheckpoint
 from shared.checkpoints import REQUEST
@@ -37,10 +36,9 @@ CHECKPOINTS = ".weir/checkpoints"
 @argument(
     "path",
     required=False,
-    default=CHECKPOINTS,
     metavar="[PATH]",
     help="the folder of a job's checkpoints, of one generation, or one checkpoint; a path or URL; "
-    f"of a folder with jobs, print their folders (default: {CHECKPOINTS})",
+    f"of a local folder with jobs, print their folders (default: {CHECKPOINTS})",
 )
 @option(
     "--merge",
@@ -49,7 +47,9 @@ CHECKPOINTS = ".weir/checkpoints"
 )
 @json_option
 def run(args: Arguments) -> int:
-    path = absolute_path(args.path.rstrip("/").removesuffix(".index"))
+    if args.merge and args.path is None:
+        raise Trouble("--merge needs PATH, the checkpoint to merge", WRONG_USE)
+    path = absolute_path((args.path or CHECKPOINTS).rstrip("/").removesuffix(".index"))
     if args.merge:
         (merged,) = ask("merge", path, absolute_path(args.merge))
         print(f"{merged.path}: {describe(merged)}")
@@ -75,9 +75,12 @@ def run(args: Arguments) -> int:
 
 def job_folders(path: str) -> list[str]:
     """Return the folders of jobs in a folder of this machine, or the folder itself if it is one."""
-    if "://" in path:
-        return []
-    return sorted(str(file.parents[1]) for file in Path(path).rglob(REQUEST))
+    found = []
+    for folder, below, _ in os.walk(path):  # a URL is no local folder
+        if os.path.isfile(f"{folder}/{REQUEST}"):
+            found.append(folder)
+            below.clear()
+    return sorted(found)
 
 
 def absolute_path(path: str) -> str:

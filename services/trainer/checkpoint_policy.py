@@ -33,7 +33,7 @@ be named: it was named once, or given up incomplete.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from math import sqrt
 from statistics import median_low
 
@@ -160,21 +160,20 @@ def generation_of_folder(folder: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def is_obsolete(number: int, name: str, kept: Sequence[str]) -> bool:
-    """Return whether a file of this generation can be removed. `kept`: the ledger's paths."""
+def is_obsolete(number: int, name: str, kept: Set[CheckpointAge]) -> bool:
+    """Return whether a file of this generation can be removed. `kept`: checkpoints that stay."""
     if REHEARSAL_FILE.fullmatch(name):
         return is_generation_closed(number, kept)
-    found, ages = CHECKPOINT_FILE.fullmatch(name), _ages(kept)
-    if found is None or not ages:
+    found = CHECKPOINT_FILE.fullmatch(name)
+    if found is None or not kept:
         return False
     age = (number, int(found[1]))
-    return age < max(ages) and age not in ages
+    return age not in kept and age < max(kept)
 
 
-def is_generation_closed(number: int, kept: Sequence[str]) -> bool:
+def is_generation_closed(number: int, kept: Set[CheckpointAge]) -> bool:
     """Return whether nothing writes into this generation's folder any more."""
-    ages = _ages(kept)
-    return bool(ages) and number < max(ages)[0]
+    return bool(kept) and number < max(kept)[0]
 
 
 def checkpoint_age(path: str) -> CheckpointAge | None:
@@ -183,5 +182,6 @@ def checkpoint_age(path: str) -> CheckpointAge | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _ages(kept: Sequence[str]) -> set[CheckpointAge]:
-    return {found for path in kept if (found := checkpoint_age(path)) is not None}
+def checkpoint_ages(paths: Iterable[str]) -> frozenset[CheckpointAge]:
+    """Return the ages of those paths that are checkpoints."""
+    return frozenset(age for path in paths if (age := checkpoint_age(path)) is not None)

@@ -23,6 +23,7 @@ from services.trainer.checkpoint_policy import (
     PRIOR_S,
     REDO_S,
     SaveHistory,
+    checkpoint_ages,
     delta_interval,
     generation_of_folder,
     is_generation_closed,
@@ -135,7 +136,7 @@ def test_a_save_beside_training_costs_its_pause_and_what_it_slowed() -> None:
     )
 
 
-KEPT = ("/c/gen-2/ckpt-30", "/c/gen-1/ckpt-20")
+KEPT = checkpoint_ages(["/c/gen-2/ckpt-30", "/c/gen-1/ckpt-20"])
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_an_incomplete_checkpoint_is_obsolete_after_a_later_commit() -> None:
 @pytest.mark.parametrize("name", ["rehearsal.index", "rehearsal_temp"])
 def test_files_of_a_rehearsal_are_obsolete_once_their_generation_is_over(name: str) -> None:
     assert is_obsolete(1, name, KEPT)
-    assert not is_obsolete(2, name, KEPT) and not is_obsolete(1, name, ())
+    assert not is_obsolete(2, name, KEPT) and not is_obsolete(1, name, frozenset())
 
 
 @pytest.mark.parametrize("name", ["export.keras", "ckpt-x.index", "my-ckpt-10.index"])
@@ -179,7 +180,9 @@ def test_other_files_are_not_obsolete(name: str) -> None:
 
 
 def test_without_a_commit_nothing_is_obsolete() -> None:
-    assert not is_obsolete(1, "ckpt-10.index", ()) and not is_generation_closed(1, ())
+    assert not is_obsolete(1, "ckpt-10.index", frozenset()) and not is_generation_closed(
+        1, frozenset()
+    )
 
 
 def test_only_folders_before_the_newest_generation_are_closed() -> None:

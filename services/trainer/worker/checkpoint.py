@@ -276,7 +276,7 @@ class Checkpoint:
 
     def write_cut(self, path: str, pace: WritePace | None = None) -> None:
         """Write the cut and release it. Training may continue meanwhile if `is_written_beside`;
-        then `pace` has the rests between changed rows.
+        `pace` then has the rests between blocks of changed rows.
         """
         try:
             self._write_files(path, pace)

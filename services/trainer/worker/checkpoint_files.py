@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from tensorflow.python.lib.io import _pywrap_file_io
 from tensorflow.python.training import py_checkpoint_reader
 
 from services.trainer import checkpoint_policy, table_files
+from services.trainer.checkpoint_policy import CheckpointAge
 from services.trainer.table_files import TABLE_FILES, EarlierFiles, TableFile
 from services.trainer.worker import failure_cause
 from shared import checkpoints
@@ -313,7 +314,7 @@ def _prune_checkpoints(folder: str, kept: Sequence[str]) -> None:
     earlier = _with_an_earlier_base(folder, kept, files)
     if earlier is not None:
         files[earlier] = _paths_of_tables(earlier)
-    needed = list(itertools.chain(kept, *files.values()))
+    needed = checkpoint_policy.checkpoint_ages(itertools.chain(kept, *files.values()))
     bases = [paths[0] for paths in files.values()]
     for generation in _list_folder(folder):
         number = checkpoint_policy.generation_of_folder(generation)
@@ -322,7 +323,7 @@ def _prune_checkpoints(folder: str, kept: Sequence[str]) -> None:
 
 
 def _prune_generation(
-    folder: str, number: int, needed: Sequence[str], bases: Sequence[str]
+    folder: str, number: int, needed: Set[CheckpointAge], bases: Sequence[str]
 ) -> None:
     """Remove the obsolete files of a generation, and its folder if that becomes empty. `needed`:
     the checkpoints that stay; `bases`: those that these need.

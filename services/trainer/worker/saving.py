@@ -52,7 +52,7 @@ NO_BASE = "all rows of its tables were written: there is no base yet"
 UNKNOWN_HEADROOM_SHARE = 0.5
 """Of the tables of a ps: changed rows that it may hold while the memory it has left is unknown."""
 REST_SHARE = 1 / 3
-"""Of the time between two saves: the most that a write beside training rests in all."""
+"""Of the time from one save to the next: the most that a planned save rests in all."""
 RETRY_S = 60.0  # the longest time to the next save after one that failed
 LostPs = Callable[[], list[str]]
 logger = structlog.get_logger()
@@ -185,7 +185,8 @@ class CheckpointSaver:
             self._write(draft, pause_reason=pause_reason, planned=planned)
             return True
         cut_s = time.monotonic()
-        if "://" not in self._folder:  # an object store is slow to make a file for each block
+        self._pace = None
+        if planned and "://" not in self._folder:  # each block is a file: slow in an object store
             self._pace = WritePace(REST_SHARE * self._interval_s)
         self._writes = threading.Thread(
             target=self._write_in_background,

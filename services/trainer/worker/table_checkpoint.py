@@ -97,8 +97,8 @@ class TableCheckpoint:
         return self._change or TableChange(self.transfer.rows, self.transfer.bytes)
 
     def write_rows(self, path: str, others: str, pace: WritePace | None = None) -> None:
-        """Write the changed rows, or all of them, and complete the checkpoint. Training stands
-        still meanwhile, unless it is a delta. `others`: the prefix of files with everything else. A
+        """Write the changed rows, or all of them, and complete the checkpoint. Training may only
+        continue meanwhile if it is a delta. `others`: the prefix of files with everything else. A
         delta of the same step is removed when all files are complete.
         """
         prefixes = [others]

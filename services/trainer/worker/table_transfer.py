@@ -4,19 +4,17 @@ Each ps writes and reads its own rows. All rows go in blocks, so that no ps need
 second copy of them. They are slices of whole tensors, so that any process restores them.
 
 `RowMarks` know which rows changed. Their values are collected on the ps first, while training
-stands still; so a delta takes time and memory for the changed rows only. While training continues they are written
-in blocks, with the rests of a `WritePace` between them.
+stands still; so a delta takes time and memory for the changed rows only. While training continues
+they are written in blocks, with the rests of a `WritePace` between them.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,10 +25,10 @@ from services.trainer.worker.table_layout import TableLayout
 from services.trainer.worker.write_pace import WritePace
 
 BLOCK_BYTES = 16 * 2**20
-PACED_BLOCK_BYTES = 2**20
-"""Of changed rows of one shard, which are written between two rests: for 2 ms of a core."""
+PACED_BLOCK_BYTES = 2 * 2**20
+"""Of changed rows on one ps, which it writes without a rest."""
 MOST_PACED_BLOCKS = 32
-"""Of a shard. A block is a file, so larger deltas have larger blocks."""
+"""Of a delta on one ps. A block is a file, so larger deltas have larger blocks."""
 COUNTED_ROWS = 2**20
 """Marks that are compared at once. Counting takes 9 bytes for each of them, on the ps."""
 IDS, ROWS = "weir/ids", "weir/rows"
@@ -121,12 +119,13 @@ class TableTransfer:
         self._clear = _trace_lazily(self._clear_changed)
         self._set_clock = _trace_lazily(self._assign_clocks, CLOCK)
         self._write = _trace_lazily(self._write_blocks, PATH)
-        self._write_changed = _trace_lazily(self._write_changed_blocks, PATH, NUMBER, NUMBER)
+        self._write_changed = _trace_lazily(self._write_changed_block, PATH, NUMBER, NUMBER)
         self._read = _trace_lazily(self._read_blocks, PATH)
         self._read_whole = _trace_lazily(self._read_whole_shards, PATH)
         self._apply = _trace_lazily(self._apply_changed, PATH, overlaps)
         self._clock = self._since = 1
-        self._collected = [0] * len(self._shards)
+        self._collected_bytes = 0
+        """The changed rows on the ps that has most of them, at the last `collect`."""
 
     # ------------------------------------------------------------ changed rows
 
@@ -151,7 +150,7 @@ class TableTransfer:
         if max(held.values()) > most_bytes:
             return None
         self._clock += 1
-        self._collected = [int(count) for count in counts]
+        self._collected_bytes = max(held.values())
         self._collect(self._since, self._clock)
         return TableChange(int(counts.sum()), sum(held.values()))
 
@@ -170,28 +169,31 @@ class TableTransfer:
 
     def write_changed(self, prefix: str, pace: WritePace | None = None) -> list[str]:
         """Write the collected rows. Return the prefixes of the files, to be merged. `pace`: rests
-        between blocks; without it, each shard is one block.
+        between blocks; without it, a ps writes all its rows in one block.
         """
-        block_bytes = self._paced_block_bytes() if pace is not None else sys.maxsize
-        blocks = [
-            max(math.ceil(count / _rows_in_block(each, block_bytes)), 1)
-            for each, count in zip(self._shards, self._collected, strict=True)
-        ]
-        for number in range(max(blocks)):
+        blocks = self._paced_blocks() if pace is not None else 1
+        for number in range(blocks):
             began_s = time.monotonic()
-            self._write_changed(tf.constant(prefix), number, block_bytes)
+            self._write_changed(tf.constant(prefix), number, blocks)
             if pace is not None:
-                pace.rest(time.monotonic() - began_s, max(blocks) - number - 1)
+                pace.rest(time.monotonic() - began_s, blocks - number - 1)
         return [
-            f"{prefix}-{each.number}-{each.at}-{number}"
-            for each, count in zip(self._shards, blocks, strict=True)
-            for number in range(count)
+            f"{prefix}-{place}-{number}"
+            for place in range(len(self._places()))
+            for number in range(blocks)
         ]
 
-    def _paced_block_bytes(self) -> int:
-        shards = zip(self._shards, self._collected, strict=True)
-        largest = max(count * (ID_BYTES + each.group.row_bytes) for each, count in shards)
-        return max(math.ceil(largest / MOST_PACED_BLOCKS), PACED_BLOCK_BYTES)
+    def _paced_blocks(self) -> int:
+        """Return how many blocks each ps writes."""
+        wanted = math.ceil(self._collected_bytes / PACED_BLOCK_BYTES)
+        return min(max(wanted, 1), MOST_PACED_BLOCKS)
+
+    def _places(self) -> dict[str, list[tuple[GroupShard, ChangedRows]]]:
+        """Return the shards on each device, with their changed rows."""
+        places: dict[str, list[tuple[GroupShard, ChangedRows]]] = {}
+        for each, changed in zip(self._shards, self._changed, strict=True):
+            places.setdefault(each.device, []).append((each, changed))
+        return places
 
     @property
     def rows(self) -> int:
@@ -223,24 +225,30 @@ class TableTransfer:
                     rows.assign(tf.gather(variable, local), read_value=False)
         self._assign_clocks(now)
 
-    def _write_changed_blocks(
-        self, prefix: tf.Tensor, number: tf.Tensor, block_bytes: tf.Tensor
+    def _write_changed_block(
+        self, prefix: tf.Tensor, number: tf.Tensor, blocks: tf.Tensor
     ) -> tf.Tensor:
-        """Write the block with this number of each shard that has so many. A shard without changed
-        rows has one. A ps writes one after the other: with more threads, training would have a
-        smaller share of its CPU quota.
+        """Write one of so many blocks on each ps. Return its number: TensorFlow leaves out
+        operations that no output needs.
         """
-        written: dict[str, tf.Tensor] = {}
-        for each, changed in zip(self._shards, self._changed, strict=True):
-            before = [written[each.device]] if each.device in written else []
-            with tf.device(each.device), tf.control_dependencies(before):
-                block = _changed_block(each, changed, number, block_bytes)
-                name = tf.strings.join([prefix, f"-{each.number}-{each.at}-"])
-                write = partial(_write_changed_block, each, changed, block, name)
-                exists = tf.logical_or(tf.equal(number, 0), block.first < block.stop)
-                skip = partial(tf.constant, -1, tf.int64)
-                written[each.device] = tf.cond(exists, write, skip)
-        return tf.stack(list(written.values()))
+        written = []
+        for place, (device, shards) in enumerate(self._places().items()):
+            with tf.device(device):
+                tensors = [
+                    part
+                    for shard, changed in shards
+                    for part in _block_of_changed_rows(shard, changed, number, blocks)
+                ]
+                text = tf.strings.as_string(number)
+                saved = tf.raw_ops.SaveV2(
+                    prefix=tf.strings.join([prefix, f"-{place}-", text]),
+                    tensor_names=tf.stack([each.name for each in tensors]),
+                    shape_and_slices=tf.stack([each.slice for each in tensors]),
+                    tensors=[each.rows for each in tensors],
+                )
+                with tf.control_dependencies([saved]):
+                    written.append(tf.identity(number))
+        return tf.stack(written)
 
     def _clear_changed(self) -> None:
         for each, changed in zip(self._shards, self._changed, strict=True):
@@ -384,25 +392,39 @@ def _count_marks(marks: tf.Tensor, since: tf.Tensor) -> tf.Tensor:
     return count
 
 
-def _rows_in_block(shard: GroupShard, block_bytes: Any) -> Any:
-    """Return how many changed rows of a shard a block of this size has, but at least one."""
-    row_bytes = ID_BYTES + shard.group.row_bytes
-    return block_bytes // row_bytes + 1
+class _WrittenRows(NamedTuple):
+    """A tensor in a file: all values, or a slice of them."""
+
+    name: tf.Tensor
+    slice: tf.Tensor
+    rows: tf.Tensor
 
 
-def _changed_block(
-    shard: GroupShard, changed: ChangedRows, number: tf.Tensor, block_bytes: tf.Tensor
-) -> _Block:
-    """Return a block of the changed rows of a shard. It is empty behind the last one."""
+def _block_of_changed_rows(
+    shard: GroupShard, changed: ChangedRows, number: tf.Tensor, blocks: tf.Tensor
+) -> list[_WrittenRows]:
+    """Return one of so many blocks of the changed rows of a shard: their ids, and the rows of the
+    table and each slot.
+
+    A block may have no rows, if there are fewer rows than blocks. TensorFlow has no empty slice, so
+    the block is a tensor with a name that no reader knows. If a shard has no rows, its first block
+    is all of it.
+    """
     total = tf.shape(changed.ids.read_value_no_copy(), tf.int64)[0]
-    rows = _rows_in_block(shard, block_bytes)
-    first = tf.minimum(number * rows, total)
-    stop = tf.minimum(first + rows, total)
-    slices = [
-        tf.where(total > 0, _slice_in_graph(total, variable.shape[1:], first, stop), "")
-        for variable in (changed.ids, *changed.rows)
+    first, stop = number * total // blocks, (number + 1) * total // blocks
+    has_rows = first < stop
+    is_known = has_rows | (tf.equal(total, 0) & tf.equal(number, 0))
+    unknown = tf.strings.join(["/no rows/", tf.strings.as_string(number)])
+    keys = shard.group.keys
+    names = [f"{IDS}/{shard.at}/{keys[0]}", *[f"{ROWS}/{shard.at}/{key}" for key in keys]]
+    return [
+        _WrittenRows(
+            tf.strings.join([name, tf.where(is_known, "", unknown)]),
+            tf.where(has_rows, _slice_in_graph(total, variable.shape[1:], first, stop), ""),
+            variable.read_value_no_copy()[first:stop],
+        )
+        for name, variable in zip(names, (changed.ids, *changed.rows), strict=True)
     ]
-    return _Block(number, first, stop, tf.stack(slices))
 
 
 def _slice_in_graph(
@@ -413,25 +435,6 @@ def _slice_in_graph(
     rest = ":-" * len(row_shape)
     text = tf.strings.as_string
     return tf.strings.join([text(total), f"{sizes} ", text(first), ",", text(stop - first), rest])
-
-
-def _write_changed_block(
-    shard: GroupShard, changed: ChangedRows, block: _Block, name: tf.Tensor
-) -> tf.Tensor:
-    """Write a block of the changed rows. Return its number: TensorFlow leaves out operations that
-    no output needs.
-    """
-    keys = shard.group.keys
-    names = [f"{IDS}/{shard.at}/{keys[0]}", *[f"{ROWS}/{shard.at}/{key}" for key in keys]]
-    variables = (changed.ids, *changed.rows)
-    saved = tf.raw_ops.SaveV2(
-        prefix=tf.strings.join([name, tf.strings.as_string(block.number)]),
-        tensor_names=tf.constant(names),
-        shape_and_slices=block.slices,
-        tensors=[each.read_value_no_copy()[block.first : block.stop] for each in variables],
-    )
-    with tf.control_dependencies([saved]):
-        return tf.identity(block.number)
 
 
 def _no_rows(variable: tf.Variable) -> tf.Tensor:

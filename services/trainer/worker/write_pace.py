@@ -1,7 +1,7 @@
 """Spread the write of a checkpoint over time, so that training keeps its CPU time on the ps.
 
-A write at full speed uses up the CPU quota of a ps for as long as it takes, also where training
-leaves a part of the quota unused. With rests between the blocks it takes that part.
+A write without rests uses up the CPU quota of a ps for as long as it takes, also where training
+leaves a part of the quota unused. With rests between its blocks it takes that part.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 
 RESTS = 3.0
-"""The rest after a block, by the time that it took: a write then has a quarter of the time."""
+"""The length of a rest, by the time that the block before it took."""
 
 
 class WritePace:
@@ -30,5 +30,5 @@ class WritePace:
         self._is_urgent.wait(rest_s)
 
     def end_rests(self) -> None:
-        """Write the rest at full speed: training waits for it."""
+        """Let the other blocks follow without rests: training waits for the write."""
         self._is_urgent.set()

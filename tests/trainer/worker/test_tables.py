@@ -107,8 +107,7 @@ def test_a_delta_has_only_the_rows_that_changed(deltas: list[Any]) -> None:
 
 def test_a_delta_is_written_in_blocks_beside_training(deltas: list[Any]) -> None:
     for ps, said in zip((2, 3, 1), deltas, strict=True):
-        shards, others = 2 * ps, 1 + ps
-        assert said["data files"] > 3 * shards + others
+        assert said["data files"] > 3 * ps + (1 + ps), "1 + ps: for the rest of the model"
 
 
 def test_only_the_files_after_those_that_are_there_are_read(deltas: list[Any]) -> None:
@@ -215,6 +214,8 @@ def test_weir_lists_the_checkpoints_of_a_job_and_of_a_generation(
     (folder / "job" / "request.json").write_text("{}")
     assert weir(["checkpoints", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{folder}\n"
+    assert weir(["checkpoints", "--merge", str(tmp_path / "merged")]) == 2
+    assert "--merge needs PATH" in capsys.readouterr().err
 
 
 def test_only_a_delta_is_merged_and_only_with_all_files(deltas: list[Any], tmp_path: Path) -> None:

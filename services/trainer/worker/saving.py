@@ -53,6 +53,8 @@ UNKNOWN_HEADROOM_SHARE = 0.5
 """Of the tables of a ps: changed rows that it may hold while the memory it has left is unknown."""
 REST_SHARE = 1 / 3
 """Of the time from one save to the next: the most that a planned save rests in all."""
+LEAST_SPEED_S = 1.0
+"""Training between two saves that is long enough to measure its speed."""
 RETRY_S = 60.0  # the longest time to the next save after one that failed
 LostPs = Callable[[], list[str]]
 logger = structlog.get_logger()
@@ -96,6 +98,7 @@ class CheckpointSaver:
         self._applied = applied
         self._writes: threading.Thread | None = None
         self._last_save_s = self._training_since_s = time.monotonic()
+        self._examples_before = 0  # applied at `_training_since_s`
         self._interval_s = 0.0
         self.newest: Saved | None = None
         self.headroom: MemoryHeadroom | None = None
@@ -111,6 +114,7 @@ class CheckpointSaver:
         self._bases.start_if_needed(step)
         self._last_save_s = time.monotonic()
         self._training_since_s = time.monotonic()
+        self._examples_before = self._applied()
         self._interval_s = self._next_interval()
 
     @property
@@ -255,6 +259,7 @@ class CheckpointSaver:
         report = msgspec.structs.replace(self.newest, planned=planned, **_final_fields(drain))
         self.history = history_after_save(self.history, report)
         self._training_since_s, self._interval_s = self._last_save_s, self._next_interval()
+        self._examples_before = self._applied()
         self._send(msgspec.structs.replace(report, next_s=self._interval_s))
         if drain is None:
             self._bases.start_if_needed(draft.step)
@@ -286,7 +291,17 @@ class CheckpointSaver:
     def _slowdown_s(self, draft: Draft, cut_s: float) -> float:
         """Return the seconds of training that writing has cost since the cut."""
         did = self._applied() - draft.ledger.applied
-        return checkpoint_policy.save_cost(0.0, self._last_save_s - cut_s, did, draft.speed)
+        speed = self._speed_before(draft)
+        return checkpoint_policy.save_cost(0.0, self._last_save_s - cut_s, did, speed)
+
+    def _speed_before(self, draft: Draft) -> float:
+        """Return the examples/s from the last save to this one. In the mean since the start, other
+        saves would hide the cost of this one.
+        """
+        ran_s = draft.began_s - self._training_since_s
+        if ran_s < LEAST_SPEED_S:
+            return draft.speed
+        return (draft.ledger.applied - self._examples_before) / ran_s
 
     def _on_failed(self, draft: Draft, path: str, error: Any, drain: Drain | None) -> None:
         """Report a failed write. Raise its error again if a ps is gone. A delta of the same step

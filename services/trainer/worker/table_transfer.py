@@ -25,6 +25,8 @@ from services.trainer.worker.table_layout import TableLayout
 from services.trainer.worker.write_pace import WritePace
 
 BLOCK_BYTES = 16 * 2**20
+LEAST_PACED_BYTES = 16 * 2**20
+"""Of changed rows on one ps. Fewer are written at once, in less than 0.1 s."""
 PACED_BLOCK_BYTES = 2 * 2**20
 """Of changed rows on one ps, which it writes without a rest."""
 MOST_PACED_BLOCKS = 32
@@ -185,8 +187,9 @@ class TableTransfer:
 
     def _paced_blocks(self) -> int:
         """Return how many blocks each ps writes."""
-        wanted = math.ceil(self._collected_bytes / PACED_BLOCK_BYTES)
-        return min(max(wanted, 1), MOST_PACED_BLOCKS)
+        if self._collected_bytes <= LEAST_PACED_BYTES:
+            return 1
+        return min(math.ceil(self._collected_bytes / PACED_BLOCK_BYTES), MOST_PACED_BLOCKS)
 
     def _places(self) -> dict[str, list[tuple[GroupShard, ChangedRows]]]:
         """Return the shards on each device, with their changed rows."""

@@ -63,7 +63,7 @@ class TableTraining:
     def save_with_rests(self, block_bytes):
         """Save as beside training: with rests between blocks of changed rows."""
         path = f"{self.folder}/ckpt-{self.step}"
-        table_transfer.PACED_BLOCK_BYTES = block_bytes
+        table_transfer.LEAST_PACED_BYTES = table_transfer.PACED_BLOCK_BYTES = block_bytes
         self.whole.cut(self.ledger)
         self.whole.write_cut(path, WritePace(0.1))
         self.whole.on_saved(path, seal_checkpoint(path).digest)

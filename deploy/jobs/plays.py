@@ -19,7 +19,7 @@ TABLES = ("listener", "track", "artist", "album", "list", "place")
 DAYS, A_DAY = 20, 5_000
 TRAINED_ON, EVALUATED_ON = DAYS * A_DAY, 10_000
 SKEW = 6.0  # few listeners and tracks make most of the traffic: rank = ROWS * uniform ** SKEW
-STRIDE = 735_467  # of the ids of two ranks: the busiest rows are not all on the first ps
+STRIDE = 735_467  # from the id of a rank to that of the next, so that all ps have busy rows
 
 
 # ---------------------------------------------------------------- the data

@@ -15,7 +15,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from services.cli.command_line import Arguments, argument, command, json_option, option
+from services.cli.command_line import (
+    CHECKPOINTS,
+    Arguments,
+    argument,
+    command,
+    json_option,
+    option,
+)
 from services.console.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.trainer.doctor.findings import format_bytes
 from services.trainer.stored_checkpoints import Answer, StoredCheckpoint
@@ -29,7 +36,6 @@ EXAMPLES = (
     "weir checkpoints default/plays-7-20261123t043512/gen-2/ckpt-480 --merge plays",
 )
 TOOL = "services.trainer.worker.stored_checkpoints"
-CHECKPOINTS = ".weir/checkpoints"
 
 
 @command(EXAMPLES)
@@ -49,16 +55,14 @@ CHECKPOINTS = ".weir/checkpoints"
 def run(args: Arguments) -> int:
     if args.merge and args.path is None:
         raise Trouble("--merge needs PATH, the checkpoint to merge", WRONG_USE)
-    path = absolute_path((args.path or CHECKPOINTS).rstrip("/").removesuffix(".index"))
+    path = absolute_path((args.path or str(CHECKPOINTS)).rstrip("/").removesuffix(".index"))
     if args.merge:
         (merged,) = ask("merge", path, absolute_path(args.merge))
         print(f"{merged.path}: {describe(merged)}")
         return DONE
     jobs = job_folders(path)
     if jobs and jobs != [path]:
-        print(
-            msgspec.json.encode(jobs).decode() if args.json else "\n".join(map(single_line, jobs))
-        )
+        print_folders(jobs, args.json)
         return DONE
     found = ask("list", path)
     if not found:
@@ -71,6 +75,14 @@ def run(args: Arguments) -> int:
         print(f"\n{refusal(found[0])}", file=sys.stderr)
         return FAILED
     return DONE
+
+
+def print_folders(folders: Sequence[str], as_json: bool) -> None:
+    if as_json:
+        print(msgspec.json.encode(folders).decode())
+        return
+    for folder in folders:
+        print(single_line(folder))
 
 
 def job_folders(path: str) -> list[str]:

@@ -418,6 +418,8 @@ AT_LEAST_ZERO = Value(at_least_zero, "number")
 ABOVE_ZERO = Value(above_zero, "number")
 PARAM = Value(parse_param, "parameter")
 FILE = click.Path(path_type=Path, readable=False)
+CHECKPOINTS = Path(".weir/checkpoints")
+"""The folder of all jobs' checkpoints under `weir up`, in the folder of its start."""
 
 
 # ---------------------------------------------------------------- options of several commands

@@ -14,6 +14,7 @@ from pathlib import Path
 from services.cli import connection
 from services.cli.cancel import standing_of
 from services.cli.command_line import (
+    CHECKPOINTS,
     FILE,
     Arguments,
     command,
@@ -36,7 +37,6 @@ EXAMPLES = (
     "weir forget digits",
     "weir forget digits -n team-a --checkpoints --folder /checkpoints",
 )
-FOLDER = Path(".weir/checkpoints")
 REMOVED_S, LOOK_S = 60.0, 0.1
 
 
@@ -51,9 +51,9 @@ REMOVED_S, LOOK_S = 60.0, 0.1
 @option(
     "--folder",
     type=FILE,
-    default=FOLDER,
+    default=CHECKPOINTS,
     metavar="FOLDER",
-    help=f"the checkpoints of all jobs (default: {FOLDER})",
+    help=f"the checkpoints of all jobs (default: {CHECKPOINTS})",
 )
 @timeout_option(REMOVED_S, "how long to wait until it is removed")
 def run(args: Arguments) -> int:

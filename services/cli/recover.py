@@ -18,7 +18,15 @@ import msgspec
 from msgspec.structs import replace
 
 from services.cli import connection, program_file
-from services.cli.command_line import FILE, Arguments, argument, command, flag, nats_option
+from services.cli.command_line import (
+    CHECKPOINTS,
+    FILE,
+    Arguments,
+    argument,
+    command,
+    flag,
+    nats_option,
+)
 from services.console.bus_reader import read_entries
 from services.console.trouble import DONE, FAILED, WRONG_USE, Trouble
 from shared import checkpoints
@@ -35,7 +43,6 @@ EXAMPLES = (
     "weir recover /checkpoints --print > lost.jsonl",
     "weir recover lost.jsonl --resume",
 )
-CHECKPOINTS = Path(".weir/checkpoints")
 ANSWERS: tuple[type[JobAccepted | JobRejected], ...] = (JobAccepted, JobRejected)
 ANSWER_S = 30.0
 

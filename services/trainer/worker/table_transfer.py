@@ -115,6 +115,9 @@ class TableTransfer:
             for at in range(len(group.tables[0].shards))
         ]
         self._changed = [_changed_rows(each) for each in self._shards]
+        self._by_device: dict[str, list[tuple[GroupShard, ChangedRows]]] = {}
+        for each, changed in zip(self._shards, self._changed, strict=True):
+            self._by_device.setdefault(each.device, []).append((each, changed))
         overlaps = tf.TensorSpec([len(self._shards), 2], tf.int32)
         self._count = _trace_lazily(self._count_changed, CLOCK)
         self._collect = _trace_lazily(self._collect_changed, CLOCK, CLOCK)
@@ -180,8 +183,8 @@ class TableTransfer:
             if pace is not None:
                 pace.rest(time.monotonic() - began_s, blocks - number - 1)
         return [
-            f"{prefix}-{place}-{number}"
-            for place in range(len(self._places()))
+            f"{prefix}-{ps}-{number}"
+            for ps in range(len(self._by_device))
             for number in range(blocks)
         ]
 
@@ -190,13 +193,6 @@ class TableTransfer:
         if self._collected_bytes <= LEAST_PACED_BYTES:
             return 1
         return min(math.ceil(self._collected_bytes / PACED_BLOCK_BYTES), MOST_PACED_BLOCKS)
-
-    def _places(self) -> dict[str, list[tuple[GroupShard, ChangedRows]]]:
-        """Return the shards on each device, with their changed rows."""
-        places: dict[str, list[tuple[GroupShard, ChangedRows]]] = {}
-        for each, changed in zip(self._shards, self._changed, strict=True):
-            places.setdefault(each.device, []).append((each, changed))
-        return places
 
     @property
     def rows(self) -> int:
@@ -235,16 +231,13 @@ class TableTransfer:
         operations that no output needs.
         """
         written = []
-        for place, (device, shards) in enumerate(self._places().items()):
+        for ps, (device, shards) in enumerate(self._by_device.items()):
             with tf.device(device):
-                tensors = [
-                    part
-                    for shard, changed in shards
-                    for part in _block_of_changed_rows(shard, changed, number, blocks)
-                ]
-                text = tf.strings.as_string(number)
+                tensors: list[_WrittenRows] = []
+                for shard, changed in shards:
+                    tensors += _block_of_changed_rows(shard, changed, number, blocks)
                 saved = tf.raw_ops.SaveV2(
-                    prefix=tf.strings.join([prefix, f"-{place}-", text]),
+                    prefix=tf.strings.join([prefix, f"-{ps}-", tf.strings.as_string(number)]),
                     tensor_names=tf.stack([each.name for each in tensors]),
                     shape_and_slices=tf.stack([each.slice for each in tensors]),
                     tensors=[each.rows for each in tensors],

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 
-RESTS = 3.0
-"""The length of a rest, by the time that the block before it took."""
+REST_RATIO = 3.0
+"""The length of a rest, divided by the time that the block before it took."""
 
 
 class WritePace:
@@ -25,7 +25,7 @@ class WritePace:
         """
         if blocks_left == 0:
             return
-        rest_s = min(RESTS * busy_s, self._left_s / blocks_left)
+        rest_s = min(REST_RATIO * busy_s, self._left_s / blocks_left)
         self._left_s -= rest_s
         self._is_urgent.wait(rest_s)
 

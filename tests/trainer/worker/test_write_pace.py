@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from services.trainer.worker.write_pace import RESTS, WritePace
+from services.trainer.worker.write_pace import REST_RATIO, WritePace
 
 
 def rest_s(pace: WritePace, busy_s: float, blocks_left: int) -> float:
@@ -15,7 +15,7 @@ def rest_s(pace: WritePace, busy_s: float, blocks_left: int) -> float:
 
 
 def test_a_rest_is_a_multiple_of_the_time_of_a_block() -> None:
-    assert rest_s(WritePace(60.0), 0.02, 9) >= RESTS * 0.02
+    assert rest_s(WritePace(60.0), 0.02, 9) >= REST_RATIO * 0.02
     assert rest_s(WritePace(60.0), 30.0, 0) < 1.0, "nothing follows the last block"
 
 
